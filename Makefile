@@ -1,0 +1,34 @@
+# `make run` and `make test` do everything on a machine that has only Python (3.10 or later) and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint bench golden servers clean
+
+help: ## say what there is to make
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+# The stamps say what is installed; a change of pyproject.toml or of the locked versions installs again.
+$(VENV)/.installed: pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+lint: $(VENV)/.developing ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+servers: ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
+	@sh tests/install-servers
+
+test: lint servers ## everything: style, types, and the tests against the real servers
+	$(BIN)/python -m pytest $(TESTS)
+
+clean: ## remove what make installed and what runs left behind
+	rm -rf $(VENV) trainwatch-runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

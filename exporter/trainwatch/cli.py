@@ -1,0 +1,74 @@
+"""The `trainwatch` command: one subcommand a module, each with `add_arguments` and `run`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from trainwatch import __version__
+from trainwatch.errors import UserError
+
+# Each module is imported only when its command was asked for: the exporter must not pay for numpy.
+COMMANDS = {
+    "run": ("trainwatch.observe.command", "observe a training command and report on it"),
+    "exporter": ("trainwatch.node.command", "publish this node's metrics for Prometheus"),
+    "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
+}
+
+EXAMPLES = """\
+examples:
+  trainwatch run -- python train.py           watch a training script, report at its end
+  trainwatch exporter                         serve metrics on http://localhost:9870/metrics
+  trainwatch report trainwatch-runs/RUN       write the report of a recording again
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status (2: the user made a mistake, said in one line)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(chosen=words[0] if words else None)
+    try:
+        parsed = parser.parse_args(words)
+        if parsed.command is None:
+            parser.error("no command given")
+        module = import_module(COMMANDS[parsed.command][0])
+        status: int = module.run(parsed)
+    except UserError as mistake:
+        print(f"trainwatch: {mistake}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `trainwatch ... | head`
+        sys.stderr.close()
+        return 141
+    return status
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line that points at --help, instead of a whole usage text."""
+
+    def error(self, message: str) -> object:  # type: ignore[override]
+        raise UserError(f"{message}; see `{self.prog} --help`")
+
+
+def _parser(chosen: str | None) -> argparse.ArgumentParser:
+    parser = _OneLineParser(
+        prog="trainwatch",
+        description="Finds out why a training job leaves its GPUs idle.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"trainwatch {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name == chosen:
+            import_module(module).add_arguments(command)
+    return parser

@@ -1,0 +1,108 @@
+"""What an evaluation found: everything that the terminal, the report and the JSON files show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["fired", "quiet", "not judged"]
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """One heuristic over the whole run. Counts are as Debugger reports them (see docs/heuristics.md)."""
+
+    rule: str
+    question: str
+    description: str
+    recommendation: str  # for this run; names the cause where it is known
+    status: Status
+    finding: str  # one sentence with values; where status is "not judged", why
+    triggered: int  # RuleTriggered: scans that fired
+    violations: int
+    datapoints: int
+    parameters: dict[str, float | int | str | None]
+    seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
+    details: dict[str, Any] = field(default_factory=dict)  # JSON values only
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """One resource of one node over the whole run, in `unit` (% or B/s)."""
+
+    node: str
+    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
+    unit: str
+    max: float
+    p99: float
+    p95: float
+    p50: float
+    min: float
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Utilisation of one node over time, averaged into columns so that a day still fits a page.
+
+    `rows` are labels ("GPU 0", "CPU 17"), GPUs first; `values[row][column]` is in percent, None where
+    nothing was sampled; `times` are the start of each column, seconds since the epoch.
+    """
+
+    node: str
+    rows: list[str]
+    times: list[float]
+    column_seconds: float
+    values: list[list[int | None]]
+
+
+@dataclass(frozen=True)
+class StepDistribution:
+    """The step durations of one rank in one phase, in seconds.
+
+    `counts[i]` steps lie in `edges[i]`..`edges[i + 1]`; outliers of the StepOutlier rule lie outside.
+    """
+
+    rank: int
+    phase: str
+    count: int
+    mean: float
+    standard_deviation: float
+    min: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A whole evaluation. Times are seconds since the epoch, None where not known."""
+
+    run: str
+    command: str
+    exit_status: int | None
+    start: float | None
+    first_step_start: float | None
+    last_step_end: float | None
+    end: float | None
+    finished: bool  # False: the run goes on, or was cut off
+    framework: str
+    world_size: int
+    ranks: int
+    nodes: list[str]
+    cores: dict[str, int]  # by node
+    gpus: dict[str, list[str]]  # by node, "0: NVIDIA H100"
+    interval: float
+    samples_taken: int
+    samples_missed: int
+    versions: dict[str, str]
+    unknowns: list[str]
+    rules: list[RuleResult]  # fired first, by seconds lost, then by times triggered
+    usage: list[UsageRow]
+    heatmaps: list[Heatmap]
+    steps: list[StepDistribution]
+    phase_seconds: dict[str, float]  # summed over ranks: train, eval, predict, global, other, ...
+    component_seconds: dict[str, float]  # summed over ranks
+    loaders: list[dict[str, Any]]

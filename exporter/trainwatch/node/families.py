@@ -1,0 +1,66 @@
+"""Metric families: the values that the exporter publishes, kept in the shape in which they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "histogram", "info"]
+LabelValues = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """A single observation worth pointing at: OpenMetrics writes it behind its bucket."""
+
+    labels: Mapping[str, str]
+    value: float
+    time: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """`counts` has one count a bound of the family and one more for +Inf; they are not cumulative."""
+
+    counts: Sequence[int]
+    sum: float
+    exemplars: Mapping[int, Exemplar] | None = None  # by index into counts
+
+
+class Family:
+    """One metric family: name, type, help, label names and the samples it publishes now.
+
+    `name` is written as given (counters carry their `_total`, info metrics their `_info`), with the
+    `trainwatch_` prefix included. Publishing replaces every sample at once, so a scrape in another
+    thread sees either the old samples or the new ones, and a device that went away leaves none behind.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        help: str,
+        labels: tuple[str, ...] = (),
+        bounds: Sequence[float] = (),
+    ) -> None:
+        self.name = name
+        self.kind: Kind = kind
+        self.help = help
+        self.labels = labels
+        self.bounds = tuple(bounds)  # of a histogram, ascending, without +Inf
+        self.samples: Mapping[LabelValues, float] = {}
+        self.histograms: Mapping[LabelValues, HistogramValue] = {}
+
+    def publish(self, samples: Mapping[LabelValues, float]) -> None:
+        """Replaces the samples; the mapping belongs to the family from here on."""
+        self.samples = samples
+
+    def publish_histograms(self, histograms: Mapping[LabelValues, HistogramValue]) -> None:
+        """Replaces the histograms; the mapping belongs to the family from here on."""
+        self.histograms = histograms
+
+    def clear(self) -> None:
+        """Publishes nothing from now on."""
+        self.samples = {}
+        self.histograms = {}

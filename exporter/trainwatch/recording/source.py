@@ -1,0 +1,169 @@
+"""What a heuristic is evaluated on: the samples and steps of one run, whatever they were read from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Times = NDArray[np.float64]  # seconds since the epoch
+
+PHASES = ("train", "eval", "predict", "global")
+COMPONENTS = (
+    "data_wait",
+    "forward",
+    "backward",
+    "optimizer",
+    "communication",
+    "host_to_device",
+    "checkpoint",
+    "compile",
+    "gc",
+)
+
+
+@dataclass(frozen=True)
+class NodeSamples:
+    """Consecutive snapshots of one node, in time order. Ratios are 0..1 and NaN where missing.
+
+    n snapshots, c cores, g GPUs. Rates are per second, since the snapshot before.
+    """
+
+    node: str
+    times: Times  # (n,)
+    cpu: Floats  # (n, c) utilisation
+    io_wait: Floats  # (n, c)
+    gpu: Floats  # (n, g) utilisation
+    gpu_memory: Floats  # (n, g) used / total
+    memory: Floats  # (n,) used / total
+    network: Times  # (n,) received and transmitted bytes per second
+    disk: Times  # (n,) read and written bytes per second
+    gpu_power_watts: Floats  # (n, g)
+    gpu_temperature_celsius: Floats  # (n, g)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @cached_property
+    def cpu_mean(self) -> Floats:
+        """(n,) mean utilisation of the cores of each snapshot, NaN where no core was read."""
+        return _nan_mean(self.cpu)
+
+    @cached_property
+    def io_wait_mean(self) -> Floats:
+        """(n,) mean I/O wait of the cores of each snapshot, NaN where no core was read."""
+        return _nan_mean(self.io_wait)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Finished steps of one rank, in the order in which they ended. n steps, seconds throughout."""
+
+    node: str
+    rank: int
+    numbers: NDArray[np.int64]  # (n,) the step's number within its phase
+    phases: NDArray[np.uint8]  # (n,) index into PHASES
+    starts: Times  # (n,) since the epoch
+    durations: Times  # (n,)
+    components: Times  # (n, len(COMPONENTS))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+@dataclass(frozen=True)
+class Loader:
+    """The data loader of one rank in one phase, and the seconds that its workers spent in fetches."""
+
+    rank: int
+    phase: str
+    workers: int
+    pin_memory: bool | None  # None: not known
+    prefetch_factor: int | None
+    fetches: int = 0  # batches (or items) that workers fetched, where they were timed
+    fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
+    fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
+
+
+@dataclass(frozen=True)
+class RankFacts:
+    """What is known of one rank (one training process) at this moment. Times are since the epoch."""
+
+    node: str
+    rank: int
+    pid: int
+    start: float
+    first_step_start: float | None  # None: no step yet
+    last_step_end: float | None
+    end: float | None  # None: still alive, or not known
+    killed: bool  # ended without saying so
+    framework: str
+    framework_version: str
+    world_size: int
+    phase_seconds: dict[str, float]  # phases, other, initialization, finalization
+    component_seconds: dict[str, float]
+    steps: dict[str, int]  # finished steps by phase
+    records_lost: int  # steps that were counted but whose record nobody read in time
+    loaders: tuple[Loader, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    gpu: str  # the gpu label, NVML's index
+    model: str = ""
+    uuid: str = ""
+    memory_bytes: float = 0.0
+    power_limit_watts: float = 0.0
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    node: str
+    cpus: tuple[str, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
+    memory_bytes: float = 0.0
+    driver_version: str = ""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """The run as a whole. Times are since the epoch; None is "not known (yet)"."""
+
+    name: str
+    start: float | None = None
+    end: float | None = None
+    command: str = ""
+    exit_status: int | None = None
+    interval: float = 0.5  # seconds between snapshots
+    samples_missed: int = 0
+    versions: dict[str, str] = field(default_factory=dict)  # trainwatch, python, ...
+    nodes: tuple[NodeFacts, ...] = ()
+    ranks: tuple[RankFacts, ...] = ()
+    unknowns: tuple[str, ...] = ()  # sentences: what could not be read, and why
+
+
+class Source(ABC):
+    """A run that can be read, once (a finished recording) or again and again (one being written).
+
+    `read` yields what came since the last call, node by node and rank by rank in time order, in
+    chunks that fit in memory. What `facts` says is of the moment of the last `read`.
+    """
+
+    @property
+    @abstractmethod
+    def facts(self) -> RunFacts: ...
+
+    @abstractmethod
+    def read(self) -> Iterator[NodeSamples | Steps]: ...
+
+
+def _nan_mean(values: Floats) -> Floats:
+    counts = np.count_nonzero(~np.isnan(values), axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: Floats = (np.nansum(values, axis=1, dtype=np.float64) / counts).astype(np.float32)
+    return means
