@@ -21,6 +21,9 @@ class GpuSample:
     throttle_seconds: float = nan  # counter, all reasons but idle and application clocks
     sm_active: float = nan
     tensor_active: float = nan
+    power_limit_watts: float = nan
+    model: str = ""  # "NVIDIA H100 80GB HBM3"
+    uuid: str = ""
 
 
 @dataclass(slots=True)
@@ -46,3 +49,4 @@ class Snapshot:
     network_transmitted_bytes: float = nan
     gpus: dict[str, GpuSample] = field(default_factory=dict)
     gpu_processes: dict[int, str] = field(default_factory=dict)
+    driver_version: str = ""
