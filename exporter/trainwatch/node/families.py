@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["gauge", "counter", "histogram", "info"]
+# "unknown" is for the few samples that are none of the others: `untyped` in the text format.
+Kind = Literal["gauge", "counter", "histogram", "info", "unknown"]
 LabelValues = tuple[str, ...]
 
 
