@@ -1,0 +1,120 @@
+"""What each disk read and wrote and how long it was busy, from PROCFS/diskstats.
+
+Not through psutil, which gives the host's own /sys/block where PROCFS has no diskstats: a missing file
+must be a failed collector, not another machine's disks.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from trainwatch.collectors.base import Collector
+from trainwatch.collectors.procfs import device_pattern
+from trainwatch.node.families import Family
+from trainwatch.node.snapshot import Snapshot
+
+SECTOR_BYTES = 512  # the unit of diskstats, whatever the disk's own sectors are
+MILLISECONDS = 1e3  # in a second
+FIELDS = 14  # of a line, since Linux 2.6; later kernels append more
+
+NO_DISKS = r"(z?ram|loop|fd|sr)\d+"
+# Made of other disks, which have counted each byte already: in the metrics, but not in the node's sum.
+STACKED = re.compile(r"(dm-|md|bcache|drbd|zd)\d+")
+PARTITION = re.compile(r"(?P<disk>.*\d)p\d+|(?P<letters>.*[a-z])\d+")  # nvme0n1p2, sda1
+
+
+class Disk(NamedTuple):
+    """Counters of one device since boot."""
+
+    read_bytes: int
+    written_bytes: int
+    io_seconds: float
+
+
+class DiskCollector(Collector):
+    """Three counters a whole device; partitions are parts of their disks and are left out."""
+
+    name = "disk"
+
+    def __init__(self, procfs: Path, exclude: re.Pattern[str]) -> None:
+        self.path = procfs / "diskstats"
+        self.exclude = exclude
+        self.read = Family(
+            "trainwatch_disk_read_bytes_total", "counter", "Bytes read from the disk.", ("device",)
+        )
+        self.written = Family(
+            "trainwatch_disk_written_bytes_total", "counter", "Bytes written to the disk.", ("device",)
+        )
+        self.io_time = Family(
+            "trainwatch_disk_io_time_seconds_total",
+            "counter",
+            "Time in which the disk had at least one request to do.",
+            ("device",),
+        )
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--collector.disk.device-exclude",
+            dest="disk_device_exclude",
+            type=device_pattern,
+            default=NO_DISKS,
+            metavar="REGEX",
+            help="disks to leave out, by their whole name (default: %(default)s)",
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> DiskCollector:
+        return cls(Path(arguments.path_procfs), arguments.disk_device_exclude)
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return (self.read, self.written, self.io_time)
+
+    def collect(self, snapshot: Snapshot) -> None:
+        devices = read_devices(self.path)
+        disks = {
+            (name,): disk
+            for name, disk in devices.items()
+            if not self.exclude.fullmatch(name) and not _is_partition(name, devices)
+        }
+        self.read.publish({device: disk.read_bytes for device, disk in disks.items()})
+        self.written.publish({device: disk.written_bytes for device, disk in disks.items()})
+        self.io_time.publish({device: disk.io_seconds for device, disk in disks.items()})
+
+        counted = [disk for (name,), disk in disks.items() if not STACKED.match(name)]
+        if counted:
+            snapshot.disk_read_bytes = float(sum(disk.read_bytes for disk in counted))
+            snapshot.disk_written_bytes = float(sum(disk.written_bytes for disk in counted))
+
+
+def read_devices(path: Path) -> dict[str, Disk]:
+    """Every block device of diskstats, partitions too, by the kernel's name.
+
+    Raises OSError where the file cannot be read, ValueError where a line is not understood.
+    """
+    devices: dict[str, Disk] = {}
+    for line in path.read_text("utf-8", errors="replace").splitlines():
+        # major minor NAME reads merged SECTORS ms writes merged SECTORS ms queued BUSY_MS weighted_ms ...
+        fields = line.split()
+        if len(fields) < FIELDS:
+            raise ValueError(f"{path}: {line!r} has fewer than {FIELDS} fields")
+        try:
+            devices[fields[2]] = Disk(
+                read_bytes=int(fields[5]) * SECTOR_BYTES,
+                written_bytes=int(fields[9]) * SECTOR_BYTES,
+                io_seconds=int(fields[12]) / MILLISECONDS,
+            )
+        except ValueError:
+            raise ValueError(f"{path}: {line!r} is not a line of counters") from None
+    return devices
+
+
+def _is_partition(name: str, devices: Iterable[str]) -> bool:
+    """Whether the disk that `name` would be a part of is listed; some clouds have an xvda1 without xvda."""
+    match = PARTITION.fullmatch(name)
+    return match is not None and (match["disk"] or match["letters"]) in devices

@@ -1,0 +1,77 @@
+"""What each network interface received and sent, from PROCFS/net/dev through psutil.
+
+RDMA (InfiniBand, RoCE) passes the kernel by and is not in these counters.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from trainwatch.collectors.base import Collector
+from trainwatch.collectors.procfs import device_pattern, psutil_reading
+from trainwatch.node.families import Family
+from trainwatch.node.snapshot import Snapshot
+
+# Loopback is no network; the others come and go with each container.
+NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
+# Their packets pass another interface too: in the metrics, but not in the node's sum. A dot is a VLAN's.
+STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
+
+
+class NetworkCollector(Collector):
+    """Two counters an interface, as the kernel has them: 0 at boot, or when the interface appears."""
+
+    name = "network"
+
+    def __init__(self, procfs: Path, exclude: re.Pattern[str]) -> None:
+        self.procfs = procfs
+        self.exclude = exclude
+        self.received = Family(
+            "trainwatch_network_receive_bytes_total",
+            "counter",
+            "Bytes received by the network interface.",
+            ("device",),
+        )
+        self.transmitted = Family(
+            "trainwatch_network_transmit_bytes_total",
+            "counter",
+            "Bytes sent by the network interface.",
+            ("device",),
+        )
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--collector.network.device-exclude",
+            dest="network_device_exclude",
+            type=device_pattern,
+            default=NO_NETWORKS,
+            metavar="REGEX",
+            help="network interfaces to leave out, by their whole name (default: %(default)s)",
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> NetworkCollector:
+        return cls(Path(arguments.path_procfs), arguments.network_device_exclude)
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return (self.received, self.transmitted)
+
+    def collect(self, snapshot: Snapshot) -> None:
+        with psutil_reading(self.procfs, "net/dev"):
+            # A counter that starts again is Prometheus's to see, so psutil does not hide it (nowrap=False).
+            devices = psutil.net_io_counters(pernic=True, nowrap=False)
+        shown = {(name,): io for name, io in devices.items() if not self.exclude.fullmatch(name)}
+        self.received.publish({device: io.bytes_recv for device, io in shown.items()})
+        self.transmitted.publish({device: io.bytes_sent for device, io in shown.items()})
+
+        counted = [io for (name,), io in shown.items() if not STACKED.fullmatch(name)]
+        if counted:
+            snapshot.network_received_bytes = float(sum(io.bytes_recv for io in counted))
+            snapshot.network_transmitted_bytes = float(sum(io.bytes_sent for io in counted))

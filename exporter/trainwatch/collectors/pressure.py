@@ -1,0 +1,72 @@
+"""How long some task stood still for want of CPU, I/O or memory: PROCFS/pressure/{cpu,io,memory}.
+
+The kernel's pressure stall information (Documentation/accounting/psi.rst): the line "some" counts the
+microseconds in which at least one task waited. The name is node_exporter's, in our prefix.
+"""
+
+from __future__ import annotations
+
+import errno
+from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainwatch.collectors.base import Collector
+from trainwatch.node.families import Family
+from trainwatch.node.snapshot import Snapshot
+
+RESOURCES = ("cpu", "io", "memory")
+MICROSECONDS = 1e6  # in a second
+
+
+class PressureCollector(Collector):
+    """One counter a resource; none, and no failure, on a kernel without pressure stall information."""
+
+    name = "pressure"
+
+    def __init__(self, procfs: Path) -> None:
+        self.directory = procfs / "pressure"
+        self.waiting = Family(
+            "trainwatch_pressure_waiting_seconds_total",
+            "counter",
+            "Time in which at least one task waited for the resource, since boot.",
+            ("resource",),
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> PressureCollector:
+        return cls(Path(arguments.path_procfs))
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return (self.waiting,)
+
+    def collect(self, snapshot: Snapshot) -> None:  # noqa: ARG002  (pressure is no part of a snapshot)
+        waited: dict[tuple[str, ...], float] = {}
+        for resource in RESOURCES:
+            seconds = read_waiting_seconds(self.directory / resource)
+            if seconds is not None:
+                waited[(resource,)] = seconds
+        self.waiting.publish(waited)
+
+
+def read_waiting_seconds(path: Path) -> float | None:
+    """Seconds since boot in which some task waited; None where the kernel does not keep them.
+
+    Raises OSError where the file cannot be read, ValueError where it is not understood.
+    """
+    try:
+        text = path.read_text("ascii", errors="replace")
+    except FileNotFoundError:
+        return None  # built without CONFIG_PSI, or older than 4.20
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return None  # switched off: psi=0, or CONFIG_PSI_DEFAULT_DISABLED
+        raise
+    # some avg10=0.99 avg60=1.21 avg300=0.55 total=10315779
+    line = text.partition("\n")[0]
+    kind, _, rest = line.partition(" ")
+    _, _, total = rest.partition("total=")
+    if kind != "some" or not total.isdecimal():
+        raise ValueError(f"{path}: {line!r} is not a line like 'some avg10=0.00 ... total=0'")
+    return int(total) / MICROSECONDS

@@ -1,0 +1,95 @@
+"""The network collector on a host made of files."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from math import isnan
+from pathlib import Path
+
+import pytest
+from trainwatch.collectors.network import NetworkCollector
+from trainwatch.node.snapshot import Snapshot
+
+
+def collector_of(procfs: Path, *flags: str) -> NetworkCollector:
+    parser = ArgumentParser()
+    NetworkCollector.add_arguments(parser)
+    arguments = parser.parse_args(flags)
+    arguments.path_procfs = str(procfs)
+    return NetworkCollector.from_arguments(arguments)
+
+
+def collected(collector: NetworkCollector) -> Snapshot:
+    snapshot = Snapshot(time=0.0)
+    collector.collect(snapshot)
+    return snapshot
+
+
+def test_each_interface_has_its_exact_bytes(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collected(collector)
+    received, transmitted = collector.families
+    assert received.name == "trainwatch_network_receive_bytes_total"
+    assert received.samples == {
+        ("eth0",): 312_507_920,
+        ("eth1",): 9_007_199_254_740_993,
+        ("ib0",): 4000,
+        ("bond0",): 312_507_920,
+        ("eth0.100",): 1000,
+        ("docker0",): 7000,
+    }
+    assert transmitted.name == "trainwatch_network_transmit_bytes_total"
+    assert transmitted.samples == {
+        ("eth0",): 309_224,
+        ("eth1",): 1000,
+        ("ib0",): 2000,
+        ("bond0",): 309_224,
+        ("eth0.100",): 309,
+        ("docker0",): 8000,
+    }
+
+
+def test_the_nodes_sum_counts_each_byte_once_and_no_loopback(procfs: Path) -> None:
+    """eth0's bytes appear again in bond0 and eth0.100, a container's in docker0 and veth12ab3c."""
+    for flags in ((), ("--collector.network.device-exclude", "veth.*")):
+        snapshot = collected(collector_of(procfs, *flags))
+        assert snapshot.network_received_bytes == float(312_507_920 + 9_007_199_254_740_993 + 4000)
+        assert snapshot.network_transmitted_bytes == 309_224 + 1000 + 2000
+
+
+def test_a_flag_says_which_interfaces_to_leave_out(procfs: Path) -> None:
+    collector = collector_of(procfs, "--collector.network.device-exclude", "eth.*|bond0|docker0|veth.*")
+    collected(collector)
+    assert set(collector.received.samples) == {("lo",), ("ib0",)}
+
+
+def test_a_counter_that_starts_again_is_published_as_it_is(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collected(collector)
+    devices = procfs / "net" / "dev"
+    devices.write_text(devices.read_text().replace("312507920", "7"))
+    collected(collector)
+    assert collector.received.samples[("eth0",)] == 7
+
+
+def test_a_host_with_loopback_only_publishes_nothing(procfs: Path) -> None:
+    devices = procfs / "net" / "dev"
+    devices.write_text("".join(devices.read_text().splitlines(keepends=True)[:3]))
+    collector = collector_of(procfs)
+    snapshot = collected(collector)
+    assert all(not family.samples for family in collector.families)
+    assert isnan(snapshot.network_received_bytes)
+    assert isnan(snapshot.network_transmitted_bytes)
+
+
+def test_a_missing_file_is_named(procfs: Path) -> None:
+    (procfs / "net" / "dev").unlink()
+    with pytest.raises(FileNotFoundError, match=str(procfs / "net" / "dev")):
+        collected(collector_of(procfs))
+
+
+@pytest.mark.parametrize("line", ["garbage", "eth0: 1 2 3", "eth0: " + "x " * 16])
+def test_garbage_is_a_failure_that_names_the_file(procfs: Path, line: str) -> None:
+    (procfs / "net" / "dev").write_text(f"Inter-|\n face |\n{line}\n")
+    with pytest.raises(ValueError, match=str(procfs / "net" / "dev")):
+        collected(collector_of(procfs))
