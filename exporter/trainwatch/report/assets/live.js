@@ -1,0 +1,90 @@
+"use strict";
+// The live page: asks for itself again and swaps what changed, so that nothing flashes and the reader's
+// place, open details, zoom and switched ranks stay. From a file there is nothing to ask.
+(() => {
+  const trainwatch = window.trainwatch;
+  const seconds = Number(document.body.dataset.refreshSeconds);
+  const state = document.getElementById("state");
+  if (location.protocol === "file:" || !(seconds > 0)) {
+    state.textContent = state.textContent.replace("live, updated", "as of");
+    return;
+  }
+
+  async function refresh() {
+    let goOn = true;
+    try {
+      if (!document.hidden) goOn = await update();
+    } catch {
+      say("no longer answering; this is the last it said", true);
+    }
+    if (goOn) setTimeout(refresh, 1000 * seconds);
+  }
+
+  async function update() {
+    const answer = await fetch(location.href, { cache: "no-cache" });
+    if (!answer.ok) throw new Error(`status ${answer.status}`);
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const data = fresh.getElementById("chart-data");
+    if (!data) throw new Error("not a report");
+    trainwatch.data = JSON.parse(data.textContent);
+    keepingPlace(() => fresh.querySelectorAll("main > section").forEach(swap));
+    document.querySelector("header.page .facts").replaceWith(fresh.querySelector("header.page .facts"));
+    state.classList.remove("lost");
+    state.replaceChildren(...fresh.getElementById("state").childNodes);
+    document.title = fresh.title;
+    const live = "refreshSeconds" in fresh.body.dataset;
+    if (!live && !state.textContent) say("finished", false);
+    return live;
+  }
+
+  function swap(section) {
+    const old = document.getElementById(section.id);
+    if (!old) return;
+    if (old.freshMarkup !== section.innerHTML) {
+      old.freshMarkup = section.innerHTML;
+      const open = new Map([...old.querySelectorAll("details[id]")].map((details) => [details.id, details.open]));
+      section.querySelectorAll("details[id]").forEach((details) => (details.open = open.get(details.id) ?? details.open));
+      for (const chart of section.querySelectorAll("[data-chart]")) {
+        const drawn = old.querySelector(`[data-chart="${CSS.escape(chart.dataset.chart)}"].drawn`);
+        if (!drawn) continue;
+        drawn.setAttribute("aria-label", chart.getAttribute("aria-label"));
+        drawn.connectAgain = true;
+        chart.replaceWith(drawn);
+      }
+      const scrolled = [...old.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+      old.replaceChildren(...section.childNodes);
+      old.querySelectorAll(".scroll").forEach((box, index) => (box.scrollLeft = scrolled[index] || 0));
+    }
+    old.querySelectorAll("[data-chart].drawn").forEach(trainwatch.draw);
+    trainwatch.watch(old);
+  }
+
+  // What the reader looks at stays where it is, whatever grew above it; so does the focus.
+  function keepingPlace(change) {
+    const anchor = [...document.querySelectorAll("main > section")].find((section) => section.getBoundingClientRect().bottom > 60);
+    const before = anchor ? anchor.getBoundingClientRect().top : 0;
+    const focused = pathTo(document.activeElement);
+    change();
+    if (focused) document.querySelector(focused)?.focus({ preventScroll: true });
+    if (anchor && scrollY > 0) scrollBy({ top: anchor.getBoundingClientRect().top - before, behavior: "instant" });
+  }
+
+  function pathTo(element) {
+    if (!element || !element.closest("main")) return null;
+    const steps = [];
+    for (let at = element; at.tagName !== "MAIN"; at = at.parentElement) {
+      steps.unshift(`:nth-child(${[...at.parentElement.children].indexOf(at) + 1})`);
+    }
+    return `main > ${steps.join(" > ")}`;
+  }
+
+  function say(words, lost) {
+    state.classList.toggle("lost", lost);
+    const dot = document.createElement("span");
+    dot.className = "dot";
+    dot.ariaHidden = "true";
+    state.replaceChildren(dot, words);
+  }
+
+  setTimeout(refresh, 1000 * seconds);
+})();

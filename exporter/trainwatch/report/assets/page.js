@@ -1,0 +1,73 @@
+"use strict";
+// Draws each chart when it comes near the screen; redraws for width, dark mode and paper.
+(() => {
+  const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
+  const PAPER_WIDTH = 690; // CSS pixels of an A4 page within its margins
+
+  trainwatch.data = JSON.parse(document.getElementById("chart-data").textContent);
+
+  trainwatch.draw = (element) => {
+    const data = trainwatch.data[element.dataset.chart];
+    const kind = data && trainwatch.charts[data.kind];
+    const width = paper ? PAPER_WIDTH : element.clientWidth;
+    if (!kind || width === 0) return; // inside a closed <details>
+    element.chartData = data;
+    const height = kind.height(data);
+    element.style.height = `${height}px`;
+    let chart = echarts.getInstanceByDom(element);
+    const zoom = chart && (chart.getOption().dataZoom || [])[0];
+    const shown = chart && (chart.getOption().legend || [])[0];
+    const first = !chart;
+    if (first) chart = echarts.init(element, null, { renderer: "canvas", width, height });
+    else chart.resize({ width, height });
+    const option = kind.option(data, look(), width);
+    if (zoom) Object.assign(option.dataZoom[0], { start: zoom.start, end: zoom.end });
+    if (shown && option.legend) option.legend.selected = { ...option.legend.selected, ...shown.selected };
+    chart.setOption(option, { notMerge: true });
+    element.classList.add("drawn");
+    if (first || element.connectAgain) kind.attach(chart, element, first);
+    element.connectAgain = false;
+  };
+
+  trainwatch.watch = (root) => root.querySelectorAll("[data-chart]").forEach((element) => near.observe(element));
+
+  const near = new IntersectionObserver(
+    (entries) => entries.filter((entry) => entry.isIntersecting && !echarts.getInstanceByDom(entry.target)).forEach((entry) => trainwatch.draw(entry.target)),
+    { rootMargin: "600px" },
+  );
+  let paper = false;
+
+  function look() {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
+    return {
+      text: colour("text"), soft: colour("soft"), line: colour("line"), page: colour("page"),
+      missing: colour("missing"), filler: `${colour("training-loop")}40`,
+      font: getComputedStyle(document.body).fontFamily,
+      series: ["training-loop", "data-wait", "optimizer", "communication", "backward", "checkpoint", "host-to-device", "gc"].map(colour),
+    };
+  }
+
+  function redraw(all) {
+    for (const element of document.querySelectorAll("[data-chart]")) {
+      if (all || echarts.getInstanceByDom(element)) trainwatch.draw(element);
+    }
+  }
+
+  let waiting = 0;
+  addEventListener("resize", () => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(() => redraw(false));
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(false));
+  const onPaper = (on) => {
+    paper = on;
+    document.documentElement.classList.toggle("printing", on);
+    redraw(on);
+  };
+  addEventListener("beforeprint", () => onPaper(true));
+  addEventListener("afterprint", () => onPaper(false));
+  document.addEventListener("toggle", (event) => event.target.open && trainwatch.watch(event.target), true);
+
+  trainwatch.watch(document);
+})();

@@ -1,0 +1,64 @@
+"""The handful of numbers on the first screen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.report import shares
+from trainwatch.report.wording import count, duration, number, share
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    value: str
+    note: str
+
+
+def at_a_glance(analysis: Analysis) -> list[Figure]:
+    return [
+        _duration(analysis),
+        _utilisation(analysis, "GPU"),
+        _utilisation(analysis, "CPU"),
+        _steps(analysis),
+        _waiting(analysis),
+    ]
+
+
+def _duration(analysis: Analysis) -> Figure:
+    name = "Duration" if analysis.finished else "Duration so far"
+    ranks = count(analysis.ranks, "rank") if analysis.ranks else "no rank seen"
+    return Figure(
+        name, duration(shares.run_seconds(analysis)), f"{count(len(analysis.nodes), 'node')}, {ranks}"
+    )
+
+
+def _utilisation(analysis: Analysis, resource: str) -> Figure:
+    """The median over samples; over several nodes, the lowest and the highest median."""
+    rows = [row for row in analysis.usage if row.resource == resource and math.isfinite(row.p50)]
+    name = f"{resource} in use"
+    if not rows:
+        return Figure(name, "–", f"no {resource} was seen")
+    low, high = min(row.p50 for row in rows), max(row.p50 for row in rows)
+    top = max(row.p95 for row in rows)
+    value = f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f} %"
+    return Figure(name, value, f"median; p95 {top:.0f} %")
+
+
+def _steps(analysis: Analysis) -> Figure:
+    if not analysis.steps:
+        return Figure("Steps", "–", "none recorded")
+    train = [row for row in analysis.steps if row.phase == "train"] or analysis.steps
+    slowest = max(train, key=lambda row: row.p50)
+    ranks = "" if len(train) == 1 else f" on rank {slowest.rank}, the slowest"
+    note = f"median of {number(slowest.count)}{ranks}"
+    return Figure(f"{slowest.phase.capitalize()} step", duration(slowest.p50), note)
+
+
+def _waiting(analysis: Analysis) -> Figure:
+    inside = shares.inside_steps(analysis)
+    if not inside.parts:
+        return Figure("Waiting for data", "–", "not recorded")
+    return Figure("Waiting for data", share(inside.fraction("data_wait"), 1), "of the time in steps")

@@ -1,0 +1,312 @@
+"""The sentences of the report: what each section found, said before any table or chart.
+
+Each function takes the whole analysis and returns sentences, the finding first. A part that was not
+measured gives a sentence that says so and why; nothing is said that the analysis does not hold.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
+from trainwatch.report import shares
+from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
+
+HOW_TO_ADD_STEPS = (
+    'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
+    "`trainwatch.watch(loader)` to see them."
+)
+
+
+# ---------------------------------------------------------------------------------------- verdict
+
+
+def fired(analysis: Analysis) -> list[RuleResult]:
+    return [rule for rule in analysis.rules if rule.status == "fired"]
+
+
+def not_judged(analysis: Analysis) -> list[RuleResult]:
+    return [rule for rule in analysis.rules if rule.status == "not judged"]
+
+
+def verdict(analysis: Analysis) -> list[str]:
+    found, unjudged = fired(analysis), not_judged(analysis)
+    judged = len(analysis.rules) - len(unjudged)
+    if found:
+        sentences = [
+            "One thing slowed this run down."
+            if len(found) == 1
+            else f"{in_words(len(found)).capitalize()} things slowed this run down; the most costly first."
+        ]
+    elif judged:
+        sentences = [f"Nothing was found: {count(judged, 'rule')} judged, none fired."]
+    else:
+        sentences = ["Nothing could be judged yet." if not analysis.finished else "Nothing could be judged."]
+    if unjudged:
+        sentences.append(f"{count(len(unjudged), 'rule')} could not be judged, see below.")
+    return sentences
+
+
+def cost(analysis: Analysis, rule: RuleResult) -> str | None:
+    """The estimate that orders the verdict, as time and as share of the run."""
+    whole = shares.run_seconds(analysis)
+    if rule.seconds_lost <= 0:
+        return None
+    if whole is None or rule.seconds_lost > whole:
+        return f"Estimated cost: {duration(rule.seconds_lost)}, all ranks and GPUs together."
+    return f"Estimated cost: {duration(rule.seconds_lost)}, {share(rule.seconds_lost, whole)} of the run."
+
+
+# ------------------------------------------------------------------------------------------- run
+
+
+def hardware(analysis: Analysis) -> str:
+    """ "2 nodes with 16 GPUs and 128 cores"."""
+    cores = sum(analysis.cores.values())
+    gpus = sum(len(names) for names in analysis.gpus.values())
+    parts = [count(gpus, "GPU") if gpus else "no GPU"]
+    if cores:
+        parts.append(count(cores, "core"))
+    return f"{count(len(analysis.nodes), 'node')} with {' and '.join(parts)}" if analysis.nodes else "no node"
+
+
+def run_summary(analysis: Analysis) -> list[str]:
+    whole = shares.run_seconds(analysis)
+    lasted = duration(whole) if whole is not None else "a time that is not known"
+    verb = "took" if analysis.finished else "has been observed for"
+    parts = shares.parts_of_the_run(analysis)
+    sentences = [f"The run {verb} {lasted} on {hardware(analysis)}."]
+    if parts.parts:
+        words = [f"{share(part.seconds, parts.seconds)} {part.name.lower()}" for part in parts.parts]
+        sentences.append(f"{listing(words)}.")
+    else:
+        sentences.append(
+            f"No step was recorded, so it cannot be split into initialization, training loop and "
+            f"finalization. {HOW_TO_ADD_STEPS}"
+        )
+    if analysis.exit_status:
+        sentences.append(f"The command ended with exit status {analysis.exit_status}.")
+    return sentences
+
+
+# ----------------------------------------------------------------------------------------- usage
+
+
+def _rows(analysis: Analysis, resource: str) -> list[UsageRow]:
+    return [row for row in analysis.usage if row.resource == resource and math.isfinite(row.p95)]
+
+
+def usage(analysis: Analysis) -> list[str]:
+    """Under-use, starvation or good use, node by node; nodes that say the same are said once."""
+    if not analysis.usage:
+        return ["No sample of the machine was taken."]
+    said: dict[str, list[str]] = {}
+    for node in dict.fromkeys(row.node for row in analysis.usage):
+        said.setdefault(_use_of(analysis, node), []).append(node)
+    if len(said) == 1 and len(analysis.nodes) == 1:
+        return [_capitalised(next(iter(said)))]
+    return [f"{_nodes(nodes, len(analysis.nodes))}: {sentence}" for sentence, nodes in said.items()]
+
+
+def _use_of(analysis: Analysis, node: str) -> str:
+    cpu = next((row for row in _rows(analysis, "CPU") if row.node == node), None)
+    gpu = next((row for row in _rows(analysis, "GPU") if row.node == node), None)
+    if gpu is None:
+        if cpu is None:
+            return "neither CPU nor GPU could be read."
+        used = _cpu_alone(cpu)
+        return f"no GPU was seen; {used}"
+    if gpu.p50 > 70:
+        return f"the GPUs were well used, above {gpu.p50:.0f} % in half of the samples."
+    if cpu is None:
+        return f"the GPUs were below {gpu.p50:.0f} % in half of the samples; CPU use could not be read."
+    if gpu.p95 < 70 and cpu.p95 < 70:
+        return (
+            f"both GPU and CPU were under-utilised (95 % of samples below {gpu.p95:.0f} % and "
+            f"{cpu.p95:.0f} %): a larger batch or a smaller machine would do."
+        )
+    if cpu.p95 >= 70:
+        return (
+            f"the GPUs were at or below {gpu.p50:.0f} % in half of the samples while the CPU reached "
+            f"{cpu.p95:.0f} % (p95): the CPU holds them up."
+        )
+    return (
+        f"the GPUs were at or below {gpu.p50:.0f} % in half of the samples and above {gpu.p95:.0f} % in one "
+        f"of twenty: their work comes in bursts."
+    )
+
+
+def _cpu_alone(cpu: UsageRow) -> str:
+    if cpu.p50 > 70:
+        return f"the CPU was busy, above {cpu.p50:.0f} % in half of the samples."
+    if cpu.p95 < 70:
+        return f"the CPU was under-utilised, below {cpu.p95:.0f} % in 95 % of the samples."
+    return (
+        f"the CPU was at or below {cpu.p50:.0f} % in half of the samples and reached {cpu.p95:.0f} % (p95)."
+    )
+
+
+def _nodes(names: list[str], of: int) -> str:
+    if len(names) == of:
+        return f"All {of} nodes"
+    return listing(names) if len(names) <= 3 else f"{len(names)} of {of} nodes ({names[0]}, {names[1]}, …)"
+
+
+# --------------------------------------------------------------------------------------- heatmap
+
+
+def heatmap(heatmap: Heatmap) -> str:
+    """The idlest GPU and the busiest core of a node."""
+    means = {label: mean for label, mean in row_means(heatmap).items() if mean is not None}
+    gpus = {label: mean for label, mean in means.items() if label.startswith("GPU")}
+    cores = {label: mean for label, mean in means.items() if not label.startswith("GPU")}
+    sentences = []
+    if gpus:
+        low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
+        sentences.append(
+            f"{low} was busy {gpus[low]:.0f} % of the time"
+            if low == high
+            else f"GPUs were busy from {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) of the time"
+        )
+    if cores:
+        high = max(cores, key=cores.__getitem__)
+        mean = sum(cores.values()) / len(cores)
+        sentences.append(
+            f"the busiest core, {high}, {cores[high]:.0f} %; the mean of {count(len(cores), 'core')}, "
+            f"{mean:.0f} %"
+        )
+    return _capitalised("; ".join(sentences) + ".") if sentences else "No utilisation was sampled."
+
+
+def row_means(heatmap: Heatmap) -> dict[str, float | None]:
+    """Mean of each row in percent; None where nothing was sampled."""
+    means: dict[str, float | None] = {}
+    for label, row in zip(heatmap.rows, heatmap.values, strict=True):
+        known = [value for value in row if value is not None]
+        means[label] = sum(known) / len(known) if known else None
+    return means
+
+
+# ----------------------------------------------------------------------------------------- steps
+
+
+def steps(analysis: Analysis) -> list[str]:
+    """Typical and slow steps of each phase; the slowest rank where they differ; the outliers."""
+    if not analysis.steps:
+        return [f"No step was recorded. {HOW_TO_ADD_STEPS}"]
+    phases = dict.fromkeys(row.phase for row in analysis.steps)
+    sentences = [_phase_steps(phase, [r for r in analysis.steps if r.phase == phase]) for phase in phases]
+    outliers = [rule for rule in fired(analysis) if rule.rule == "StepOutlier"]
+    return sentences + [rule.finding for rule in outliers]
+
+
+def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:
+    slowest = max(rows, key=lambda row: row.p50)
+    total = sum(row.count for row in rows)
+    if total == 1:
+        return f"One {phase} step was recorded; it took {duration(slowest.mean)}."
+    if len(rows) == 1:
+        return (
+            f"{number(total)} {phase} steps: half took {duration(slowest.p50)} or less, one of twenty more "
+            f"than {duration(slowest.p95)}, the longest {duration(slowest.max)}."
+        )
+    fastest = min(rows, key=lambda row: row.p50)
+    return (
+        f"{number(total)} {phase} steps on {len(rows)} ranks: the median is {duration(fastest.p50)} on rank "
+        f"{fastest.rank} (fastest) and {duration(slowest.p50)} on rank {slowest.rank} (slowest); the longest "
+        f"step took {duration(max(row.max for row in rows))}."
+    )
+
+
+# ------------------------------------------------------------------------------------------ time
+
+
+def phases(analysis: Analysis) -> str:
+    whole = shares.phases(analysis)
+    if not whole.parts:
+        return f"No phase was recorded. {HOW_TO_ADD_STEPS}"
+    largest = whole.largest
+    ranks = "" if analysis.ranks <= 1 else f", summed over {analysis.ranks} ranks"
+    return f"{largest.name} took {share(largest.seconds, whole.seconds)} of {duration(whole.seconds)}{ranks}."
+
+
+def inside_steps(analysis: Analysis) -> str:
+    whole = shares.inside_steps(analysis)
+    if not whole.parts:
+        return (
+            "What happened inside the steps was not recorded. Wrap the loader in `trainwatch.watch(loader)` "
+            'and parts of the step in `with trainwatch.component("forward"):` to see it.'
+        )
+    ordered = sorted(whole.parts, key=lambda part: -part.seconds)[:2]
+    first, *second = [f"{part.name.lower()} {share(part.seconds, whole.seconds)}" for part in ordered]
+    then = f", then {second[0]}" if second else ""
+    return f"Of {duration(whole.seconds)} inside steps, {first}{then}."
+
+
+# --------------------------------------------------------------------------------------- loading
+
+
+def loading(analysis: Analysis) -> list[str]:
+    """Whether steps wait for data, and whether workers compute or wait themselves."""
+    inside = shares.inside_steps(analysis)
+    waited = inside.fraction("data_wait")
+    if not analysis.loaders:
+        seen = f"Steps waited for data {share(waited, 1)} of their time. " if waited else ""
+        return [
+            f"{seen}No data loader was watched. `trainwatch.watch(loader)` shows its workers and their time."
+        ]
+    sentences = []
+    if inside.parts:
+        sentences.append(
+            f"Steps waited for data {share(waited, 1)} of their time."
+            if waited
+            else "Steps did not wait for data."
+        )
+    workers = sorted({loader["workers"] for loader in analysis.loaders if loader.get("workers") is not None})
+    if workers:
+        span = count(workers[0], "worker") if len(workers) == 1 else f"{workers[0]} to {workers[-1]} workers"
+        each = "Each loader has" if len(analysis.loaders) > 1 else "The loader has"
+        inline = " (it loads in the training process itself)" if workers == [0] else ""
+        sentences.append(f"{each} {span}{inline}.")
+    wall = sum(loader.get("fetch_seconds") or 0.0 for loader in analysis.loaders)
+    computing = sum(loader.get("fetch_cpu_seconds") or 0.0 for loader in analysis.loaders)
+    if wall > 0:
+        sentences.append(
+            f"Fetching kept a CPU busy {share(min(computing, wall), wall)} of its time; the rest it waited, "
+            f"for storage or for a free core."
+        )
+    return sentences or ["A data loader was watched; nothing was fetched yet."]
+
+
+# ------------------------------------------------------------------------------- rules, measuring
+
+
+def rules(analysis: Analysis) -> str:
+    if not analysis.rules:
+        return "No rule was evaluated."
+    total, found, unjudged = len(analysis.rules), len(fired(analysis)), len(not_judged(analysis))
+    quiet = total - found - unjudged
+    return (
+        f"Of {count(total, 'rule')}, {found} fired, {quiet} stayed quiet and {unjudged} could not be judged."
+    )
+
+
+def measured(analysis: Analysis) -> list[str]:
+    taken, missed = analysis.samples_taken, analysis.samples_missed
+    sentences = [
+        f"{count(taken, 'sample')} taken, one each {duration(analysis.interval)} a node; "
+        + (f"{number(missed)} missed ({share(missed, taken + missed)})." if missed else "none missed.")
+    ]
+    sentences.append("Times of steps come from the training processes themselves and are exact.")
+    sentences.append(
+        "Nothing was sent anywhere: this file holds all it shows and loads nothing from the network."
+    )
+    return sentences
+
+
+def _capitalised(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def value(row: UsageRow, statistic: str) -> str:
+    return amount(getattr(row, statistic), row.unit)

@@ -1,0 +1,107 @@
+"""Times that add up: the run in its three parts, the phases, and the components inside steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.recording.source import COMPONENTS, PHASES
+
+PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
+
+NAMES = {
+    "training_loop": "Training loop",
+    "initialization": "Initialization",
+    "finalization": "Finalization",
+    "train": "Training steps",
+    "eval": "Evaluation steps",
+    "predict": "Prediction steps",
+    "global": "Steps of no phase",
+    "other": "Between steps",
+    "data_wait": "Waiting for data",
+    "forward": "Forward pass",
+    "backward": "Backward pass",
+    "optimizer": "Optimizer",
+    "communication": "Communication",
+    "host_to_device": "Copying to the device",
+    "checkpoint": "Checkpoint",
+    "compile": "Compiling",
+    "gc": "Garbage collection",
+    "rest": "Rest of the steps",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a whole: `key` picks its colour; `fraction` (0..1) is its share, `before` the sum before."""
+
+    key: str
+    seconds: float
+    fraction: float
+    before: float
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.key, self.key)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Parts that sum to `seconds`. Empty where nothing was measured."""
+
+    parts: list[Part]
+    seconds: float
+
+    @property
+    def largest(self) -> Part:
+        return max(self.parts, key=lambda part: part.seconds)
+
+    def fraction(self, key: str) -> float:
+        return next((part.fraction for part in self.parts if part.key == key), 0.0)
+
+
+def run_seconds(analysis: Analysis) -> float | None:
+    """From the run's start to its end, or to the last sample of a run that goes on."""
+    if analysis.start is None or analysis.end is None or analysis.end < analysis.start:
+        return None
+    return analysis.end - analysis.start
+
+
+def parts_of_the_run(analysis: Analysis) -> Whole:
+    """Initialization, training loop and finalization; empty where one of the four times is not known."""
+    times = (analysis.start, analysis.first_step_start, analysis.last_step_end, analysis.end)
+    known = [time for time in times if time is not None]
+    if len(known) < len(times):
+        return Whole([], 0.0)
+    start, first, last, end = known
+    return _whole(
+        {"initialization": first - start, "training_loop": last - first, "finalization": end - last}
+    )
+
+
+def phases(analysis: Analysis) -> Whole:
+    """Seconds of every phase, all ranks together."""
+    known = [phase for phase in PHASE_ORDER if phase in analysis.phase_seconds]
+    foreign = [phase for phase in analysis.phase_seconds if phase not in PHASE_ORDER]
+    return _whole({phase: analysis.phase_seconds[phase] for phase in known + foreign})
+
+
+def inside_steps(analysis: Analysis) -> Whole:
+    """Seconds of every component, all ranks together, and the rest of the steps that no component covers."""
+    components = {name: analysis.component_seconds.get(name, 0.0) for name in COMPONENTS}
+    components |= {k: v for k, v in analysis.component_seconds.items() if k not in COMPONENTS}
+    steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
+    named = sum(components.values())
+    return _whole({**components, "rest": steps - named}) if named > 0 else Whole([], 0.0)
+
+
+def _whole(seconds: dict[str, float]) -> Whole:
+    """Drops what took no time (also what clocks of two processes made a hair negative)."""
+    positive = {key: value for key, value in seconds.items() if value > 0}
+    total = sum(positive.values())
+    parts: list[Part] = []
+    before = 0.0
+    for key, value in positive.items():
+        parts.append(Part(key, value, value / total, before))
+        before += value / total
+    return Whole(parts, total)

@@ -1,0 +1,319 @@
+"""Analyses built by hand: what a report must be able to show, without a run behind it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+from trainwatch.evaluation.analysis import (
+    Analysis,
+    Heatmap,
+    RuleResult,
+    Status,
+    StepDistribution,
+    UsageRow,
+)
+
+START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
+
+
+def rule(name: str = "CPUBottleneck", status: Status = "quiet", **changes: Any) -> RuleResult:
+    fields: dict[str, Any] = {
+        "rule": name,
+        "question": "Do GPUs wait for data that a busy core has not prepared yet?",
+        "description": "Some core is above cpu_threshold while some GPU is below gpu_threshold.",
+        "recommendation": "Give the data loader more workers, or move the heavy transform off the CPU.",
+        "status": status,
+        "finding": "In 3 % of the snapshots a pinned core met an idle GPU.",
+        "triggered": 0,
+        "violations": 43,
+        "datapoints": 1440,
+        "parameters": {"threshold": 50, "cpu_threshold": 90, "gpu_threshold": 10, "patience": 1000},
+    }
+    return RuleResult(**(fields | changes))
+
+
+def usage(node: str, gpu: float = 34.0, cpu: float = 82.0, gpus: bool = True) -> list[UsageRow]:
+    def row(resource: str, unit: str, p50: float, top: float) -> UsageRow:
+        return UsageRow(
+            node, resource, unit, top, top - 0.1 * (top - p50), top - 0.3 * (top - p50), p50, p50 / 4
+        )
+
+    rows = [row("CPU", "%", cpu, 100.0), row("CPU memory", "%", 31.0, 33.5)]
+    if gpus:
+        rows += [row("GPU", "%", gpu, 98.0), row("GPU memory", "%", 61.0, 62.0)]
+    return [
+        *rows,
+        row("I/O wait", "%", 0.4, 12.0),
+        row("Network", "B/s", 12_400.0, 8.1e6),
+        row("Disk", "B/s", 41e6, 212e6),
+    ]
+
+
+def heatmap(
+    node: str, gpus: int, cores: int, columns: int = 240, column_seconds: float = 3.0, pinned: int = 1
+) -> Heatmap:
+    """GPUs in bursts, `pinned` cores at the top, the others with little to do; a gap in the GPUs' rows."""
+    chance = random.Random(7)
+    labels = [f"GPU {index}" for index in range(gpus)] + [f"CPU {index}" for index in range(cores)]
+    values: list[list[int | None]] = []
+    for row in range(gpus + cores):
+        values.append([])
+        for column in range(columns):
+            if row < gpus:
+                level = 18 + 60 * (math.sin((column + 5 * row) / 9) > 0.6)
+            else:
+                level = 96 if row - gpus < pinned else 9
+            value = max(0, min(100, level + chance.randint(-8, 8)))
+            values[-1].append(None if row < gpus and 90 <= column < 96 else value)
+    return Heatmap(
+        node, labels, [START + column * column_seconds for column in range(columns)], column_seconds, values
+    )
+
+
+def steps(
+    rank: int = 0, phase: str = "train", count: int = 1800, typical: float = 0.32, spread: float = 0.05
+) -> StepDistribution:
+    chance = random.Random(rank)
+    durations = sorted(
+        typical + abs(chance.gauss(0, spread)) + (1.9 * typical if chance.random() < 0.01 else 0)
+        for _ in range(count)
+    )
+    mean = sum(durations) / count
+    inside = [duration for duration in durations if duration < 1.9 * typical]
+    width = (inside[-1] - inside[0]) / 40 or 1e-3
+    edges = [inside[0] + index * width for index in range(41)]
+    counts = [0] * 40
+    for duration in inside:
+        counts[min(39, int((duration - inside[0]) / width))] += 1
+    return StepDistribution(
+        rank=rank,
+        phase=phase,
+        count=count,
+        mean=mean,
+        standard_deviation=math.sqrt(sum((duration - mean) ** 2 for duration in durations) / count),
+        min=durations[0],
+        p50=durations[count // 2],
+        p95=durations[int(count * 0.95)],
+        p99=durations[int(count * 0.99)],
+        max=durations[-1],
+        edges=edges,
+        counts=counts,
+    )
+
+
+def loader(rank: int = 0, phase: str = "train", workers: int = 2) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "phase": phase,
+        "workers": workers,
+        "pin_memory": True,
+        "prefetch_factor": 2,
+        "fetches": 1800,
+        "fetch_seconds": 1150.0,
+        "fetch_cpu_seconds": 1110.0,
+    }
+
+
+def slow_loader(**changes: Any) -> Analysis:
+    """One node, 2 GPUs, 16 cores: a pinned core starves the GPUs, and some steps are outliers."""
+    analysis = Analysis(
+        run="resnet50-imagenet",
+        command="python train.py --data /data/imagenet --workers 2",
+        exit_status=0,
+        start=START,
+        first_step_start=START + 21.4,
+        last_step_end=START + 707.0,
+        end=START + 720.0,
+        finished=True,
+        framework="PyTorch 2.13.0",
+        world_size=2,
+        ranks=2,
+        nodes=["node-a"],
+        cores={"node-a": 16},
+        gpus={"node-a": ["0: NVIDIA H100 80GB HBM3", "1: NVIDIA H100 80GB HBM3"]},
+        interval=0.5,
+        samples_taken=1438,
+        samples_missed=2,
+        versions={"trainwatch": "0.1.0", "python": "3.11.2"},
+        unknowns=["The power limit of GPU 1 could not be read: the driver does not support it."],
+        rules=[
+            rule(
+                status="fired",
+                finding="GPUs sat idle while a core was pinned in 71 % of 1438 snapshots (node-a, CPU 0).",
+                recommendation="Give the data loader more than its 2 workers, or move the heavy augmentation "
+                "to the GPU: fetching a batch kept a core busy 97 % of its time.",
+                triggered=9,
+                violations=1021,
+                datapoints=1438,
+                seconds_lost=431.0,
+            ),
+            rule(
+                "StepOutlier",
+                "fired",
+                question="Do some steps take far longer than the others?",
+                description="More than n_outliers steps took longer than mean + stddev x standard deviation.",
+                finding="18 of 1800 train steps of rank 0 took longer than 620 ms (mean + 3 deviations).",
+                recommendation="Look at what runs in these steps: a checkpoint, an evaluation, a shuffle.",
+                triggered=3,
+                violations=18,
+                datapoints=1800,
+                parameters={"stddev": 3, "n_outliers": 10, "mode": None},
+                seconds_lost=11.0,
+            ),
+            rule(
+                "LowGPUUtilization",
+                question="Are GPUs under-used, or used in bursts?",
+                description="The p95 of the last window is low, or p5 is.",
+            ),
+            rule(
+                "IOBottleneck",
+                question="Do GPUs wait for storage?",
+                description="Some core waits for I/O above io_threshold while some GPU is low.",
+                finding="0.1 % of the snapshots had high I/O wait and an idle GPU.",
+                violations=2,
+            ),
+        ],
+        usage=usage("node-a"),
+        heatmaps=[heatmap("node-a", 2, 16)],
+        steps=[steps(0), steps(1, typical=0.33), steps(0, "eval", 120, 0.11), steps(1, "eval", 120, 0.12)],
+        phase_seconds={
+            "initialization": 42.8,
+            "train": 1260.0,
+            "eval": 60.5,
+            "other": 50.7,
+            "finalization": 26.0,
+        },
+        component_seconds={
+            "data_wait": 861.0,
+            "forward": 150.0,
+            "backward": 210.0,
+            "optimizer": 40.0,
+            "checkpoint": 22.0,
+        },
+        loaders=[loader(0), loader(1), loader(0, "eval", 1), loader(1, "eval", 1)],
+    )
+    return replace(analysis, **changes)
+
+
+def nothing_found() -> Analysis:
+    quiet = [rule(name) for name in ("CPUBottleneck", "IOBottleneck", "LowGPUUtilization", "StepOutlier")]
+    return slow_loader(rules=quiet, usage=usage("node-a", gpu=93, cpu=40))
+
+
+def no_gpu() -> Analysis:
+    unjudged = [
+        rule(name, "not judged", finding="No GPU was seen on any node.", violations=0, datapoints=0)
+        for name in ("CPUBottleneck", "IOBottleneck", "LowGPUUtilization")
+    ]
+    return slow_loader(
+        rules=[*unjudged, rule("StepOutlier")],
+        gpus={"node-a": []},
+        cores={"node-a": 2},
+        usage=usage("node-a", gpus=False),
+        heatmaps=[heatmap("node-a", 0, 2)],
+        unknowns=["No NVIDIA driver: libnvidia-ml.so.1 could not be loaded."],
+    )
+
+
+def no_steps() -> Analysis:
+    """A script that knows nothing of Trainwatch."""
+    return slow_loader(
+        steps=[],
+        phase_seconds={},
+        component_seconds={},
+        loaders=[],
+        first_step_start=None,
+        last_step_end=None,
+        ranks=0,
+        world_size=0,
+        framework="",
+        rules=[
+            rule("StepOutlier", "not judged", finding="No step was recorded.", violations=0, datapoints=0)
+        ],
+    )
+
+
+def one_sample() -> Analysis:
+    """The first half second of a run that goes on."""
+    names = ("CPUBottleneck", "IOBottleneck", "LowGPUUtilization", "StepOutlier")
+    nan = math.nan
+    return slow_loader(
+        rules=[
+            rule(name, "not judged", finding="1 of the 1000 samples that patience asks for.")
+            for name in names
+        ],
+        end=START,
+        first_step_start=None,
+        last_step_end=None,
+        finished=False,
+        exit_status=None,
+        samples_taken=1,
+        samples_missed=0,
+        usage=[
+            UsageRow("node-a", "CPU", "%", 12.0, 12.0, 12.0, 12.0, 12.0),
+            UsageRow("node-a", "GPU", "%", nan, nan, nan, nan, nan),
+        ],
+        heatmaps=[heatmap("node-a", 2, 2, columns=1, column_seconds=0.5)],
+        steps=[],
+        phase_seconds={},
+        component_seconds={},
+        loaders=[],
+    )
+
+
+def sixteen_nodes() -> Analysis:
+    """16 nodes of 8 GPUs and 192 cores, 128 ranks."""
+    nodes = [f"node-{index:02d}" for index in range(16)]
+    return slow_loader(
+        run="llama-pretraining-16-nodes-with-a-long-name-that-must-wrap-somewhere",
+        nodes=nodes,
+        ranks=128,
+        world_size=128,
+        cores=dict.fromkeys(nodes, 192),
+        gpus={node: [f"{index}: NVIDIA H100 80GB HBM3" for index in range(8)] for node in nodes},
+        usage=[row for index, node in enumerate(nodes) for row in usage(node, gpu=91 - 4 * (index == 5))],
+        heatmaps=[heatmap(node, 8, 192, columns=360, column_seconds=2.0) for node in nodes],
+        steps=[steps(rank, count=300) for rank in range(128)],
+        loaders=[loader(rank) for rank in range(128)],
+    )
+
+
+def hostile() -> Analysis:
+    """Names that try to break out of the page, wherever a name can stand."""
+    return slow_loader(
+        run=HOSTILE,
+        command=HOSTILE,
+        framework=HOSTILE,
+        nodes=[HOSTILE],
+        cores={HOSTILE: 16},
+        gpus={HOSTILE: [f"0: {HOSTILE}"]},
+        versions={HOSTILE: HOSTILE},
+        unknowns=[HOSTILE],
+        rules=[
+            rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE, parameters={HOSTILE: HOSTILE})
+        ],
+        usage=usage(HOSTILE),
+        heatmaps=[
+            replace(heatmap(HOSTILE, 1, 1), rows=[f"GPU {HOSTILE}", HOSTILE]),
+            heatmap(HOSTILE, 1, 1),
+        ],
+        steps=[replace(steps(0), phase=HOSTILE), replace(steps(1), phase=HOSTILE)],
+        phase_seconds={HOSTILE: 12.0, "train": 3.0},
+        component_seconds={HOSTILE: 2.0, "forward": 1.0},
+        loaders=[{**loader(), "phase": HOSTILE}],
+    )
+
+
+EVERY_ANALYSIS = (
+    slow_loader,
+    nothing_found,
+    no_gpu,
+    no_steps,
+    one_sample,
+    sixteen_nodes,
+    hostile,
+)
