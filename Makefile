@@ -30,5 +30,8 @@ servers: ## install Debian's Prometheus, Alertmanager and Chromium, where that i
 test: lint servers ## everything: style, types, and the tests against the real servers
 	$(BIN)/python -m pytest $(TESTS)
 
+bench: $(VENV)/.developing ## measure what Trainwatch costs, against its budgets
+	$(BIN)/python -m benchmarks $(BENCHMARKS)
+
 clean: ## remove what make installed and what runs left behind
 	rm -rf $(VENV) trainwatch-runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

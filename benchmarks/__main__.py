@@ -1,0 +1,113 @@
+"""Runs the benchmarks, prints one table with verdicts and, if asked, writes it into docs/performance.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from importlib import import_module
+from importlib.util import find_spec
+from math import isnan, nan
+from pathlib import Path
+
+from benchmarks import Row
+
+MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation")
+PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+Verdict = tuple[str, str, str, str]  # what, measured, budget, verdict
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("module", nargs="*", help=f"only these of {', '.join(MODULES)} (default: all)")
+    parser.add_argument(
+        "--markdown", action="store_true", help=f"also write the table into {PAGE.parent.name}/{PAGE.name}"
+    )
+    arguments = parser.parse_args(words)
+    unknown = set(arguments.module) - set(MODULES)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
+    table = [judge(row) for module in arguments.module or MODULES for row in _measure(module)]
+    print("\n".join(_aligned([("what", "measured", "budget", "verdict"), *table])))
+    if arguments.markdown:
+        write_page(PAGE, table)
+    return 0
+
+
+def judge(row: Row) -> Verdict:
+    """A row in words, with "holds" or "MISSED" where it has a budget."""
+    what, value, unit, budget = row
+    verdict = ""
+    match = re.match(r"(<=|>=) *([0-9][0-9_,]*(?:\.[0-9]+)?)", budget)
+    if match and not isnan(value):
+        limit = float(match[2].replace(",", "").replace("_", ""))
+        holds = value <= limit if match[1] == "<=" else value >= limit
+        verdict = "holds" if holds else "MISSED"
+    measured = "" if isnan(value) else f"{shown(value)} {unit}".strip()
+    return what, measured, budget, verdict
+
+
+def shown(value: float) -> str:
+    """Three significant digits, thousands set apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def write_page(page: Path, table: Sequence[Verdict]) -> None:
+    """Replaces what stands between the markers of the page."""
+    text = page.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"{page}: must hold {BEGIN} and {END} once each")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    lines = ["| what | measured | budget | verdict |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table]
+    page.write_text(
+        "\n".join([f"{head}{BEGIN}", "", _circumstances(), "", *lines, "", f"{END}{tail}"]), encoding="utf-8"
+    )
+
+
+def _measure(name: str) -> list[Row]:
+    """The rows of one module; one row that says why where it could not be measured."""
+    if find_spec(f"benchmarks.{name}") is None:
+        return [(f"{name}: not there", nan, "", "")]
+    print(f"measuring {name} ...", file=sys.stderr)
+    try:
+        rows: list[Row] = import_module(f"benchmarks.{name}").rows()
+    except Exception as error:  # noqa: BLE001 - the other benchmarks are still worth their table
+        return [(f"{name}: {type(error).__name__}: {error}", nan, "", "")]
+    return rows
+
+
+def _circumstances() -> str:
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return (
+        f"Measured on {date} by `make bench` with Python {platform.python_version()} on Linux "
+        f"{platform.release().split('-')[0]}, {_processor()}, "
+        f"{os.cpu_count()} cores, {memory:.0f} GiB of memory."
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _aligned(table: Sequence[Verdict]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

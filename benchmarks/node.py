@@ -1,0 +1,131 @@
+"""A node with 192 cores and 8 GPUs, made of files and a stub of NVML, for the exporter to watch."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainwatch.node.command import Exporter, add_arguments
+
+from tests.support.fake_nvml import FakeNvml
+
+FIXTURES = Path(__file__).parents[1] / "tests" / "collectors" / "fixtures" / "host" / "proc"
+CORES, GPUS = 192, 8
+INTERRUPTS = 4000  # counters on the line "intr" of a node of this size; read, but not looked at
+
+
+class BusyNode:
+    """The roots to point an exporter at, in `directory`. `advance` lets half a second of work pass."""
+
+    def __init__(self, directory: Path) -> None:
+        if shutil.which("cc") is None and shutil.which("gcc") is None:
+            raise RuntimeError("needs a C compiler (cc or gcc) for the stub of NVML")
+        self.procfs = Path(shutil.copytree(FIXTURES, directory / "proc"))
+        self.nvml = FakeNvml(directory / "nvml", gpus=GPUS)
+        self.ledgers = directory / "ledgers"
+        self.ledgers.mkdir()
+        self._random = random.Random(CORES)
+        self._ticks = [[self._random.randrange(10**7) for _ in range(10)] for _ in range(CORES)]
+        self._interrupts = " ".join(str(self._random.randrange(1000)) for _ in range(INTERRUPTS))
+        self.advance()
+
+    def advance(self) -> None:
+        """50 ticks of each core, some busy, some waiting; the file is exchanged whole."""
+        for ticks in self._ticks:
+            busy = self._random.randrange(46)
+            ticks[0] += busy
+            ticks[3] += 45 - busy
+            ticks[4] += 5
+        lines = [f"cpu{core} {' '.join(map(str, ticks))}\n" for core, ticks in enumerate(self._ticks)]
+        total = " ".join(str(sum(column)) for column in zip(*self._ticks, strict=True))
+        new = self.procfs / "stat.new"
+        new.write_text(f"cpu  {total}\n{''.join(lines)}intr {self._interrupts}\nctxt 1\nbtime 1795180973\n")
+        new.replace(self.procfs / "stat")
+
+    def flags(self, interval: str) -> list[str]:
+        """`trainwatch exporter`'s flags to watch this node, with a run that is active."""
+        return [
+            *("--path.procfs", str(self.procfs)),
+            *("--path.nvml-library", str(self.nvml.library)),
+            *("--ledger-dir", str(self.ledgers)),
+            *("--run", "benchmark"),
+            *("--sample-interval", interval),
+        ]
+
+
+class RunningExporter:
+    """A real `trainwatch exporter` process."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+
+    def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
+        """Status and body of one request; the connection is kept, as Prometheus keeps it."""
+        self._connection.request("GET", path, headers={"Accept": accept})
+        response = self._connection.getresponse()
+        return response.status, response.read().decode()
+
+    def value(self, name: str) -> float:
+        """The value of a metric without labels."""
+        lines = self.get("/metrics")[1].splitlines()
+        return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads, to the nanosecond (proc(5), schedstat)."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    def resident_mebibytes(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return int(next(line for line in status if line.startswith("VmRSS:")).split()[1]) / 1024
+
+
+@contextmanager
+def running_exporter(node: BusyNode, interval: str) -> Iterator[RunningExporter]:
+    """Starts an exporter that watches the node, waits until it is ready, and ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "trainwatch", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    with subprocess.Popen([*command, *node.flags(interval)], env=environment) as process:
+        exporter = RunningExporter(process, port)
+        try:
+            _wait_until_ready(exporter)
+            yield exporter
+        finally:
+            process.terminate()
+
+
+def _wait_until_ready(exporter: RunningExporter, patience: float = 30.0) -> None:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline and exporter.process.poll() is None:
+        with suppress(OSError):
+            if exporter.get("/-/ready")[0] == 200:
+                return
+        time.sleep(0.1)
+    raise RuntimeError("the exporter did not become ready")
+
+
+@contextmanager
+def exporter_in_this_process(node: BusyNode) -> Iterator[Exporter]:
+    """The exporter without its server and its thread: the benchmark ticks it itself."""
+    parser = ArgumentParser()
+    add_arguments(parser)
+    exporter = Exporter(parser.parse_args(node.flags("500ms")))
+    exporter.start()
+    exporter._sampler.stop()
+    try:
+        yield exporter
+    finally:
+        exporter.close()

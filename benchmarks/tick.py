@@ -1,0 +1,68 @@
+"""A tick of the sampler on a node with 192 cores and 8 GPUs (a stub of NVML), with a run to count for.
+
+The tick is everything that happens each 500 ms: every collector, the sample counters and their state
+file. It is timed twice: alone, tick behind tick, and in a real exporter process at its usual pace, where
+caches are cold and threads are woken; the second number is what a node pays. The kernel's own work for
+/proc/stat of 192 cores is not in them, because the files are regular ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+from trainwatch.collectors.cpu import CpuCollector
+from trainwatch.collectors.procfs import psutil_reading
+from trainwatch.node.snapshot import Snapshot
+
+from benchmarks import Row
+from benchmarks.measure import cpu_seconds
+from benchmarks.node import CORES, GPUS, BusyNode, exporter_in_this_process, running_exporter
+
+SECONDS = 30.0
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+        node = BusyNode(Path(directory))
+        with exporter_in_this_process(node) as exporter:
+            tick = cpu_seconds(exporter._sampler._tick, 200, before_each=node.advance)
+            _nothing_failed(exporter.scrape("text").decode())
+        share = _share_of_a_core(node)
+        cores = CpuCollector(node.procfs)
+        ours = cpu_seconds(lambda: cores.collect(Snapshot(time=0.0)), 100, before_each=node.advance)
+        theirs = cpu_seconds(lambda: _psutil_cpu_percent(node.procfs), 100, before_each=node.advance)
+    return [
+        (f"sampler tick, {CORES} cores and {GPUS} GPUs", tick * 1e3, "ms CPU", "<= 1.5"),
+        ("  the exporter process at 2 Hz, of one core", share * 100, "%", "<= 0.3"),
+        (f"  of the tick: utilisation and I/O wait of {CORES} cores", ours * 1e3, "ms CPU", ""),
+        (f"  psutil.cpu_percent(percpu=True) of {CORES} cores", theirs * 1e3, "ms CPU", ""),
+    ]
+
+
+def _share_of_a_core(node: BusyNode) -> float:
+    """CPU time over time of an exporter that ticks each 500 ms and is not scraped."""
+    with running_exporter(node, "500ms") as exporter:
+        begin, spent = time.monotonic(), exporter.cpu_seconds()
+        while time.monotonic() - begin < SECONDS:
+            node.advance()
+            time.sleep(0.2)
+        spent = exporter.cpu_seconds() - spent
+        passed = time.monotonic() - begin
+        _nothing_failed(exporter.get("/metrics")[1])
+    return spent / passed
+
+
+def _psutil_cpu_percent(procfs: Path) -> None:
+    with psutil_reading(procfs, "stat"):
+        psutil.cpu_percent(percpu=True)
+
+
+def _nothing_failed(text: str) -> None:
+    """A collector that fails is cheap; a table must not be made of that."""
+    success = [line for line in text.splitlines() if line.startswith("trainwatch_collector_success{")]
+    failed = [line for line in success if not line.endswith(" 1")]
+    if failed or not success:
+        raise RuntimeError(f"collectors failed: {failed}")

@@ -1,0 +1,52 @@
+"""The benchmarks' table: verdicts, and the page that it is written into."""
+
+from __future__ import annotations
+
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import BEGIN, END, PAGE, judge, write_page
+
+
+@pytest.mark.parametrize(
+    ("value", "budget", "verdict"),
+    [
+        (1.5, "<= 1.5", "holds"),
+        (1.6, "<= 1.5", "MISSED"),
+        (10.0, ">= 10", "holds"),
+        (9.9, ">= 10", "MISSED"),
+        (9_999_999.0, ">= 10,000,000", "MISSED"),
+        (12e6, ">= 10_000_000 a second", "holds"),
+        (3.0, "", ""),
+        (nan, "<= 1.5", ""),
+    ],
+)
+def test_a_value_is_judged_by_the_words_of_its_budget(value: float, budget: str, verdict: str) -> None:
+    assert judge(("tick", value, "ms", budget))[3] == verdict
+
+
+def test_numbers_have_three_digits_and_their_unit() -> None:
+    assert judge(("tick", 0.123456, "ms CPU", ""))[1] == "0.123 ms CPU"
+    assert judge(("tick", 12_345_678.9, "a second", ""))[1] == "12,345,679 a second"
+    assert judge(("tick", nan, "ms", ""))[1] == ""
+
+
+def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n")
+    row = judge(("a | b", 1.0, "ms", "<= 2"))
+    write_page(page, [row])
+    first = page.read_text()
+    assert first.startswith(f"before\n\n{BEGIN}\n")
+    assert first.endswith(f"\n{END}\n\nafter\n")
+    assert "stale" not in first
+    assert "| a / b | 1 ms | <= 2 | holds |\n" in first
+    write_page(page, [row])
+    assert page.read_text() == first
+
+
+def test_the_real_page_has_its_markers_once() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert (text.count(BEGIN), text.count(END)) == (1, 1)
