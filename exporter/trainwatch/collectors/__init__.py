@@ -25,13 +25,13 @@ def discover() -> list[type[Collector]]:
 
 def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> None:
     """`--[no-]collector.NAME` for each collector, and the collector's own flags."""
+    group = parser.add_argument_group("collectors", "each is on unless its --no-collector.NAME is given")
     for collector in collectors:
-        parser.add_argument(
+        group.add_argument(
             f"--collector.{collector.name}",
             dest=_switch(collector),
             action=BooleanOptionalAction,
             default=True,
-            help=summary(collector),
         )
         collector.add_arguments(parser)
 

@@ -66,7 +66,8 @@ class Sampler:
     def stop(self, patience: float = 5.0) -> bool:
         """Lets a tick in progress end, for `patience` seconds at most. Returns whether it did."""
         self._stopping.set()
-        self._thread.join(patience)
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(patience)
         return not self._thread.is_alive()
 
     @property

@@ -1,0 +1,301 @@
+"""`trainwatch exporter`: samples this node and serves its metrics until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwatch import __version__
+from trainwatch.collectors import add_flags, discover, enabled, summary
+from trainwatch.collectors.base import Collector
+from trainwatch.collectors.training import TrainingCollector
+from trainwatch.node.duration import parse_duration, positive_duration
+from trainwatch.node.exposition import Exposition, Format
+from trainwatch.node.families import Family
+from trainwatch.node.pages import Pages
+from trainwatch.node.process import ProcessMetrics
+from trainwatch.node.registry import Registry
+from trainwatch.node.sample_counters import SampleCounters
+from trainwatch.node.sampler import Sampler
+from trainwatch.node.server import Server, bind, parse_address
+from trainwatch.node.snapshot import Snapshot
+from trainwatch.node.web_config import WebConfig, read_web_config
+
+if TYPE_CHECKING:
+    from trainwatch.recording.writer import RecordingWriter
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ADDRESS = ":9870"
+PARENT_CHECK_SECONDS = 0.5
+
+EXAMPLES = """\
+examples:
+  trainwatch exporter                                        serve on port 9870 of every address
+  trainwatch exporter --web.listen-address 127.0.0.1:9870    only this machine may scrape
+  trainwatch exporter --run resnet --no-collector.network    count samples for a run without ledgers
+  trainwatch exporter --web.config.file web.yml              TLS and passwords, as in node_exporter
+
+what the collectors read:
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Every flag of `trainwatch exporter`, those of the collectors included."""
+    collectors = discover()
+    width = max(len(collector.name) for collector in collectors)
+    table = "\n".join(f"  {collector.name:{width}}  {summary(collector)}" for collector in collectors)
+    parser.epilog = EXAMPLES + table
+
+    web = parser.add_argument_group("serving")
+    web.add_argument(
+        "--web.listen-address",
+        dest="listen",
+        action="append",
+        metavar="[HOST]:PORT",
+        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS})",
+    )
+    web.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        type=Path,
+        metavar="FILE",
+        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
+    )
+    web.add_argument(
+        "--report-dir", type=Path, metavar="DIR", help="serve DIR/report.html at /report (trainwatch run)"
+    )
+
+    sampling = parser.add_argument_group("sampling")
+    sampling.add_argument(
+        "--sample-interval",
+        type=positive_duration,
+        default="500ms",
+        metavar="DURATION",
+        help="time between two snapshots (default: %(default)s)",
+    )
+    sampling.add_argument(
+        "--run", metavar="NAME", help="count samples for this run all the time, with ledgers or without"
+    )
+    sampling.add_argument(
+        "--state-dir",
+        type=Path,
+        metavar="DIR",
+        help="where the sample counters are kept over a restart (default: the ledger directory)",
+    )
+    sampling.add_argument(
+        "--run-retention",
+        type=parse_duration,
+        default="5m",
+        metavar="DURATION",
+        help="how long the sample counters of a run are published after its end (default: %(default)s)",
+    )
+    sampling.add_argument(
+        "--recording.dir",
+        dest="recording",
+        type=Path,
+        metavar="DIR",
+        help="also record every snapshot and step",
+    )
+    sampling.add_argument(
+        "--node", metavar="NAME", help="name of this node in recordings (default: the host name)"
+    )
+
+    sources = parser.add_argument_group("sources")
+    sources.add_argument(
+        "--path.procfs",
+        dest="path_procfs",
+        type=Path,
+        default=Path("/proc"),
+        metavar="DIR",
+        help="default: /proc",
+    )
+    sources.add_argument(
+        "--path.sysfs",
+        dest="path_sysfs",
+        type=Path,
+        default=Path("/sys"),
+        metavar="DIR",
+        help="default: /sys",
+    )
+    add_flags(parser, collectors)
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
+    parser.add_argument(
+        "--exit-with-parent", action="store_true", help="exit when the process that started this one is gone"
+    )
+    parser.set_defaults(collectors=collectors)
+
+
+def run(arguments: Namespace) -> int:
+    """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
+    _log_to_stderr(arguments.log_level)
+    parent = os.getppid()
+    web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
+    addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]
+    with ExitStack() as stack:
+        # The ports come first: where one is taken, nothing has been written yet.
+        sockets = [stack.enter_context(bind(address)) for address in addresses]
+        exporter = Exporter(arguments)
+        stack.callback(exporter.close)
+        exporter.start()
+        watched = parent if arguments.exit_with_parent else None
+        asyncio.run(_serve(exporter, arguments, web, sockets, watched))
+    logger.info("stopped")
+    return 0
+
+
+class Exporter:
+    """Everything but the serving: collectors, sampler, counters, recording, and the scrape of them all."""
+
+    def __init__(self, arguments: Namespace) -> None:
+        collectors = enabled(arguments, arguments.collectors)
+        self.node: str = arguments.node or socket.gethostname().partition(".")[0]
+        self._training = _training_of(collectors)
+        self._recording = (
+            _Recording.open(arguments, self.node, self._training) if arguments.recording else None
+        )
+        self._registry = Registry(collectors)
+        self._counters = SampleCounters(
+            arguments.state_dir or arguments.ledger_dir,
+            lambda: self._training.active_runs if self._training else (),
+            told=arguments.run,
+            retention=arguments.run_retention,
+            now=time.time(),
+        )
+        sinks: list[Callable[[Snapshot], None]] = [self._counters.count]
+        if self._recording:
+            sinks.append(self._recording.keep)
+        self._sampler = Sampler(self._registry, arguments.sample_interval, sinks)
+        self._process = ProcessMetrics()
+        self._exposition = Exposition()
+
+    def start(self) -> None:
+        """Begins to sample."""
+        self._sampler.start()
+
+    def ready(self) -> bool:
+        """Whether there is a first snapshot."""
+        return self._sampler.ready
+
+    def scrape(self, format: Format) -> bytes:
+        """What the node and its runs are like now; while the sampler is stuck, only how the exporter is."""
+        self._process.read()
+        families: list[Family] = []
+        if self._sampler.fresh():
+            self._counters.publish()
+            families += [*self._registry.families(), *self._counters.families]
+        else:
+            families += self._registry.own_families()
+        return self._exposition.write([*families, *self._sampler.families, *self._process.families], format)
+
+    def close(self) -> None:
+        """Ends the sampling, then takes the steps that finished since the last tick."""
+        if not self._sampler.stop():
+            logger.warning("the sampler hangs in a reading; leaving it behind")
+            return
+        if self._recording:
+            self._recording.close()
+        self._counters.close()
+        self._registry.close()
+
+
+class _Recording:
+    """Hands what was sampled to the recording."""
+
+    def __init__(self, writer: RecordingWriter, training: TrainingCollector | None) -> None:
+        self._writer = writer
+        self._training = training
+
+    @classmethod
+    def open(cls, arguments: Namespace, node: str, training: TrainingCollector | None) -> _Recording:
+        from trainwatch.recording.writer import RecordingWriter  # numpy and pyarrow: only who records pays
+
+        directory: Path = arguments.recording
+        if training:
+            training.keep_steps = True
+        run = arguments.run or directory.absolute().name
+        return cls(RecordingWriter(directory, node, arguments.sample_interval, run), training)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        self._writer.snapshot(snapshot)
+        self._keep_ledgers()
+
+    def close(self) -> None:
+        if self._training:
+            self._training.collect(Snapshot(time=time.time()))
+            self._keep_ledgers()
+        self._writer.close()
+
+    def _keep_ledgers(self) -> None:
+        if self._training is None:
+            return
+        for header, records in self._training.take_steps():
+            self._writer.steps(header, records)
+        self._writer.ranks([(seen.header, seen.totals, seen.alive) for seen in self._training.ledgers])
+
+
+async def _serve(
+    exporter: Exporter,
+    arguments: Namespace,
+    web: WebConfig,
+    sockets: Sequence[socket.socket],
+    parent: int | None,
+) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    pages = Pages(exporter.node, exporter.scrape, exporter.ready, arguments.report_dir, web.authentication)
+    server = Server(pages.answer, web.tls)
+    scheme = "https" if web.tls else "http"
+    for listening in sockets:
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        logger.info("trainwatch %s listening on %s://%s:%d/", __version__, scheme, shown, port)
+    server.start(sockets)
+    watch = asyncio.create_task(_until_parent_is_gone(parent, stopping)) if parent else None
+    await stopping.wait()
+    if watch:
+        watch.cancel()
+    await server.close()
+    if web.authentication:
+        web.authentication.close()
+
+
+async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
+    while os.getppid() == parent:
+        await asyncio.sleep(PARENT_CHECK_SECONDS)
+    logger.info("the process that started this exporter is gone")
+    stopping.set()
+
+
+def _training_of(collectors: Iterable[Collector]) -> TrainingCollector | None:
+    return next((collector for collector in collectors if isinstance(collector, TrainingCollector)), None)
+
+
+class _OneLine(logging.Formatter):
+    """One line an event, whatever a message holds; a traceback follows only an error of our own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return super().formatMessage(record).replace("\n", r"\n")
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
