@@ -12,7 +12,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainwatch.node.command import Exporter, add_arguments
@@ -76,6 +76,10 @@ class RunningExporter:
         response = self._connection.getresponse()
         return response.status, response.read().decode()
 
+    def hang_up(self) -> None:
+        """The next request makes a new connection."""
+        self._connection.close()
+
     def value(self, name: str) -> float:
         """The value of a metric without labels."""
         lines = self.get("/metrics")[1].splitlines()
@@ -104,15 +108,18 @@ def running_exporter(node: BusyNode, interval: str) -> Iterator[RunningExporter]
             _wait_until_ready(exporter)
             yield exporter
         finally:
+            exporter.hang_up()
             process.terminate()
 
 
 def _wait_until_ready(exporter: RunningExporter, patience: float = 30.0) -> None:
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline and exporter.process.poll() is None:
-        with suppress(OSError):
+        try:
             if exporter.get("/-/ready")[0] == 200:
                 return
+        except OSError:  # not listening yet
+            exporter.hang_up()
         time.sleep(0.1)
     raise RuntimeError("the exporter did not become ready")
 

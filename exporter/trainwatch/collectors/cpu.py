@@ -53,6 +53,8 @@ class CpuCollector(Collector):
             ("cpu",),
         )
         self._before: Cores | None = None
+        self._names: tuple[str, ...] = ()  # of the last tick's cores, and their labels
+        self._labels: list[tuple[str, ...]] = []
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> CpuCollector:
@@ -69,10 +71,11 @@ class CpuCollector(Collector):
         if before and not names and not set(now.names).isdisjoint(before.names):
             raise ValueError(f"{self.path}: no core's time has advanced since the last sample")
 
-        labels = [(name,) for name in names]
-        self.utilization.publish(dict(zip(labels, utilization, strict=True)))
-        self.io_wait.publish(dict(zip(labels, io_wait, strict=True)))
-        snapshot.cpus = names
+        if names != self._names:  # the same objects tick after tick are cheap to compare further on
+            self._names, self._labels = names, [(name,) for name in names]
+        self.utilization.publish(dict(zip(self._labels, utilization, strict=True)))
+        self.io_wait.publish(dict(zip(self._labels, io_wait, strict=True)))
+        snapshot.cpus = self._names
         snapshot.cpu_utilization = utilization
         snapshot.cpu_io_wait = io_wait
 
