@@ -1,1 +1,1 @@
-"""observe"""
+"""`trainwatch run`: observes one training command from its start to the report."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
 from trainwatch.recording.journal import JournalReader
-from trainwatch.recording.parts import Piece, piece_now, pieces, read_part, torn_bytes
+from trainwatch.recording.parts import Piece, holds_recording, piece_now, pieces, read_part, torn_bytes
 from trainwatch.recording.run_file import NAME as RUN_FILE
 from trainwatch.recording.run_file import RunFile
 from trainwatch.recording.schema import PHASES_AND_MORE, facts_from_json, grown, metadata_of
@@ -41,7 +41,6 @@ from trainwatch.recording.source import (
 CHUNK_VALUES = 2_000_000  # values in a chunk of samples: 16 MB at the most
 CHUNK_STEPS = 100_000
 CHUNK_SECONDS = 600.0  # samples and steps of the same time come near each other
-FIRST_STEP = 1  # the number of a rank's first step in a phase
 
 
 class RecordingDirectory(Source):
@@ -101,7 +100,7 @@ class RecordingDirectory(Source):
 def _check(directory: Path) -> None:
     if not directory.is_dir():
         raise UserError(f"{directory} is not a directory: give the directory of a recording")
-    if not (directory / RUN_FILE).exists() and not any(directory.glob("*/samples-*")):
+    if not holds_recording(directory):
         raise UserError(
             f"{directory} is not a recording (no {RUN_FILE}, no samples): "
             "give the directory that `trainwatch run` wrote"
@@ -284,7 +283,7 @@ class _Steps:
     def lost(self, rank: int, pid: int) -> int:
         """How many steps of this process were counted without a record: gaps in the steps' numbers."""
         counted = (value for key, value in self._counted.items() if key[:2] == (rank, pid))
-        return sum(value.highest + 1 - FIRST_STEP - value.rows for value in counted)
+        return sum(value.highest + 1 - value.rows for value in counted)
 
     def read(self) -> Iterator[Steps]:
         for group in _groups(self.stream.tables(), "start", self._belongs):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from trainwatch.errors import UserError
 from trainwatch.recording.journal import JournalReader
+from trainwatch.recording.run_file import NAME as RUN_FILE
 from trainwatch.recording.schema import metadata_of, with_metadata
 
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?P<kind>parquet|journal)")
@@ -24,6 +25,11 @@ class Piece:
     number: int
     path: Path
     is_part: bool
+
+
+def holds_recording(directory: Path) -> bool:
+    """Whether something was recorded in the directory, in whatever state it is."""
+    return (directory / RUN_FILE).exists() or any(directory.glob("*/samples-*"))
 
 
 def part_path(folder: Path, table: str, number: int) -> Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from trainwatch.errors import UserError
 from trainwatch.recording.schema import FORMAT, check_format
+from trainwatch.recording.whole_file import write_whole
 
 NAME = "run.json"
 
@@ -27,18 +27,8 @@ class RunFile:
 
     def write(self, directory: Path) -> None:
         """Writes run.json whole: a reader sees the old one or the new one. Raises OSError."""
-        path = directory / NAME
-        unfinished = directory / f".{NAME}.{os.getpid()}.unfinished"
-        try:
-            with open(unfinished, "w", encoding="utf-8") as file:
-                json.dump({"format": FORMAT, **asdict(self)}, file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            raise
+        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=2)
+        write_whole(directory / NAME, text + "\n")
 
     @classmethod
     def read(cls, directory: Path) -> RunFile | None:

@@ -82,8 +82,8 @@ class Loader:
 
     rank: int
     phase: str
-    workers: int
-    pin_memory: bool | None  # None: not known
+    workers: int | None  # None: not known; so below
+    pin_memory: bool | None
     prefetch_factor: int | None
     fetches: int = 0  # batches (or items) that workers fetched, where they were timed
     fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
