@@ -1,0 +1,163 @@
+"""Trains a small network on small images, with numpy alone; slow in the way that --slow says.
+
+    python examples/train_images.py --slow none
+    trainwatch run -- python examples/train_images.py --slow storage
+
+The lines that speak to Trainwatch are those with `trainwatch.` in them.
+"""
+
+# ruff: noqa: E402 (numpy reads the number of its threads when it is imported)
+
+from __future__ import annotations
+
+import os
+
+for library in ("OPENBLAS", "OMP", "MKL"):  # one core for the model: the others are the workers'
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import trainwatch
+from images.augment import augment
+from images.data import labelled_files, prepare_dataset
+from images.loader import PREFETCH_FACTOR, Batch, Loader
+from images.model import Adam, Network, loss_and_hits
+from images.slow import WAYS, Conditions, conditions
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    now = conditions(arguments.slow, arguments.workers)
+    print(f"--slow {arguments.slow}: {WAYS[arguments.slow]}", flush=True)
+
+    trainwatch.start(framework="numpy", framework_version=np.__version__)
+    dataset = prepare_dataset(arguments.data)
+    train_files, eval_files = labelled_files(dataset, "train"), labelled_files(dataset, "eval")
+    training = Training(now, checkpoint=arguments.data / "checkpoint.npz")
+    epoch = 0
+    while training.steps < arguments.steps:
+        epoch += 1
+        batches = Batches(train_files, arguments.batch, now, epoch)
+        started, steps_before = time.monotonic(), training.steps
+        loss = training.train(batches.loader(at_most=arguments.steps - training.steps))
+        steps_per_second = (training.steps - steps_before) / (time.monotonic() - started)
+        accuracy = training.evaluate(Batches(eval_files, arguments.batch, now).loader())
+        print(
+            f"step {training.steps:4}/{arguments.steps}  loss {loss:.3f}  "
+            f"accuracy {accuracy:6.1%}  {steps_per_second:.1f} steps/s",
+            flush=True,
+        )
+    training.network.save(training.checkpoint)
+    return 0
+
+
+class Training:
+    """A network and how it learns."""
+
+    def __init__(self, now: Conditions, checkpoint: Path) -> None:
+        self.now, self.checkpoint = now, checkpoint
+        self.network = Network()
+        self.optimizer = Adam(self.network.parameters())
+        self.steps = 0
+
+    def train(self, loader: Loader) -> float:
+        """One pass; returns the mean loss."""
+        losses = []
+        for images, labels in trainwatch.watch(
+            loader, phase="train", workers=loader.workers, prefetch_factor=PREFETCH_FACTOR
+        ):
+            with trainwatch.step("train"):
+                with trainwatch.component("forward"):
+                    probabilities = self.network.forward(images)
+                with trainwatch.component("backward"):
+                    self.network.backward(probabilities, labels)
+                with trainwatch.component("optimizer"):
+                    self.optimizer.update(self.network.gradients())
+                self.steps += 1
+                if self.steps % self.now.checkpoint_every == 0:
+                    with trainwatch.component("checkpoint"):
+                        self.network.save(self.checkpoint)
+                        time.sleep(self.now.checkpoint_delay)
+                losses.append(loss_and_hits(probabilities, labels)[0])
+        return float(np.mean(losses))
+
+    def evaluate(self, loader: Loader) -> float:
+        """The share of images that are classified rightly."""
+        hits = images_seen = 0
+        for images, labels in trainwatch.watch(
+            loader, phase="eval", workers=loader.workers, prefetch_factor=PREFETCH_FACTOR
+        ):
+            with trainwatch.step("eval"), trainwatch.component("forward"):
+                hits += loss_and_hits(self.network.forward(images), labels)[1]
+                images_seen += len(images)
+        return hits / images_seen
+
+
+class Batches:
+    """A pass over labelled files: shuffled and augmented in an epoch of training, as they are otherwise."""
+
+    def __init__(
+        self, files: list[tuple[Path, int]], size: int, now: Conditions, epoch: int | None = None
+    ) -> None:
+        self.files, self.size, self.now, self.epoch = files, size, now, epoch
+        self.order = np.arange(len(files))
+        if epoch is not None:
+            np.random.default_rng(epoch).shuffle(self.order)
+
+    def loader(self, at_most: int | None = None) -> Loader:
+        batches = len(self.files) // self.size
+        return Loader(self.fetch, batches if at_most is None else min(batches, at_most), self.now.workers)
+
+    @trainwatch.fetch
+    def fetch(self, number: int) -> Batch:
+        """Batch `number` of this pass; the same one in whichever process it is made."""
+        chosen = [self.files[index] for index in self.order[number * self.size : (number + 1) * self.size]]
+        images = [self._read(path) for path, _ in chosen]
+        if self.epoch is not None:
+            random = np.random.default_rng((self.epoch, number))
+            images = [augment(image, random, self.now.passes) for image in images]
+        return np.stack(images), np.array([label for _, label in chosen])
+
+    def _read(self, path: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        if self.now.disk is not None:
+            self.now.disk.wait_for_read()
+        image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = np.load(path)
+        return image
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Trains a small network on small images, with numpy alone.",
+        epilog="\n".join(["ways to be slow:"] + [f"  {way:13} {words}" for way, words in WAYS.items()]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
+    parser.add_argument("--steps", type=int, default=240, metavar="N", help="training steps (default: 240)")
+    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that load images (default: one a core)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(__file__).parent / "data",
+        metavar="DIR",
+        help="where the images are drawn at the first start (default: examples/data)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
