@@ -39,13 +39,20 @@ class Schedule:
 class Sampler:
     """A thread that ticks. Each tick fills a new `Snapshot` from the registry and calls every sink."""
 
-    def __init__(self, registry: Registry, interval: float, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        interval: float,
+        sinks: Sequence[Sink] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._registry = registry
         self._interval = interval
         self._sinks = dict.fromkeys(sinks, "")  # and what each complained of last
+        self._clock = clock
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
-        self._last_tick: float | None = None  # monotonic
+        self._last_tick: float | None = None  # by the clock
         self._ticks = Family(
             "trainwatch_sampler_ticks_total", "counter", "Snapshots that the sampler has taken."
         )
@@ -79,15 +86,16 @@ class Sampler:
         """Whether the last snapshot is young enough to be published: of the last few ticks."""
         # A collector that hangs holds a tick up for the registry's patience, 2 s, before it is written off.
         age_limit = max(4 * self._interval, 4.0)
-        return self._last_tick is not None and time.monotonic() - self._last_tick < age_limit
+        return self._last_tick is not None and self._clock() - self._last_tick < age_limit
 
     def _run(self) -> None:
-        schedule = Schedule(self._interval, time.monotonic())
-        while not self._stopping.wait(max(0.0, schedule.wait_seconds(time.monotonic()))):
-            self._missed_count += schedule.tick(time.monotonic())
-            self._tick()
+        schedule = Schedule(self._interval, self._clock())
+        while not self._stopping.wait(max(0.0, schedule.wait_seconds(self._clock()))):
+            self._missed_count += schedule.tick(self._clock())
+            self.tick()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Takes one snapshot; the sampler's thread does so at each deadline."""
         snapshot = Snapshot(time=time.time(), interval=self._interval)
         self._registry.collect(snapshot)
         for sink, last_complaint in self._sinks.items():
@@ -101,7 +109,7 @@ class Sampler:
             self._sinks[sink] = complaint
         self._ticks_count += 1
         self._publish()
-        self._last_tick = time.monotonic()
+        self._last_tick = self._clock()
 
     def _publish(self) -> None:
         self._ticks.publish({(): self._ticks_count})
