@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from trainwatch.report import sentences, shares, wording
 from trainwatch.report.charts import VIRIDIS, chart_data, script_json
 from trainwatch.report.facts import facts
 from trainwatch.report.glance import at_a_glance
+from trainwatch.report.usage import usage
 
 # A section is a template of that name in templates/; its id is what links point to.
 SECTIONS = {
@@ -40,6 +42,7 @@ SECTIONS = {
 STYLE = "report.css"
 SCRIPTS = ("echarts-6.1.0.min.js", "heatmap.js", "histogram.js", "page.js")
 LIVE_SCRIPT = "live.js"
+UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµ]?s|min|h)\b|[kMGT]?B/s)")
 
 
 def render_html(analysis: Analysis, refresh_seconds: int | None = None) -> str:
@@ -56,6 +59,7 @@ def render_html(analysis: Analysis, refresh_seconds: int | None = None) -> str:
         words=wording,
         facts=facts(analysis),
         glance=at_a_glance(analysis),
+        usage_sentences=usage(analysis),
         viridis=VIRIDIS,
         version=__version__,
         refresh_seconds=refresh_seconds,
@@ -118,7 +122,8 @@ def _grouped(rows: Sequence[Any], attribute: str) -> list[tuple[Any, list[Any]]]
 
 
 def _with_code(sentence: str) -> Markup:
-    """Turns the `words` of a sentence into <code>words</code>, everything escaped."""
+    """Turns `words` into <code>words</code>, everything escaped; a unit stays with its number."""
+    sentence = UNIT.sub("\u00a0", sentence)
     pieces = sentence.split("`")
     if len(pieces) % 2 == 0:  # an odd backtick is just a character
         return escape(sentence)

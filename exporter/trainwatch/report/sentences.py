@@ -6,11 +6,9 @@ measured gives a sentence that says so and why; nothing is said that the analysi
 
 from __future__ import annotations
 
-import math
-
 from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
 from trainwatch.report import shares
-from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
+from trainwatch.report.wording import amount, capitalised, count, duration, in_words, listing, number, share
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
@@ -29,6 +27,14 @@ def not_judged(analysis: Analysis) -> list[RuleResult]:
     return [rule for rule in analysis.rules if rule.status == "not judged"]
 
 
+def reasons_not_judged(analysis: Analysis) -> dict[str, list[str]]:
+    """Rules that could not be judged, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for rule in not_judged(analysis):
+        reasons.setdefault(rule.finding, []).append(rule.rule)
+    return reasons
+
+
 def verdict(analysis: Analysis) -> list[str]:
     found, unjudged = fired(analysis), not_judged(analysis)
     judged = len(analysis.rules) - len(unjudged)
@@ -42,8 +48,8 @@ def verdict(analysis: Analysis) -> list[str]:
         sentences = [f"Nothing was found: {count(judged, 'rule')} judged, none fired."]
     else:
         sentences = ["Nothing could be judged yet." if not analysis.finished else "Nothing could be judged."]
-    if unjudged:
-        sentences.append(f"{count(len(unjudged), 'rule')} could not be judged, see below.")
+    if unjudged and judged:
+        sentences.append(f"{count(len(unjudged), 'rule')} could not be judged.")
     return sentences
 
 
@@ -89,69 +95,6 @@ def run_summary(analysis: Analysis) -> list[str]:
     return sentences
 
 
-# ----------------------------------------------------------------------------------------- usage
-
-
-def _rows(analysis: Analysis, resource: str) -> list[UsageRow]:
-    return [row for row in analysis.usage if row.resource == resource and math.isfinite(row.p95)]
-
-
-def usage(analysis: Analysis) -> list[str]:
-    """Under-use, starvation or good use, node by node; nodes that say the same are said once."""
-    if not analysis.usage:
-        return ["No sample of the machine was taken."]
-    said: dict[str, list[str]] = {}
-    for node in dict.fromkeys(row.node for row in analysis.usage):
-        said.setdefault(_use_of(analysis, node), []).append(node)
-    if len(said) == 1 and len(analysis.nodes) == 1:
-        return [_capitalised(next(iter(said)))]
-    return [f"{_nodes(nodes, len(analysis.nodes))}: {sentence}" for sentence, nodes in said.items()]
-
-
-def _use_of(analysis: Analysis, node: str) -> str:
-    cpu = next((row for row in _rows(analysis, "CPU") if row.node == node), None)
-    gpu = next((row for row in _rows(analysis, "GPU") if row.node == node), None)
-    if gpu is None:
-        if cpu is None:
-            return "neither CPU nor GPU could be read."
-        used = _cpu_alone(cpu)
-        return f"no GPU was seen; {used}"
-    if gpu.p50 > 70:
-        return f"the GPUs were well used, above {gpu.p50:.0f} % in half of the samples."
-    if cpu is None:
-        return f"the GPUs were below {gpu.p50:.0f} % in half of the samples; CPU use could not be read."
-    if gpu.p95 < 70 and cpu.p95 < 70:
-        return (
-            f"both GPU and CPU were under-utilised (95 % of samples below {gpu.p95:.0f} % and "
-            f"{cpu.p95:.0f} %): a larger batch or a smaller machine would do."
-        )
-    if cpu.p95 >= 70:
-        return (
-            f"the GPUs were at or below {gpu.p50:.0f} % in half of the samples while the CPU reached "
-            f"{cpu.p95:.0f} % (p95): the CPU holds them up."
-        )
-    return (
-        f"the GPUs were at or below {gpu.p50:.0f} % in half of the samples and above {gpu.p95:.0f} % in one "
-        f"of twenty: their work comes in bursts."
-    )
-
-
-def _cpu_alone(cpu: UsageRow) -> str:
-    if cpu.p50 > 70:
-        return f"the CPU was busy, above {cpu.p50:.0f} % in half of the samples."
-    if cpu.p95 < 70:
-        return f"the CPU was under-utilised, below {cpu.p95:.0f} % in 95 % of the samples."
-    return (
-        f"the CPU was at or below {cpu.p50:.0f} % in half of the samples and reached {cpu.p95:.0f} % (p95)."
-    )
-
-
-def _nodes(names: list[str], of: int) -> str:
-    if len(names) == of:
-        return f"All {of} nodes"
-    return listing(names) if len(names) <= 3 else f"{len(names)} of {of} nodes ({names[0]}, {names[1]}, …)"
-
-
 # --------------------------------------------------------------------------------------- heatmap
 
 
@@ -175,7 +118,7 @@ def heatmap(heatmap: Heatmap) -> str:
             f"the busiest core, {high}, {cores[high]:.0f} %; the mean of {count(len(cores), 'core')}, "
             f"{mean:.0f} %"
         )
-    return _capitalised("; ".join(sentences) + ".") if sentences else "No utilisation was sampled."
+    return capitalised("; ".join(sentences) + ".") if sentences else "No utilisation was sampled."
 
 
 def row_means(heatmap: Heatmap) -> dict[str, float | None]:
@@ -265,15 +208,16 @@ def loading(analysis: Analysis) -> list[str]:
     workers = sorted({loader["workers"] for loader in analysis.loaders if loader.get("workers") is not None})
     if workers:
         span = count(workers[0], "worker") if len(workers) == 1 else f"{workers[0]} to {workers[-1]} workers"
-        each = "Each loader has" if len(analysis.loaders) > 1 else "The loader has"
+        each = "The loader has" if len(analysis.loaders) == 1 else "Each loader has"
+        each = each if len(workers) == 1 else "The loaders have"
         inline = " (it loads in the training process itself)" if workers == [0] else ""
         sentences.append(f"{each} {span}{inline}.")
     wall = sum(loader.get("fetch_seconds") or 0.0 for loader in analysis.loaders)
     computing = sum(loader.get("fetch_cpu_seconds") or 0.0 for loader in analysis.loaders)
     if wall > 0:
         sentences.append(
-            f"Fetching kept a CPU busy {share(min(computing, wall), wall)} of its time; the rest it waited, "
-            f"for storage or for a free core."
+            f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time; the rest "
+            f"it waited, for storage or for a free core."
         )
     return sentences or ["A data loader was watched; nothing was fetched yet."]
 
@@ -302,10 +246,6 @@ def measured(analysis: Analysis) -> list[str]:
         "Nothing was sent anywhere: this file holds all it shows and loads nothing from the network."
     )
     return sentences
-
-
-def _capitalised(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def value(row: UsageRow, statistic: str) -> str:

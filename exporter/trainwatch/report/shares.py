@@ -33,7 +33,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a whole: `key` picks its colour; `fraction` (0..1) is its share, `before` the sum before."""
+    """One part of a whole: `key` picks its colour; `fraction` (0..1) its share, `before` the sum before."""
 
     key: str
     seconds: float

@@ -21,7 +21,9 @@
         useUTC: true,
         animation: false,
         textStyle: { fontFamily: look.font },
-        grid: groups.map((group) => ({ left: layout.left, right: 12, top: group.top, height: group.height })),
+        grid: groups.map((group) => ({
+          left: layout.left, right: 12, top: group.top, height: group.height, outerBoundsMode: "none",
+        })),
         xAxis: groups.map((group, index) => ({
           ...axis,
           gridIndex: index,
@@ -82,8 +84,9 @@
         tip.style.top = `${event.offsetY + 16}px`;
       });
       zr.on("globalout", () => (tip.hidden = true));
-      connectZoom(chart, element);
     },
+
+    connect: connectZoom,
   };
 
   // Rows are as high as fits a screen: GPUs at least 8 pixels, cores at least 3.
@@ -158,7 +161,7 @@
   }
 
   function connectZoom(chart, element) {
-    const bar = document.querySelector(`[data-zoom-of="${element.dataset.chart}"]`);
+    const bar = document.querySelector(`[data-zoom-of="${CSS.escape(element.dataset.chart)}"]`);
     if (!bar) return;
     bar.hidden = false;
     bar.onclick = (event) => {

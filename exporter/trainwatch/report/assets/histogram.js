@@ -11,7 +11,7 @@
     option(data, look, width) {
       const alone = data.ranks.length === 1;
       const unit = unitFor(data.ranks);
-      const shown = trainwatch.shownRanks(data);
+      const shown = shownRanks(data);
       return {
         animation: false,
         textStyle: { fontFamily: look.font },
@@ -19,7 +19,7 @@
         grid: { left: width < 500 ? 46 : 60, right: 16, top: alone ? 66 : 20, bottom: 46 },
         legend: { show: false, data: data.ranks.map((rank) => rank.name), selected: shown },
         tooltip: {
-          trigger: "axis", confine: true, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
+          trigger: "axis", confine: true, axisPointer: { snap: false }, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
           textStyle: { color: look.page, fontSize: 13 },
           formatter: (points) => tooltip(points, data, unit),
         },
@@ -36,7 +36,6 @@
         series: data.ranks.map((rank) => ({
           name: rank.name,
           type: "line",
-          step: "end",
           symbol: "none",
           lineStyle: { width: 1.5 },
           areaStyle: { opacity: alone ? 0.55 : 0.12 },
@@ -46,21 +45,20 @@
       };
     },
 
-    attach(chart, element) {
-      connectRanks(chart, element);
-    },
+    connect: connectRanks,
   };
 
   // The ranks first shown: all of a few, else those with the slowest median step.
-  trainwatch.shownRanks = (data) => {
+  function shownRanks(data) {
     const slowest = [...data.ranks].sort((a, b) => b.marks.p50 - a.marks.p50).slice(0, SHOWN_AT_FIRST);
     return Object.fromEntries(data.ranks.map((rank) => [rank.name, slowest.includes(rank)]));
-  };
+  }
 
-  // Up from zero, along the counts, down to zero; with step "end" a height lasts until the next point.
+  // Two points a bin, so that the outline has corners; zero at both ends.
   function outline(rank, factor) {
     const edges = rank.edges.map((edge) => edge * factor);
-    return [[edges[0], 0], ...rank.counts.map((count, bin) => [edges[bin], count]), [edges[edges.length - 1], 0]];
+    const tops = rank.counts.flatMap((count, bin) => [[edges[bin], count], [edges[bin + 1], count]]);
+    return [[edges[0], 0], ...tops, [edges[edges.length - 1], 0]];
   }
 
   function marks(rank, factor, look) {
@@ -78,11 +76,11 @@
 
   function tooltip(points, data, unit) {
     const box = document.createElement("div");
+    const value = points[0].axisValue / unit.factor;
     for (const name of new Set(points.map((point) => point.seriesName))) {
       const rank = data.ranks.find((candidate) => candidate.name === name);
-      const value = points.find((point) => point.seriesName === name).value[0] / unit.factor;
-      const bin = Math.max(0, rank.edges.findLastIndex((edge) => edge <= value * (1 + 1e-9)));
-      if (bin >= rank.counts.length) continue;
+      const bin = rank.counts.findIndex((_, index) => rank.edges[index] <= value && value < rank.edges[index + 1]);
+      if (bin < 0) continue;
       const [from, to] = [rank.edges[bin], rank.edges[bin + 1]].map((edge) => digits(edge * unit.factor));
       const line = document.createElement("div");
       line.textContent = `${name}: ${rank.counts[bin]} × ${from} to ${to} ${unit.name}`;
@@ -92,7 +90,7 @@
   }
 
   function connectRanks(chart, element) {
-    const box = document.querySelector(`[data-ranks-of="${element.dataset.chart}"]`);
+    const box = document.querySelector(`[data-ranks-of="${CSS.escape(element.dataset.chart)}"]`);
     const ranks = element.chartData.ranks;
     if (!box || ranks.length < 2) return;
     box.hidden = false;

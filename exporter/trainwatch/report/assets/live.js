@@ -10,6 +10,9 @@
     return;
   }
 
+  const sections = document.querySelectorAll("main > section");
+  sections.forEach((section) => (section.freshMarkup = section.innerHTML));
+
   async function refresh() {
     let goOn = true;
     try {
@@ -61,7 +64,7 @@
 
   // What the reader looks at stays where it is, whatever grew above it; so does the focus.
   function keepingPlace(change) {
-    const anchor = [...document.querySelectorAll("main > section")].find((section) => section.getBoundingClientRect().bottom > 60);
+    const anchor = [...sections].find((section) => section.getBoundingClientRect().bottom > 60);
     const before = anchor ? anchor.getBoundingClientRect().top : 0;
     const focused = pathTo(document.activeElement);
     change();
