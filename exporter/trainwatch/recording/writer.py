@@ -133,9 +133,10 @@ class RecordingWriter:
         os.close(self._lock)
 
     def _hand_over(self, record: Callable[[], None]) -> None:
+        if self._queue.empty():
+            self._dropping = False
         try:
             self._queue.put_nowait(record)
-            self._dropping = False
         except queue.Full:
             if not self._dropping:
                 self._dropping = True
