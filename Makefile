@@ -19,6 +19,10 @@ $(VENV)/.developing: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
+SLOW ?= augmentation
+run: $(VENV)/.installed ## observe an example that is slow, and say why: SLOW=augmentation, workers, storage, stall or none
+	$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
+
 lint: $(VENV)/.developing ## ruff and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +38,4 @@ bench: $(VENV)/.developing ## measure what Trainwatch costs, against its budgets
 	$(BIN)/python -m benchmarks $(BENCHMARKS)
 
 clean: ## remove what make installed and what runs left behind
-	rm -rf $(VENV) trainwatch-runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) trainwatch-runs examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis
