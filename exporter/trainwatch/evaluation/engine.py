@@ -1,0 +1,212 @@
+"""Evaluates all heuristics over a run in one pass: once, or again and again while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistribution
+from trainwatch.evaluation.blocks import Blocks
+from trainwatch.evaluation.heatmap import HeatmapOfNode
+from trainwatch.evaluation.settings import Settings
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.overall_system_usage import OverallSystemUsage, usage_rows
+from trainwatch.heuristics.state import NodeState, State
+from trainwatch.heuristics.step_outlier import Series, StepOutlier, histogram
+from trainwatch.recording.source import NodeSamples, RunFacts, Source, Steps
+
+SCAN_INTERVAL = 60.0  # seconds, as Debugger's
+
+
+def evaluate(
+    source: Source,
+    settings: Settings | None = None,
+    scan_interval: float = SCAN_INTERVAL,
+    progress: Callable[[int], None] | None = None,
+) -> Analysis:
+    """Everything about a finished run. `progress` is told the snapshots and steps read so far."""
+    evaluator = Evaluator(source, settings, scan_interval)
+    evaluator.advance(progress)
+    return evaluator.analysis()
+
+
+class Evaluator:
+    """Reads a source as it grows. Memory: a block a node and rank, small histories, 8 bytes a step."""
+
+    def __init__(
+        self, source: Source, settings: Settings | None = None, scan_interval: float = SCAN_INTERVAL
+    ) -> None:
+        if not scan_interval > 0:
+            raise ValueError(f"the scan interval must be above 0 seconds, not {scan_interval:g}")
+        self._source = source
+        self._scan_interval = scan_interval
+        self._heuristics = (settings or Settings()).heuristics()
+        self._nodes: dict[str, _Node] = {}
+
+    def advance(self, progress: Callable[[int], None] | None = None) -> None:
+        """Takes in what the source has got since the last call."""
+        rows = 0
+        for chunk in self._source.read():
+            if chunk.node not in self._nodes:
+                self._nodes[chunk.node] = _Node(self._heuristics, self._scan_interval)
+            self._nodes[chunk.node].add(chunk)
+            rows += len(chunk)
+            if progress is not None:
+                progress(rows)
+
+    def analysis(self) -> Analysis:
+        """Everything so far, the last and shorter scan with it; disturbs nothing."""
+        facts = self._source.facts
+        nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
+        results = [
+            heuristic.result({name: node.states[heuristic.name] for name, node in nodes.items()}, facts)
+            for heuristic in self._heuristics
+        ]
+        symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
+        return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)))
+
+
+class _Node(State):
+    """All that is remembered of one node."""
+
+    def __init__(self, heuristics: list[Heuristic[Any, Any]], scan_interval: float) -> None:
+        self.scan_interval = scan_interval
+        self.states: dict[str, NodeState] = {one.name: one.node() for one in heuristics}
+        self.heatmap = HeatmapOfNode()
+        self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
+        self.steps: dict[int, Blocks[Steps]] = {}
+        self.cores = self.gpus = 0
+
+    def add(self, chunk: NodeSamples | Steps) -> None:
+        if isinstance(chunk, NodeSamples):
+            for block, scans in self.samples.add(chunk):
+                self._observe(block, scans)
+        else:
+            if chunk.rank not in self.steps:
+                self.steps[chunk.rank] = Blocks(self.scan_interval)
+            for steps, scans in self.steps[chunk.rank].add(chunk):
+                self._observe_steps(steps, scans)
+
+    def settled(self) -> _Node:
+        """A copy that has seen every row so far."""
+        copy = self.copy()
+        for block, scans in copy.samples.rest():
+            copy._observe(block, scans)
+        for _, blocks in sorted(copy.steps.items()):
+            for steps, scans in blocks.rest():
+                copy._observe_steps(steps, scans)
+        return copy
+
+    def _observe(self, samples: NodeSamples, scans: np.ndarray) -> None:
+        self.cores, self.gpus = samples.cpu.shape[1], samples.gpu.shape[1]
+        for state in self.states.values():
+            state.observe(samples, scans)
+        self.heatmap.observe(samples)
+
+    def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
+        for state in self.states.values():
+            state.observe_steps(steps, scans)
+
+
+def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
+    """Fired first, and of these causes first; then by seconds lost, then by times triggered."""
+    place = ("fired", "quiet", "not judged").index(result.status)
+    return place, result.rule in symptoms, -result.seconds_lost, -result.triggered, result.rule
+
+
+def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult]) -> Analysis:
+    usage = {name: node.states[OverallSystemUsage.__name__] for name, node in nodes.items()}
+    heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
+    starts = [one.start for one in facts.ranks] + ([] if facts.start is None else [facts.start])
+    return Analysis(
+        run=facts.name,
+        command=facts.command,
+        exit_status=facts.exit_status,
+        start=facts.start if facts.start is not None else min(starts, default=None),
+        first_step_start=min(
+            (one.first_step_start for one in facts.ranks if one.first_step_start is not None), default=None
+        ),
+        last_step_end=max(
+            (one.last_step_end for one in facts.ranks if one.last_step_end is not None), default=None
+        ),
+        end=facts.end,
+        finished=facts.end is not None,
+        framework=next((_framework(one.framework, one.framework_version) for one in facts.ranks), ""),
+        world_size=max((one.world_size for one in facts.ranks), default=0),
+        ranks=len({one.rank for one in facts.ranks}),
+        nodes=sorted({*nodes, *(one.node for one in facts.nodes)}),
+        cores={name: node.cores for name, node in nodes.items()},
+        gpus={one.node: [f"{gpu.gpu}: {gpu.model}" for gpu in one.gpus] for one in facts.nodes},
+        interval=facts.interval,
+        samples_taken=sum(node.samples.rows for node in nodes.values()),
+        samples_missed=facts.samples_missed,
+        versions=dict(facts.versions),
+        unknowns=list(facts.unknowns),
+        rules=rules,
+        usage=usage_rows(usage),  # type: ignore[arg-type]  # the states of that heuristic
+        heatmaps=[heatmap for heatmap in heatmaps if heatmap is not None],
+        steps=_distributions(nodes),
+        phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
+        component_seconds=_summed([one.component_seconds for one in facts.ranks]),
+        loaders=_loaders(facts),
+    )
+
+
+def _framework(name: str, version: str) -> str:
+    return f"{name} {version}".strip()
+
+
+def _summed(parts: list[dict[str, float]]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for part in parts:
+        for name, seconds in part.items():
+            sums[name] = sums.get(name, 0.0) + seconds
+    return sums
+
+
+def _distributions(nodes: dict[str, _Node]) -> list[StepDistribution]:
+    """By rank and phase, from the durations that StepOutlier keeps anyway."""
+    states = (node.states[StepOutlier.__name__] for node in nodes.values())
+    series = [one for state in states for one in state.series.values()]  # type: ignore[attr-defined]
+    return [_distribution(one) for one in sorted(series, key=lambda one: (one.rank, one.phase, one.node))]
+
+
+def _distribution(series: Series) -> StepDistribution:
+    durations = series.durations
+    ordered = durations.sorted()
+    counts, edges = histogram(ordered[ordered <= series.bound] if series.outliers else ordered)
+    p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
+    return StepDistribution(
+        rank=series.rank,
+        phase=series.phase,
+        count=durations.count,
+        mean=durations.mean,
+        standard_deviation=durations.standard_deviation,
+        min=float(ordered[0]),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        max=float(ordered[-1]),
+        edges=edges,
+        counts=counts,
+    )
+
+
+def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": one.node,
+            "rank": one.rank,
+            "phase": loader.phase,
+            "workers": loader.workers,
+            "pin_memory": loader.pin_memory,
+            "prefetch_factor": loader.prefetch_factor,
+            "fetches": loader.fetches,
+            "fetch_seconds": loader.fetch_seconds,
+            "fetch_cpu_seconds": loader.fetch_cpu_seconds,
+        }
+        for one in sorted(facts.ranks, key=lambda one: (one.rank, one.node, one.start))
+        for loader in one.loaders
+    ]

@@ -1,0 +1,107 @@
+"""Parameters that a person set, on the command line or in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwatch.errors import UserError
+from trainwatch.heuristics import all_heuristics
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.parameters import Specification, Value, specifications
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values by rule and parameter; what is not set has its default."""
+
+    values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, words: Iterable[str], file: Path | None = None) -> Settings:
+        """Settings from `Rule.parameter=value` words, which go before those of a YAML file.
+
+        Raises UserError where a rule or a parameter is unknown, or a value is out of its bounds.
+        """
+        values = {rule: dict(its) for rule, its in cls.read(file).values.items()} if file else {}
+        for word in words:
+            name, equals, text = word.partition("=")
+            rule, dot, parameter = name.strip().partition(".")
+            if not equals or not dot:
+                raise UserError(f"--set {word}: write Rule.parameter=value, as in CPUBottleneck.threshold=40")
+            specification = _specification(rule, parameter, f"--set {word}")
+            with _Naming(f"--set {word}"):
+                values.setdefault(rule, {})[parameter] = specification.parse(text.strip())
+        return cls(values)
+
+    @classmethod
+    def read(cls, file: Path) -> Settings:
+        """Settings from a YAML file of rules, each with its parameters. Raises UserError as `parse` does."""
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{file}: cannot be read ({error.strerror}); give a YAML file of rules") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f", line {mark.line + 1}" if mark else ""
+            raise UserError(
+                f"{file}{line}: is not YAML; write `Rule:` and below it `parameter: value`"
+            ) from None
+        values: dict[str, dict[str, Value]] = {}
+        for rule, its in _mapping(content, str(file)).items():
+            for parameter, value in _mapping(its, f"{file}: {rule}").items():
+                specification = _specification(str(rule), str(parameter), str(file))
+                with _Naming(f"{file}: {rule}.{parameter}"):
+                    values.setdefault(rule, {})[parameter] = _checked(specification, value)
+        return cls(values)
+
+    def heuristics(self) -> list[Heuristic[Any, Any]]:
+        """Every heuristic, with its parameters as they were set."""
+        return [
+            heuristic(heuristic.parameters_type(**self.values.get(name, {})))
+            for name, heuristic in all_heuristics().items()
+        ]
+
+
+class _Naming:
+    """Turns a ValueError into the user's mistake, and says where it was made."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise UserError(f"{self.where}: {error}") from None
+
+
+def _specification(rule: str, parameter: str, where: str) -> Specification:
+    rules = all_heuristics()
+    if rule not in rules:
+        raise UserError(f"{where}: there is no rule {rule!r}; the rules are {', '.join(rules)}")
+    known = specifications(rules[rule].parameters_type)
+    if parameter not in known:
+        has = f"its parameters are {', '.join(known)}" if known else "it has none"
+        raise UserError(f"{where}: {rule} has no parameter {parameter!r}; {has}")
+    return known[parameter]
+
+
+def _mapping(content: object, where: str) -> dict[Any, Any]:
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{where}: write `Rule:` and below it, indented, `parameter: value`")
+    return content
+
+
+def _checked(specification: Specification, value: object) -> Value:
+    if isinstance(value, str):
+        return specification.parse(value)
+    specification.check(value)
+    return value  # type: ignore[return-value]  # it was just checked

@@ -1,0 +1,208 @@
+"""LowGPUUtilization: a GPU is hardly used, or used in fits and starts.
+
+Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of the last `window` readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from trainwatch.heuristics.base import Heuristic, Verdict, status_of
+from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
+from trainwatch.heuristics.sketch import RatioSketch
+from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
+
+
+@dataclass(frozen=True)
+class LowGPUUtilizationParameters(Parameters):
+    threshold_p95: Annotated[Percent, "under-utilised: the 95th percentile is below this utilisation"] = 70
+    threshold_p5: Annotated[Percent, "fluctuating: the 5th percentile is below this utilisation"] = 10
+    window: Annotated[Window, "percentiles are over this many of a GPU's last readings"] = 500
+    patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
+
+
+class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
+    """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
+
+    parameters_type = LowGPUUtilizationParameters
+    question = "Is a GPU hardly used, or used in fits and starts?"
+    description = (
+        "Looks at the last readings of each GPU: it is under-utilised when even its busy moments are low, "
+        "and fluctuates when it is busy at times and all but idle at others."
+    )
+    recommendation = (
+        "Look for what the GPU waits for (data, storage, communication, synchronisation with the host); "
+        "where nothing holds it up, use a larger batch or a smaller GPU."
+    )
+    is_symptom = True
+
+    def node(self) -> NodeOfGpus:
+        return NodeOfGpus(self.parameters)
+
+    def judge(self, nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> Verdict:
+        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
+        triggered = sum(gpu.triggered for gpu in gpus)
+        status = status_of(triggered, sum(gpu.judged for gpu in gpus))
+        idle = [(1 - gpu.readings.mean) * gpu.readings.count for gpu in gpus if gpu.triggered]
+        return Verdict(
+            status,
+            self._finding(nodes, facts, status),
+            triggered,
+            triggered,
+            sum(max((gpu.readings.count for gpu in node.gpus), default=0) for node in nodes.values()),
+            max(idle, default=0.0) * facts.interval,
+            details=_details(nodes, facts),
+        )
+
+    def _finding(self, nodes: Mapping[str, NodeOfGpus], facts: RunFacts, status: str) -> str:
+        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
+        most = max((gpu.readings.count for gpu in gpus), default=0)
+        if not most:
+            return "No GPU was seen."
+        if status == "not judged":
+            patience = self.parameters.patience
+            return f"Too few readings of a GPU: {most}, and a decision needs more than {patience}."
+        if status == "quiet":
+            return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
+        fired = [
+            f"{label} of {node} was {gpu.trouble}"
+            for node, state in nodes.items()
+            for label, gpu in zip(gpu_labels(facts, node, len(state.gpus)), state.gpus, strict=True)
+            if gpu.triggered
+        ]
+        others = f"; so were {len(fired) - 1} more GPUs" if len(fired) > 2 else ""
+        return f"{' and '.join(fired[:2]) if len(fired) == 2 else fired[0]}{others}."
+
+
+class NodeOfGpus(NodeState):
+    def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
+        self.parameters = parameters
+        self.gpus: list[OneGpu] = []
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
+        while len(self.gpus) < samples.gpu.shape[1]:
+            self.gpus.append(OneGpu(self.parameters))
+        for gpu, column in zip(self.gpus, samples.gpu.T, strict=True):
+            gpu.observe(column, samples.times, scans)
+
+
+class OneGpu(State):
+    """The last readings of a GPU, and what the scans made of them. A missing reading is none."""
+
+    def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
+        self.parameters = parameters
+        self.recent: Floats = np.empty(0, np.float32)
+        self.readings = RatioSketch()
+        self.at_last_scan = 0  # readings so far
+        self.judged = self.under_utilised = self.fluctuating = 0
+        self.p95 = self.p5 = np.nan  # of the last window judged
+        self.last_time = self.last_fired = np.nan
+
+    @property
+    def triggered(self) -> int:
+        return self.under_utilised + self.fluctuating
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it, in words."""
+        what = [
+            f"{word} in {count} of {self.judged} scans"
+            for word, count in (("under-utilised", self.under_utilised), ("fluctuating", self.fluctuating))
+            if count
+        ]
+        return f"{' and '.join(what)} (mean {100 * self.readings.mean:.0f} %)"
+
+    def observe(self, column: Floats, times: Times, scans: Scans) -> None:
+        there = ~np.isnan(column)
+        values, times = column[there], times[there]
+        ends = np.concatenate(([0], np.cumsum(there)))[scans]  # readings of this block in each scan or before
+        so_far = self.readings.count + ends
+        # A scan that brought no new reading says nothing new: a GPU that is gone is not judged again.
+        new = np.diff(so_far, prepend=self.at_last_scan) > 0
+        if len(so_far):
+            self.at_last_scan = int(so_far[-1])
+        history = np.concatenate((self.recent, values))
+        known = np.concatenate(([self.last_time], times))
+        judged = ends[new & (so_far > self.parameters.patience)]
+        self._judge(history, judged + len(self.recent), known[judged])
+        self.recent = history[-self.parameters.window :]
+        self.last_time = float(known[-1])
+        self.readings.add(values)
+
+    def _judge(self, history: Floats, ends: NDArray[np.intp], times: Times) -> None:
+        if not len(ends):
+            return
+        p95, p5 = _percentiles(history, ends, self.parameters.window)
+        low = p95 < self.parameters.threshold_p95 / 100
+        fits_and_starts = (p95 > self.parameters.threshold_p95 / 100) & (
+            p5 < self.parameters.threshold_p5 / 100
+        )
+        self.judged += len(ends)
+        self.under_utilised += int(np.count_nonzero(low))
+        self.fluctuating += int(np.count_nonzero(fits_and_starts))
+        self.p95, self.p5 = float(p95[-1]), float(p5[-1])
+        fired = times[low | fits_and_starts]
+        if len(fired):
+            self.last_fired = float(fired[-1])
+
+
+def _percentiles(history: Floats, ends: NDArray[np.intp], window: int) -> tuple[Floats, Floats]:
+    """The 95th and 5th percentile of the (at most) `window` values before each end.
+
+    Interpolated in float64, then rounded to what the readings are, so that a GPU that stays exactly on a
+    threshold is neither above nor below it.
+    """
+    full = ends >= window
+    both = np.empty((2, len(ends)))
+    if full.any():
+        windows = sliding_window_view(history, window)[ends[full] - window].astype(np.float64)
+        both[:, full] = np.percentile(windows, (95, 5), axis=1)
+    for index in np.flatnonzero(~full):
+        both[:, index] = np.percentile(history[: ends[index]].astype(np.float64), (95, 5))
+    p95, p5 = both.astype(np.float32)
+    return p95, p5
+
+
+def _details(nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> dict[str, Any]:
+    """Debugger's box plot of each GPU that fired, in percent: whiskers of 1.5 interquartile ranges."""
+    details: dict[str, Any] = {}
+    for name, node in nodes.items():
+        labels = gpu_labels(facts, name, len(node.gpus))
+        boxes = {label: _box(gpu) for label, gpu in zip(labels, node.gpus, strict=True) if gpu.triggered}
+        if boxes:
+            details[name] = boxes
+    times = [gpu.last_fired for node in nodes.values() for gpu in node.gpus if gpu.triggered]
+    if times:
+        details["last_timestamp"] = int(max(times) * 1e6)
+    return details
+
+
+def _box(gpu: OneGpu) -> dict[str, float | int]:
+    quartiles = {f"p{percent}": 100 * gpu.readings.percentile(percent) for percent in (25, 50, 75, 95)}
+    reach = 1.5 * (quartiles["p75"] - quartiles["p25"])
+    box = {
+        "gpu_max": 100 * gpu.readings.max,
+        "gpu_95": 100 * gpu.p95,
+        "gpu_5": 100 * gpu.p5,
+        **quartiles,
+        "upper": min(quartiles["p75"] + reach, 100 * gpu.readings.max),
+        "lower": max(quartiles["p25"] - reach, 100 * gpu.readings.min),
+    }
+    return {
+        **{name: round(value, 4) for name, value in box.items()},
+        "under_utilised": gpu.under_utilised,
+        "fluctuating": gpu.fluctuating,
+    }
+
+
+def gpu_labels(facts: RunFacts, node: str, count: int) -> list[str]:
+    """Names of the GPUs of a node, in the order of the columns of its samples: "GPU 0"."""
+    known = next((item.gpus for item in facts.nodes if item.node == node), ())
+    return [f"GPU {known[i].gpu if i < len(known) else i}" for i in range(count)]
