@@ -16,7 +16,15 @@ HOW_TO_ADD_STEPS = (
 )
 
 
+# Rules that never fire: their sections say what they found.
+OVERVIEWS = ("OverallSystemUsage", "OverallFrameworkMetrics")
+
 # ---------------------------------------------------------------------------------------- verdict
+
+
+def decided(analysis: Analysis) -> list[RuleResult]:
+    """The rules that can fire."""
+    return [rule for rule in analysis.rules if rule.rule not in OVERVIEWS]
 
 
 def fired(analysis: Analysis) -> list[RuleResult]:
@@ -24,7 +32,7 @@ def fired(analysis: Analysis) -> list[RuleResult]:
 
 
 def not_judged(analysis: Analysis) -> list[RuleResult]:
-    return [rule for rule in analysis.rules if rule.status == "not judged"]
+    return [rule for rule in decided(analysis) if rule.status == "not judged"]
 
 
 def reasons_not_judged(analysis: Analysis) -> dict[str, list[str]]:
@@ -37,7 +45,7 @@ def reasons_not_judged(analysis: Analysis) -> dict[str, list[str]]:
 
 def verdict(analysis: Analysis) -> list[str]:
     found, unjudged = fired(analysis), not_judged(analysis)
-    judged = len(analysis.rules) - len(unjudged)
+    judged = len(decided(analysis)) - len(unjudged)
     if found:
         sentences = [
             "One thing slowed this run down."
@@ -228,7 +236,7 @@ def loading(analysis: Analysis) -> list[str]:
 def rules(analysis: Analysis) -> str:
     if not analysis.rules:
         return "No rule was evaluated."
-    total, found, unjudged = len(analysis.rules), len(fired(analysis)), len(not_judged(analysis))
+    total, found, unjudged = len(decided(analysis)), len(fired(analysis)), len(not_judged(analysis))
     quiet = total - found - unjudged
     return (
         f"Of {count(total, 'rule')}, {found} fired, {quiet} stayed quiet and {unjudged} could not be judged."

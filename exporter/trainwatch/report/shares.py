@@ -61,22 +61,38 @@ class Whole:
 
 
 def run_seconds(analysis: Analysis) -> float | None:
-    """From the run's start to its end, or to the last sample of a run that goes on."""
-    if analysis.start is None or analysis.end is None or analysis.end < analysis.start:
-        return None
-    return analysis.end - analysis.start
+    """From the run's start to its end; of a run whose end is not known, to the last that was seen of it."""
+    end = _last_seen(analysis)
+    return None if analysis.start is None or end is None else max(0.0, end - analysis.start)
 
 
 def parts_of_the_run(analysis: Analysis) -> Whole:
-    """Initialization, training loop and finalization; empty where one of the four times is not known."""
-    times = (analysis.start, analysis.first_step_start, analysis.last_step_end, analysis.end)
-    known = [time for time in times if time is not None]
-    if len(known) < len(times):
+    """Initialization, training loop and finalization; empty where no step was recorded.
+
+    A run whose end is not known is still in its training loop, as far as anybody can tell.
+    """
+    start, first, last, end = (
+        analysis.start,
+        analysis.first_step_start,
+        analysis.last_step_end,
+        _last_seen(analysis),
+    )
+    if start is None or first is None or last is None or end is None:
         return Whole([], 0.0)
-    start, first, last, end = known
+    if analysis.end is None:
+        last = end
     return _whole(
         {"initialization": first - start, "training_loop": last - first, "finalization": end - last}
     )
+
+
+def _last_seen(analysis: Analysis) -> float | None:
+    """The end; where it is not known, the last step's end or the last column of samples."""
+    if analysis.end is not None:
+        return analysis.end
+    samples = [heatmap.times[-1] for heatmap in analysis.heatmaps if heatmap.times]
+    steps = [] if analysis.last_step_end is None else [analysis.last_step_end]
+    return max(samples + steps, default=None)
 
 
 def phases(analysis: Analysis) -> Whole:

@@ -22,7 +22,7 @@
         animation: false,
         textStyle: { fontFamily: look.font },
         grid: groups.map((group) => ({
-          left: layout.left, right: 12, top: group.top, height: group.height, outerBoundsMode: "none",
+          left: layout.left, right: 28, top: group.top, height: group.height, outerBoundsMode: "none",
         })),
         xAxis: groups.map((group, index) => ({
           ...axis,
@@ -48,7 +48,7 @@
         dataZoom: [
           {
             type: "slider", xAxisIndex: groups.map((_, index) => index), filterMode: "none", bottom: 4, height: 20,
-            left: layout.left, right: 12, brushSelect: false, showDetail: false, borderColor: look.line,
+            left: layout.left, right: 28, brushSelect: false, showDetail: false, borderColor: look.line,
             fillerColor: look.filler, handleSize: "120%",
           },
           {

@@ -50,8 +50,12 @@
 
   // The ranks first shown: all of a few, else those with the slowest median step.
   function shownRanks(data) {
-    const slowest = [...data.ranks].sort((a, b) => b.marks.p50 - a.marks.p50).slice(0, SHOWN_AT_FIRST);
+    const slowest = slowestFirst(data.ranks).slice(0, SHOWN_AT_FIRST);
     return Object.fromEntries(data.ranks.map((rank) => [rank.name, slowest.includes(rank)]));
+  }
+
+  function slowestFirst(ranks) {
+    return [...ranks].sort((a, b) => b.marks.p50 - a.marks.p50);
   }
 
   // Two points a bin, so that the outline has corners; zero at both ends.
@@ -96,7 +100,7 @@
     box.hidden = false;
     box.querySelectorAll("label").forEach((label) => label.remove());
     const shown = chart.getOption().legend[0].selected;
-    for (const rank of ranks) {
+    for (const rank of ranks.length > SHOWN_AT_FIRST ? slowestFirst(ranks) : ranks) {
       const label = document.createElement("label");
       const input = document.createElement("input");
       input.type = "checkbox";
