@@ -332,7 +332,12 @@ int nvmlDeviceGetPcieThroughput(struct device *device, unsigned counter, unsigne
     return SUCCESS;
 }
 
-struct value_of_field { unsigned id, scope; long long timestamp, latency; unsigned type, code; unsigned long long value; };
+struct value_of_field {
+    unsigned id, scope;
+    long long timestamp, latency;
+    unsigned type, code;
+    unsigned long long value;
+};
 int nvmlDeviceGetFieldValues(struct device *device, int number, struct value_of_field *values) {
     ENTER(device);
     for (struct value_of_field *value = values; value < values + number; value++) {
@@ -404,6 +409,12 @@ int nvmlEventSetWait_v2(void *set, struct event *event, unsigned timeout) {
         pthread_mutex_lock(&lock);
         refresh();
     }
+}
+
+int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned *pending) {
+    ENTER(device);
+    *current = *pending = gpu->values[MIG_MODE];
+    return leave(SUCCESS);
 }
 
 #ifndef OLD_DRIVER

@@ -1,0 +1,112 @@
+"""NVIDIA GPUs through NVML: load, memory, power, clocks, traffic and errors of each.
+
+docs/gpu.md says where each value comes from, in which tier it is read, and what happens with no driver,
+with an old one, with a call that hangs and with a GPU that is lost.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from time import monotonic
+
+from trainwatch.collectors.base import Collector
+from trainwatch.collectors.gpu_session import RETRY_SECONDS, Session
+from trainwatch.collectors.gpu_thread import NvmlThread
+from trainwatch.collectors.nvml import Nvml
+from trainwatch.errors import UserError
+from trainwatch.node.families import Family, LabelValues
+from trainwatch.node.snapshot import Snapshot
+
+PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML
+
+
+class GpuCollector(Collector):
+    """One label, `gpu`, on everything: NVML's index when the GPU was first seen."""
+
+    name = "gpu"
+
+    def __init__(
+        self,
+        library: Path | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`library`: the libnvidia-ml.so.1 to use; without it the dynamic loader finds one."""
+        nvml = Nvml(library)
+        self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
+        self._families = {family.name.removeprefix("trainwatch_"): family for family in _families()}
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--path.nvml-library",
+            dest="path_nvml_library",
+            metavar="FILE",
+            help="the NVML library (default: libnvidia-ml.so.1, where the dynamic loader finds it)",
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> GpuCollector:
+        name = arguments.path_nvml_library
+        if name is None:
+            return cls()
+        library = Path(name).absolute()  # a bare name would be looked up by the loader
+        if not library.is_file():
+            raise UserError(f"--path.nvml-library {name}: there is no such file; name a libnvidia-ml.so.1")
+        return cls(library)
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return self._families.values()
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""
+        reading = self._thread.read(snapshot.interval, snapshot.interval * PATIENCE_SHARE)
+        samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
+        for family, labels, value in reading.values:
+            samples[family][labels] = value
+        for name, published in samples.items():
+            self._families[name].publish(published)
+        snapshot.gpus = reading.samples
+        snapshot.gpu_processes = reading.processes
+        snapshot.driver_version = reading.driver_version
+
+    def close(self) -> None:
+        self._thread.close()
+
+
+def _families() -> Iterable[Family]:
+    def gauge(name: str, help: str, *labels: str) -> Family:
+        return Family(f"trainwatch_gpu_{name}", "gauge", help, ("gpu", *labels))
+
+    def counter(name: str, help: str, *labels: str) -> Family:
+        return Family(f"trainwatch_gpu_{name}_total", "counter", help, ("gpu", *labels))
+
+    identity = ("uuid", "model", "driver_version", "pci_bus_id")
+    yield gauge("up", "Whether the GPU answers (1), or is lost (0).")
+    yield Family("trainwatch_gpu_info", "info", "What the GPU is.", ("gpu", *identity))
+    yield gauge("utilization_ratio", "Share of the driver's last sample period with a kernel running.")
+    yield gauge("memory_used_bytes", "Memory in use, without what the driver keeps for itself.")
+    yield gauge("memory_total_bytes", "Memory in all.")
+    yield gauge(
+        "memory_bandwidth_utilization_ratio",
+        "Share of the driver's last sample period in which memory was read or written.",
+    )
+    yield gauge("power_watts", "Power drawn.")
+    yield gauge("power_limit_watts", "Power that the driver allows.")
+    yield gauge("temperature_celsius", "Temperature of the chip.")
+    yield gauge("clock_hertz", "Clock frequency, of the multiprocessors (sm) and of the memory.", "clock")
+    yield gauge("sm_active_ratio", "Share of the multiprocessors that were busy since the last sample.")
+    yield gauge("tensor_active_ratio", "Share of the time since the last sample with tensor operations.")
+    yield gauge("dram_active_ratio", "Memory bandwidth used since the last sample, as a share of the most.")
+    yield counter("busy_seconds", "Utilisation added up over time.")
+    yield counter("energy_joules", "Energy used since the driver was loaded.")
+    yield counter("throttle_seconds", "Time for which the clocks were held down, by reason.", "reason")
+    yield counter("pcie_receive_bytes", "Received over PCIe since the exporter started.")
+    yield counter("pcie_transmit_bytes", "Sent over PCIe since the exporter started.")
+    yield counter("nvlink_receive_bytes", "Received over all NVLinks.")
+    yield counter("nvlink_transmit_bytes", "Sent over all NVLinks.")
+    yield counter("ecc_errors", "Memory errors since the driver was loaded, by severity.", "severity")
+    yield counter("xid_errors", "XID errors that the driver reported since the exporter started.", "xid")

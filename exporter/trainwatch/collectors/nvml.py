@@ -1,0 +1,406 @@
+"""The gate to NVML: the library, and every call that is made to it.
+
+Structures and constants are those of nvidia-ml-py (`import pynvml`). The library is loaded as it does it,
+by the name `libnvidia-ml.so.1` through the dynamic loader, or from a named file. The functions are called
+directly instead of through pynvml's wrappers, for two reasons: pynvml keeps the functions of the first
+library it loaded for the life of the process, and it allocates and fills its structures anew at each
+call: a batch of 16 fields costs it several times what it costs here (benchmarks/gpu_tick.py measures both).
+
+What a function is called, takes and answers: https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from ctypes import (
+    CDLL,
+    Structure,
+    byref,
+    c_int,
+    c_uint,
+    c_ulonglong,
+    c_void_p,
+    cast,
+    create_string_buffer,
+    sizeof,
+)
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynvml
+
+LIBRARY = "libnvidia-ml.so.1"
+
+Handle = Any  # nvmlDevice_t, an opaque pointer
+
+ALL_LINKS = 0xFFFF_FFFF  # the scope that asks for the sum over all NVLinks (nvml.h)
+
+# Numbers that the oldest nvidia-ml-py we accept does not have yet.
+_ARGUMENT_VERSION_MISMATCH, _DEPRECATED, _GPU_NOT_FOUND = 25, 26, 28
+
+_UNSUPPORTED = {
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,  # a field or version that this driver does not know
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    _ARGUMENT_VERSION_MISMATCH,
+    _DEPRECATED,
+}
+_LOST = {
+    pynvml.NVML_ERROR_GPU_IS_LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED,
+    pynvml.NVML_ERROR_UNKNOWN,  # what several drivers answer for a GPU that fell off the bus
+    _GPU_NOT_FOUND,
+}
+
+
+class NvmlError(Exception):
+    """An NVML function that did not succeed."""
+
+    def __init__(self, function: str, code: int) -> None:
+        super().__init__(f"{function}: {pynvml.NVMLError(code)}")
+        self.code = code
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether asking again is pointless: this GPU or driver cannot say."""
+        return self.code in _UNSUPPORTED
+
+    @property
+    def lost(self) -> bool:
+        """Whether the GPU is out of reach."""
+        return self.code in _LOST
+
+    @property
+    def uninitialised(self) -> bool:
+        """Whether NVML must be initialised anew."""
+        return bool(self.code == pynvml.NVML_ERROR_UNINITIALIZED)
+
+    @property
+    def invalid(self) -> bool:
+        """Whether NVML took an argument for invalid: a handle that it no longer knows, too."""
+        return bool(self.code == pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+    @property
+    def timeout(self) -> bool:
+        """Whether nothing happened in the time given."""
+        return bool(self.code == pynvml.NVML_ERROR_TIMEOUT)
+
+
+class LibraryMissingError(Exception):
+    """The NVML library cannot be loaded; says why."""
+
+
+class Identity(NamedTuple):
+    """What a GPU is."""
+
+    uuid: str
+    model: str
+    pci_bus_id: str
+
+
+class FieldBatch:
+    """Fields to be read in one call, in a buffer that is used again at each call."""
+
+    def __init__(self, fields: Iterable[tuple[int, int]]) -> None:
+        """`fields`: (id, scope) pairs; the scope is 0 but for NVLink."""
+        self.fields = tuple(fields)
+        self.ids = frozenset(identifier for identifier, _scope in self.fields)
+        self.buffer = (pynvml.c_nvmlFieldValue_t * len(self.fields))()
+        for slot, (identifier, scope) in zip(self.buffer, self.fields, strict=True):
+            slot.fieldId = identifier
+            slot.scopeId = scope
+
+    def values(self) -> dict[int, float]:
+        """What the last call answered, by field; without the fields that had no valid answer."""
+        return {
+            identifier: value if kind == _UNSIGNED_LONG_LONG else _value(kind, value)
+            for identifier, _scope, _time, _latency, kind, code, value in _FIELD.iter_unpack(self.buffer)
+            if code == 0
+        }
+
+    def unsupported(self) -> set[int]:
+        """The fields of which the last call said that this GPU or driver never gives them."""
+        return {answer[0] for answer in _FIELD.iter_unpack(self.buffer) if answer[5] in _UNSUPPORTED}
+
+
+_FIELD = struct.Struct("=IIqqIIQ")  # nvmlFieldValue_t: id, scope, timestamp, latency, type, code, value
+_UNSIGNED_LONG_LONG = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+# How the eight bytes of a value are read, by NVML's value types.
+_VALUES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "<d",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "<I4x",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "<Q",
+    _UNSIGNED_LONG_LONG: "<Q",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "<q",
+    5: "<i4x",  # signed int
+    6: "<H6x",  # unsigned short
+}
+
+
+def _value(kind: int, raw: int) -> float:
+    value: float = struct.unpack(_VALUES[kind], raw.to_bytes(8, "little"))[0]
+    return value
+
+
+# Two structures that the oldest nvidia-ml-py we accept does not have, or has wrong.
+class _Temperature(Structure):
+    """nvmlTemperature_v1_t."""
+
+    _fields_ = (("version", c_uint), ("sensor", c_uint), ("temperature", c_int))
+
+
+class _Process(Structure):
+    """nvmlProcessInfo_v2_t, which version 3 of its function uses too."""
+
+    _fields_ = (
+        ("pid", c_uint),
+        ("used_bytes", c_ulonglong),
+        ("gpu_instance", c_uint),
+        ("compute_instance", c_uint),
+    )
+
+
+class Nvml:
+    """NVML, one call at a time and from one thread (but for `wait_for_event`, which has its own).
+
+    Every method raises `NvmlError` when NVML does not answer `NVML_SUCCESS`, with
+    FUNCTION_NOT_FOUND where the driver's library is too old to have the function.
+    """
+
+    def __init__(self, library: Path | None = None) -> None:
+        """`library`: the file to load; without it the dynamic loader looks for libnvidia-ml.so.1."""
+        self.calling: str | None = None  # the function that has not returned yet; read by other threads
+        self.subject = "the driver"  # whom it is asked about, as the caller says
+        self._name = LIBRARY if library is None else str(library)
+        self._library: CDLL | None = None
+        self._functions: dict[str, Any] = {}
+        self._utilization = pynvml.c_nvmlUtilization_t()
+        self._memory = pynvml.c_nvmlMemory_t()
+        self._memory_v2 = pynvml.c_nvmlMemory_v2_t()
+        self._memory_v2.version = pynvml.nvmlMemory_v2
+        self._temperature = _Temperature(version=sizeof(_Temperature) | 1 << 24, sensor=0)
+        self._unsigned = c_uint()
+        self._reasons = c_ulonglong()
+        self._metrics = pynvml.c_nvmlGpmMetricsGet_t()
+        self._metrics.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._metric_ids: tuple[int, ...] = ()
+        self._metric_slots: list[Any] = []
+
+    def start(self) -> None:
+        """Loads the library, if need be, and initialises it. Raises `LibraryMissingError` too."""
+        if self._library is None:
+            try:
+                self._library = CDLL(self._name)
+            except OSError as error:
+                raise LibraryMissingError(str(error)) from error
+        self._call("nvmlInitWithFlags", 0)
+
+    def stop(self) -> None:
+        """Undoes one `start`; every handle is void then."""
+        self._call("nvmlShutdown")
+
+    def driver_version(self) -> str:
+        text = create_string_buffer(96)
+        self._call("nvmlSystemGetDriverVersion", text, c_uint(96))
+        return text.value.decode()
+
+    def count(self) -> int:
+        """How many GPUs NVML knows, whether in reach or not."""
+        self._call("nvmlDeviceGetCount_v2", byref(self._unsigned))
+        return self._unsigned.value
+
+    def handle(self, index: int) -> Handle:
+        handle = pynvml.c_nvmlDevice_t()
+        self._call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+        return handle
+
+    def identity(self, handle: Handle) -> Identity:
+        text = create_string_buffer(96)
+        self._call("nvmlDeviceGetUUID", handle, text, c_uint(96))
+        uuid = text.value.decode()
+        self._call("nvmlDeviceGetName", handle, text, c_uint(96))
+        model = text.value.decode()
+        pci = pynvml.nvmlPciInfo_t()
+        self._call("nvmlDeviceGetPciInfo_v3", handle, byref(pci))
+        return Identity(uuid, model, pci.busId)
+
+    def mig_enabled(self, handle: Handle) -> bool:
+        """Whether the GPU is divided into MIG devices."""
+        current, pending = c_uint(), c_uint()
+        self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
+        return bool(current.value)
+
+    def fields(self, handle: Handle, batch: FieldBatch) -> dict[int, float]:
+        """The valid answers to a batch, asked for in one call; units are the fields' own."""
+        self._call("nvmlDeviceGetFieldValues", handle, c_int(len(batch.fields)), batch.buffer)
+        return batch.values()
+
+    def utilization(self, handle: Handle) -> tuple[int, int]:
+        """Percent of the driver's last sample period with a kernel running, and with memory in use."""
+        self._call("nvmlDeviceGetUtilizationRates", handle, byref(self._utilization))
+        return self._utilization.gpu, self._utilization.memory
+
+    def memory(self, handle: Handle) -> tuple[int, int]:
+        """Bytes used and in all. Counts what the driver keeps for itself as used (unlike `memory_v2`)."""
+        self._call("nvmlDeviceGetMemoryInfo", handle, byref(self._memory))
+        return self._memory.used, self._memory.total
+
+    def memory_v2(self, handle: Handle) -> tuple[int, int]:
+        """Bytes used and in all."""
+        self._call("nvmlDeviceGetMemoryInfo_v2", handle, byref(self._memory_v2))
+        return self._memory_v2.used, self._memory_v2.total
+
+    def temperature(self, handle: Handle) -> int:
+        """Degrees Celsius, by the function that CUDA 14 removes."""
+        self._call("nvmlDeviceGetTemperature", handle, c_uint(0), byref(self._unsigned))
+        return self._unsigned.value
+
+    def temperature_v1(self, handle: Handle) -> int:
+        """Degrees Celsius."""
+        self._call("nvmlDeviceGetTemperatureV", handle, byref(self._temperature))
+        return int(self._temperature.temperature)
+
+    def power(self, handle: Handle) -> int:
+        """Milliwatts: since Ampere (but GA100) a mean over one second."""
+        self._call("nvmlDeviceGetPowerUsage", handle, byref(self._unsigned))
+        return self._unsigned.value
+
+    def power_limit(self, handle: Handle) -> int:
+        """Milliwatts that the driver enforces."""
+        self._call("nvmlDeviceGetEnforcedPowerLimit", handle, byref(self._unsigned))
+        return self._unsigned.value
+
+    def sm_clock(self, handle: Handle) -> int:
+        """Megahertz."""
+        return self._clock(handle, pynvml.NVML_CLOCK_SM)
+
+    def memory_clock(self, handle: Handle) -> int:
+        """Megahertz."""
+        return self._clock(handle, pynvml.NVML_CLOCK_MEM)
+
+    def clock_reasons(self, handle: Handle) -> int:
+        """What holds the clocks down now: bits nvmlClocksEventReason*."""
+        self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, byref(self._reasons))
+        return self._reasons.value
+
+    def throttle_reasons(self, handle: Handle) -> int:
+        """The same under its name before R535."""
+        self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, byref(self._reasons))
+        return self._reasons.value
+
+    def pcie_transmitted(self, handle: Handle) -> int:
+        """KB/s sent over PCIe in the 20 ms that this call takes."""
+        return self._pcie(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+
+    def pcie_received(self, handle: Handle) -> int:
+        """KB/s received over PCIe in the 20 ms that this call takes."""
+        return self._pcie(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+
+    def compute_processes(self, handle: Handle) -> list[int]:
+        """Pids of the processes with a compute context, as seen from the NVML caller's pid namespace."""
+        return self._pids("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+
+    def compute_processes_v2(self, handle: Handle) -> list[int]:
+        """The same of drivers before R510."""
+        return self._pids("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+
+    def gpm_supported(self, handle: Handle) -> bool:
+        """Whether the GPU has GPM, the performance metrics of Hopper and later."""
+        support = pynvml.c_nvmlGpmSupport_t()
+        support.version = pynvml.NVML_GPM_SUPPORT_VERSION
+        self._call("nvmlGpmQueryDeviceSupport", handle, byref(support))
+        return bool(support.isSupportedDevice)
+
+    def gpm_allocate(self) -> Any:
+        """Room for one GPM sample, until `gpm_free`."""
+        sample = pynvml.c_nvmlGpmSample_t()
+        self._call("nvmlGpmSampleAlloc", byref(sample))
+        return sample
+
+    def gpm_free(self, sample: Any) -> None:
+        self._call("nvmlGpmSampleFree", sample)
+
+    def gpm_sample(self, handle: Handle, sample: Any) -> None:
+        """Takes a sample."""
+        self._call("nvmlGpmSampleGet", handle, sample)
+
+    def gpm_metrics(self, first: Any, second: Any, ids: tuple[int, ...]) -> list[float | None]:
+        """The metrics over the time between two samples, in GPM's units; None: not of this GPU."""
+        metrics = self._metrics
+        if ids != self._metric_ids:
+            self._metric_ids = ids
+            metrics.numMetrics = len(ids)
+            self._metric_slots = metrics.metrics[: len(ids)]
+            for slot, identifier in zip(self._metric_slots, ids, strict=True):
+                slot.metricId = identifier
+        metrics.sample1, metrics.sample2 = first, second
+        self._call("nvmlGpmMetricsGet", byref(metrics))
+        return [None if slot.nvmlReturn else slot.value for slot in self._metric_slots]
+
+    def event_set(self) -> Any:
+        """A new, empty set of events, until `free_event_set`."""
+        events = pynvml.c_nvmlEventSet_t()
+        self._call("nvmlEventSetCreate", byref(events))
+        return events
+
+    def free_event_set(self, events: Any) -> None:
+        self._call("nvmlEventSetFree", events)
+
+    def watch_xids(self, handle: Handle, events: Any) -> None:
+        """Adds a GPU's XID errors to the set."""
+        self._call(
+            "nvmlDeviceRegisterEvents", handle, c_ulonglong(pynvml.nvmlEventTypeXidCriticalError), events
+        )
+
+    def wait_for_event(self, events: Any, milliseconds: int) -> tuple[int, int]:
+        """Blocks until an event: the `address` of its GPU's handle, and its XID. For a thread of its own."""
+        data = pynvml.c_nvmlEventData_t()
+        code = self._function("nvmlEventSetWait_v2")(events, byref(data), c_uint(milliseconds))
+        if code:
+            raise NvmlError("nvmlEventSetWait_v2", code)
+        return address(data.device), data.eventData
+
+    def _clock(self, handle: Handle, kind: int) -> int:
+        self._call("nvmlDeviceGetClockInfo", handle, kind, byref(self._unsigned))
+        return self._unsigned.value
+
+    def _pcie(self, handle: Handle, counter: int) -> int:
+        self._call("nvmlDeviceGetPcieThroughput", handle, counter, byref(self._unsigned))
+        return self._unsigned.value
+
+    def _pids(self, function: str, handle: Handle) -> list[int]:
+        room = 0
+        while True:
+            processes = (_Process * room)()
+            number = c_uint(room)
+            try:
+                self._call(function, handle, byref(number), processes if room else None)
+            except NvmlError as error:
+                if error.code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                    raise
+                room = number.value * 2 + 5  # there may be more at the next call
+            else:
+                return [process.pid for process in processes[: number.value]]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = self._functions.get(name) or self._function(name)
+        self.calling = name
+        code = function(*arguments)
+        self.calling = None
+        if code:
+            raise NvmlError(name, code)
+
+    def _function(self, name: str) -> Any:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError as error:
+            raise NvmlError(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from error
+        self._functions[name] = function
+        return function
+
+
+def address(handle: Handle) -> int:
+    """What makes two handles of one GPU equal."""
+    return cast(handle, c_void_p).value or 0

@@ -1,0 +1,43 @@
+"""Ticks of the GPU collector at moments that the test chooses."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.node.snapshot import Snapshot
+
+Samples = dict[tuple[str, ...], float]
+
+
+class GpuTicks:
+    """A collector whose clock stands still between ticks; the retry period is its normal one, 10 s."""
+
+    def __init__(self, library: Path | None = None) -> None:
+        self.now = 1000.0
+        self.collector = GpuCollector(library, clock=lambda: self.now)
+
+    def tick(self, after: float = 0.5, interval: float = 20.0) -> Snapshot:
+        """One collect(), `after` seconds by the collector's clock, with half of `interval` of patience."""
+        self.now += after
+        snapshot = Snapshot(time=time.time(), interval=interval)
+        self.collector.collect(snapshot)
+        return snapshot
+
+    def samples(self, name: str) -> Samples:
+        """What is published of trainwatch_gpu_NAME."""
+        (family,) = (family for family in self.collector.families if family.name == f"trainwatch_gpu_{name}")
+        return dict(family.samples)
+
+    def value(self, name: str, *labels: str) -> float:
+        """One of them."""
+        return self.samples(name)[labels]
+
+    def published_of(self, gpu: str) -> set[str]:
+        """The names (without trainwatch_gpu_) of the metrics that there are of a GPU."""
+        return {
+            family.name.removeprefix("trainwatch_gpu_")
+            for family in self.collector.families
+            if any(labels[0] == gpu for labels in family.samples)
+        }
