@@ -91,32 +91,23 @@ class Session:
             raise NoReadingError(self._reason)
 
     def _start(self) -> None:
+        """Starts NVML and finds its GPUs, or notes the reason why not."""
         self._nvml.subject = "the driver"
         try:
             self._nvml.start()
-        except LibraryMissingError as error:
-            self._reason = (
-                f"no NVIDIA driver to ask ({error}); looking for one every {self._retry_seconds:g} s"
-            )
-            return
-        except NvmlError as error:
-            self._reason = (
-                f"the NVIDIA driver does not answer ({error}); asking it every {self._retry_seconds:g} s"
-            )
-            return
-        self._started = True
-        try:
+            self._started = True
             self._driver_version = self._nvml.driver_version()
             self._attach_gpus()
+            reason = "" if self._gpus else "NVML finds no GPU"
+        except LibraryMissingError as error:
+            reason = f"no NVIDIA driver here ({error})"
         except NvmlError as error:
-            self._reason = f"NVML does not list its GPUs ({error})"
+            reason = f"no answer from the driver ({error})"
+        if reason:
+            self._reason = f"{reason}; looking again every {self._retry_seconds:g} s"
             self._stop()
-            return
-        if not self._gpus:
-            self._reason = f"NVML finds no GPU; looking again every {self._retry_seconds:g} s"
-            self._stop()
-            return
-        self._xids.start([gpu for gpu in self._gpus if not gpu.lost])
+        else:
+            self._xids.start([gpu for gpu in self._gpus if not gpu.lost])
 
     def _stop(self) -> None:
         """Ends NVML, unless the watching for XID errors hangs in it."""
