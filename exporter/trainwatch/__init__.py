@@ -1,3 +1,53 @@
-"""Trainwatch: why a training job leaves its GPUs idle. This module is what a training script imports."""
+"""Trainwatch: why a training job leaves its GPUs idle. This module is what a training script imports.
+
+Standard library only. With the environment variable TRAINWATCH=off all of it does nothing.
+"""
+
+from trainwatch.training.off import is_off
+
+TYPE_CHECKING = False
+if TYPE_CHECKING or not is_off():
+    from trainwatch.training.fetch import fetch
+    from trainwatch.training.loader import watch
+    from trainwatch.training.session import finish, recorder, start
+    from trainwatch.training.steps import component, step
+
+    begin_step = recorder.begin_step
+    end_step = recorder.end_step
+    mark = recorder.mark
+    record_step = recorder.record_step
+    begin_component = recorder.begin_component
+    end_component = recorder.end_component
+else:
+    from trainwatch.training.off import (
+        begin_component,
+        begin_step,
+        component,
+        end_component,
+        end_step,
+        fetch,
+        finish,
+        mark,
+        record_step,
+        start,
+        step,
+        watch,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "begin_component",
+    "begin_step",
+    "component",
+    "end_component",
+    "end_step",
+    "fetch",
+    "finish",
+    "mark",
+    "record_step",
+    "start",
+    "step",
+    "watch",
+]

@@ -1,0 +1,138 @@
+"""Times fetches where they happen: in the workers of a data loader, or in the training process itself.
+
+A worker claims one of the slots in the ledger of the process that it works for, by a lock that the
+kernel drops when the worker dies. The next worker that claims the slot goes on counting in it, so
+nothing counted is ever lost.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import _local, allocate_lock  # threading's own, without the time to import it
+from bisect import bisect_left
+from time import perf_counter, thread_time
+
+from trainwatch.training import layout
+from trainwatch.training.callables import wrap_call
+from trainwatch.training.layout import FETCH_BOUNDS
+from trainwatch.training.ledger import Ledger, join_ledger
+from trainwatch.training.locks import is_locked, try_lock
+from trainwatch.training.session import WORKER_OF, complain, session, start_run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
+
+
+class _Slot:
+    """The worker slot of one process."""
+
+    def __init__(self, ledger: Ledger | None, number: int | None) -> None:
+        self.pid = os.getpid()
+        self.ledger = ledger  # kept, because closing it would drop the lock on the slot
+        self.lock = allocate_lock()  # threads of this process share the slot
+        self.values: memoryview[float] | None = None
+        if ledger is not None and number is not None:
+            size = layout.WORKER_DOUBLES * 8
+            at = layout.WORKERS_AT + number * size
+            self.values = memoryview(ledger.memory)[at : at + size].cast("d")
+
+    def count(self, seconds: float, cpu_seconds: float) -> None:
+        values = self.values
+        if values is None:
+            return
+        with self.lock:
+            values[layout.WORKER_SECONDS] += seconds
+            values[layout.WORKER_CPU_SECONDS] += cpu_seconds
+            values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
+
+
+class _Thread(_local):
+    """What one thread is fetching: only the outermost of nested fetches counts."""
+
+    depth = 0
+    began = 0.0
+    cpu_began = 0.0
+
+
+_thread = _Thread()
+_slot: _Slot | None = None
+_claiming = allocate_lock()
+
+
+class _Fetch:
+    """`@fetch` on a function or method, or `with fetch:`; wall and CPU time of the calling thread.
+
+    A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _thread.depth += 1
+        if _thread.depth == 1:
+            _thread.cpu_began = thread_time()
+            _thread.began = perf_counter()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        _thread.depth -= 1
+        if _thread.depth == 0 and error is None:
+            seconds = perf_counter() - _thread.began
+            _own_slot().count(seconds, thread_time() - _thread.cpu_began)
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        return wrap_call(function, lambda: self)
+
+
+fetch = _Fetch()
+
+
+def _own_slot() -> _Slot:
+    global _slot, _claiming
+    slot = _slot
+    if slot is None or slot.pid != os.getpid():  # the first fetch of this process
+        if slot is not None:
+            _claiming = allocate_lock()  # another thread of the parent may have held it at the fork
+        with _claiming:
+            if _slot is slot:
+                _slot = _claim()
+    assert _slot is not None
+    return _slot
+
+
+def _claim() -> _Slot:
+    """Claims a slot; one that counts nothing when that cannot be done."""
+    try:
+        ledger = _ledger_to_count_in()
+        if ledger is None:
+            return _Slot(None, None)
+        for number in range(layout.WORKER_SLOTS):
+            if try_lock(ledger.fd, layout.LOCK_WORKERS + number):
+                return _Slot(ledger, number)
+        complain("slots", f"more than {layout.WORKER_SLOTS} loader workers at once: the rest are not timed")
+    except OSError as error:
+        complain("slots", f"fetches are not timed: {error.strerror or error}")
+    return _Slot(None, None)
+
+
+def _ledger_to_count_in() -> Ledger | None:
+    """Of this process, of the one it was forked from, of the one that started it, or a new one."""
+    if session.ledger is not None:
+        return session.ledger
+    if session.parents_ledger is not None:
+        return session.parents_ledger
+    path = os.environ.get(WORKER_OF)
+    if path and not session.settled:
+        try:
+            ledger = join_ledger(path)
+        except OSError:
+            pass  # that run is over and its ledger removed
+        else:
+            if is_locked(ledger.fd, layout.LOCK_ALIVE):
+                return ledger
+            os.close(ledger.fd)
+    return session.ledger if start_run() else None

@@ -1,0 +1,141 @@
+"""Watches a data loader: how long training waits for each batch, and how the loader is set up."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from bisect import bisect_left
+from time import perf_counter
+
+from trainwatch.training import layout
+from trainwatch.training.frameworks import torch_loader
+from trainwatch.training.layout import WAIT_BOUNDS
+from trainwatch.training.recorder import PHASE_INDEX, unknown_phase
+from trainwatch.training.session import recorder, session, start_run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
+
+    Loader = TypeVar("Loader", bound=Iterable[Any])
+
+_counting = allocate_lock()  # two threads may iterate loaders of one phase
+
+
+def watch(
+    loader: Loader,
+    phase: str = "train",
+    workers: int | None = None,
+    pin_memory: bool | None = None,
+    prefetch_factor: int | None = None,
+) -> Loader:
+    """The loader, with its waiting timed: iterate over what this returns, use it otherwise as before.
+
+    A wait right before a step belongs to that step, which begins when the loader is asked. The first
+    wait includes what `iter(loader)` does (starting worker processes, say). `workers`, `pin_memory`
+    and `prefetch_factor` are read from the loader's attributes (`num_workers`, ...) where they are
+    not given. With a PyTorch DataLoader the fetches in its workers are timed, too.
+
+    Raises ValueError for an unknown phase. What is returned is a stand-in that passes every
+    attribute on to the loader; it is not an instance of the loader's class.
+    """
+    if phase not in PHASE_INDEX:
+        raise unknown_phase(phase)
+    settings = (
+        _setting(loader, "num_workers", int) if workers is None else workers,
+        _setting(loader, "pin_memory", bool) if pin_memory is None else pin_memory,
+        _setting(loader, "prefetch_factor", int) if prefetch_factor is None else prefetch_factor,
+    )
+    torch_loader.time_worker_fetches(loader)
+    watched: Any = _WatchedLoader(loader, _Waits(phase, settings))
+    return watched  # type: ignore[no-any-return]  # it stands in for the loader
+
+
+class _Waits:
+    """Counts the waits for one phase's loader in the ledger."""
+
+    def __init__(self, phase: str, settings: tuple[int | None, bool | None, int | None]) -> None:
+        self._index = PHASE_INDEX[phase]
+        self._settings = settings
+
+    def begin(self) -> None:
+        """Notes how the loader is set up; starts the run if need be."""
+        if not start_run():
+            return
+        block = self._block()
+        if block is not None:
+            for at, value in enumerate(self._settings, layout.LOADER_WORKERS):
+                block[at] = layout.UNKNOWN if value is None else float(value)
+            block[layout.LOADER_QUEUE] = layout.UNKNOWN
+            block[layout.LOADER_KNOWN] = 1.0
+
+    def count(self, asked: float, got: float, queue_depth: int | None) -> None:
+        block = self._block()
+        if block is None:
+            return
+        with _counting:
+            block[layout.LOADER_WAIT_SUM] += got - asked
+            block[layout.LOADER_WAIT_COUNTS + bisect_left(WAIT_BOUNDS, got - asked)] += 1.0
+            if queue_depth is not None:
+                block[layout.LOADER_QUEUE] = float(queue_depth)
+        recorder.waited(asked, got)
+
+    def _block(self) -> memoryview[float] | None:
+        ledger = session.ledger
+        if ledger is None:
+            return None
+        at = layout.COUNTERS_AT + 8 * (layout.COUNTER_LOADERS + self._index * layout.LOADER_DOUBLES)
+        return memoryview(ledger.memory)[at : at + 8 * layout.LOADER_DOUBLES].cast("d")
+
+
+class _WatchedLoader:
+    """Stands in for a loader: times its iteration, passes everything else on."""
+
+    def __init__(self, loader: Iterable[Any], waits: _Waits) -> None:
+        self._loader = loader
+        self._waits = waits
+
+    def __iter__(self) -> _WatchedIterator:
+        return _WatchedIterator(self._loader, self._waits)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # TypeError, as the loader itself would
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # not there yet: this object is being unpickled
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class _WatchedIterator:
+    """One pass over the loader. Keeps no reference to a batch: that would hold its memory."""
+
+    def __init__(self, loader: Iterable[Any], waits: _Waits) -> None:
+        self._loader = loader
+        self._waits = waits
+        self._iterator: Iterator[Any] | None = None
+        self._queue_depth: Callable[[], int] | None = None
+
+    def __iter__(self) -> _WatchedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._waits.begin()
+        asked = perf_counter()
+        if self._iterator is None:
+            self._iterator = iter(self._loader)
+            self._queue_depth = torch_loader.queue_depth(self._iterator)
+        batch = next(self._iterator)
+        got = perf_counter()
+        self._waits.count(asked, got, self._queue_depth() if self._queue_depth is not None else None)
+        return batch
+
+
+def _setting(loader: object, name: str, kind: type) -> Any:
+    """An attribute of the loader, where it has one of this type."""
+    try:
+        value = getattr(loader, name, None)
+    except Exception:  # noqa: BLE001 - a property of someone else's class: whatever it raises, training goes on
+        return None
+    return value if type(value) is kind else None

@@ -1,0 +1,53 @@
+"""What a training script gets with TRAINWATCH=off: the same names, doing nothing."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    Thing = TypeVar("Thing")
+
+
+def is_off() -> bool:
+    """TRAINWATCH is off, 0, false or no (in any case of letters)."""
+    return os.environ.get("TRAINWATCH", "").strip().lower() in ("off", "0", "false", "no")
+
+
+def nothing(*_: object, **__: object) -> None:
+    pass
+
+
+start = finish = nothing
+begin_step = mark = end_step = record_step = begin_component = end_component = nothing
+
+
+def watch(loader: Thing, *_: object, **__: object) -> Thing:
+    return loader
+
+
+class _Nothing:
+    """A context manager that does nothing, and a decorator that gives back the function as it is."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, function: Thing) -> Thing:
+        return function
+
+
+fetch = _Nothing()
+
+
+def step(*_: Any, **__: Any) -> _Nothing:
+    return fetch
+
+
+component = step

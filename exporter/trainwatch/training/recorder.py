@@ -1,0 +1,447 @@
+"""The hot path: what happens in the training process at each step.
+
+A step with its components has to cost about a microsecond, so the state lives in the variables of
+one closure (faster than attributes), and all that is not needed at each step is a function of its
+own. What is stored for a finished step: its record in the ring (one `pack_into`), its bucket of the
+histogram, and the count of records, last of all. A reader trusts a record only once it is counted,
+so it does not matter that `pack_into` may be seen half done.
+
+Between the `pack_into` and the last store there is no call: neither a signal handler nor another
+thread gets in between, so a record's index and its place in the ring never part. For the same
+reason at most one thread has a step open: `owner` is checked and set without a call in between
+where it matters, and calls of other threads are ignored.
+
+Time goes to the innermost open component only, so the components of a step never add up to more
+than the step, however they are nested.
+"""
+
+from __future__ import annotations
+
+import mmap
+from _thread import get_ident
+from bisect import bisect_left
+from struct import Struct
+from time import perf_counter
+
+from trainwatch.training import layout
+from trainwatch.training.layout import COMPONENTS, PHASES, STEP_BOUNDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class BeginStep(Protocol):
+        def __call__(self, phase: str = "train") -> None: ...
+
+    class RecordStep(Protocol):
+        def __call__(
+            self,
+            phase: str,
+            start: float,
+            end: float,
+            data_wait: float = 0.0,
+            forward: float = 0.0,
+            backward: float = 0.0,
+            optimizer: float = 0.0,
+            communication: float = 0.0,
+            host_to_device: float = 0.0,
+            checkpoint: float = 0.0,
+            compile: float = 0.0,
+            gc: float = 0.0,
+        ) -> None: ...
+
+
+COMPONENT_INDEX = {name: i for i, name in enumerate(COMPONENTS)}
+PHASE_INDEX = {name: i for i, name in enumerate(PHASES)}
+
+_RECORD = Struct("=7d9d")  # layout.RECORD in native order, which packs a little faster
+_RUNNING = Struct("=9d")  # the running totals of the components, at the record's end
+_RECORD_BYTES = layout.RECORD_BYTES
+_RUNNING_AT = _RECORD_BYTES - _RUNNING.size
+
+_CLOSED = 0  # owner: no step is open
+_DETACHED = -1  # owner: there is no ledger (yet, any more, or in this process)
+_BUSY = -2  # owner: a step that its caller timed is being written
+_NEVER = float("inf")
+
+
+def unknown_component(name: object) -> ValueError:
+    return ValueError(f"unknown component {name!r}: use one of {', '.join(COMPONENTS)}")
+
+
+def unknown_phase(name: object) -> ValueError:
+    return ValueError(f"unknown phase {name!r}: use one of {', '.join(PHASES)}")
+
+
+class Recorder:
+    """The functions that share the state of one process's step recording."""
+
+    __slots__ = (
+        "attach",
+        "begin_component",
+        "begin_step",
+        "detach",
+        "discard_step",
+        "end_component",
+        "end_step",
+        "in_step",
+        "mark",
+        "record_step",
+        "waited",
+    )
+
+    begin_step: BeginStep
+    mark: Callable[[str], None]
+    end_step: Callable[[], None]
+    record_step: RecordStep
+    discard_step: Callable[[], None]
+    in_step: Callable[[], bool]
+    begin_component: Callable[[str], None]
+    end_component: Callable[[], None]
+    waited: Callable[[float, float], None]
+    attach: Callable[[mmap.mmap], None]
+    detach: Callable[[bool], None]
+
+
+def make_recorder(start_run: Callable[[], bool]) -> Recorder:
+    """A recorder that calls `start_run` at its first use; that attaches a ledger, or returns False."""
+    clock = perf_counter
+    pack = _RECORD.pack_into
+    component_index = COMPONENT_INDEX
+    first_place, ring_end, record_bytes = layout.RING_AT, layout.FILE_BYTES, _RECORD_BYTES
+
+    memory: mmap.mmap  # the ledger's, from attach() on
+    counters: memoryview[float]
+    owner = _DETACHED  # the thread whose step is open, or one of the two above
+    trainer = 0  # the thread that began the latest step; 0: none yet
+    asked = wait = 0.0  # when the loader was asked for the coming step's batch (0: was not), how long it took
+    began = last = 0.0  # the open step; the moment up to which time was given to components
+    totals = [0.0] * len(COMPONENTS)  # running seconds of each component
+    opened: list[int] = []  # open components, innermost last
+
+    phase_name = ""
+    phase_number = 0.0
+    recorded = steps = seconds = squares = 0.0  # records of all phases; steps and times of this phase
+    low = high = _NEVER  # the bucket of the step before: most steps fall into the same one
+    bucket = 0
+    in_bucket = 0.0
+    place = first_place  # of the next record
+
+    # -- at each step ----------------------------------------------------------------------------------
+
+    def begin_step(phase: str = "train") -> None:
+        """Begins a step: when its loader was asked for the batch, or else now.
+
+        A step that this thread began and never ended is dropped. While another thread's step is
+        open the call is ignored. Raises ValueError for an unknown phase.
+        """
+        nonlocal owner, trainer, asked, began, last
+        if (owner or opened or phase is not phase_name) and not prepare(phase):
+            return
+        owner = trainer = get_ident()
+        began = last = clock()
+        if asked:
+            totals[0] += wait
+            began = asked
+            asked = 0.0
+
+    def mark(component: str) -> None:
+        """Gives the time since the last mark, or the step's begin, to a component; ignored outside a step.
+
+        Raises ValueError for an unknown component.
+        """
+        nonlocal last
+        try:
+            i = component_index[component]
+        except KeyError:
+            raise unknown_component(component) from None
+        if get_ident() != owner:
+            return
+        now = clock()
+        totals[i] += now - last
+        last = now
+
+    def end_step() -> None:
+        """Ends this thread's step and the components still open in it; without a step it does nothing."""
+        nonlocal owner
+        if get_ident() != owner:
+            return
+        now = clock()
+        if opened:
+            close_components(now)
+        publish(now)
+        owner = _CLOSED
+
+    def record_step(
+        phase: str,
+        start: float,
+        end: float,
+        data_wait: float = 0.0,
+        forward: float = 0.0,
+        backward: float = 0.0,
+        optimizer: float = 0.0,
+        communication: float = 0.0,
+        host_to_device: float = 0.0,
+        checkpoint: float = 0.0,
+        compile: float = 0.0,
+        gc: float = 0.0,
+    ) -> None:
+        """Records a step that the caller timed: two moments of `time.perf_counter()`, component seconds.
+
+        The fastest form, above all with positional arguments. Raises ValueError for an unknown phase
+        or an end before the start; component seconds that are not positive count as none.
+        """
+        nonlocal owner, began
+        if not start <= end < _NEVER:
+            raise ValueError(f"a step cannot start at {start} and end at {end}")
+        if (owner or opened or phase is not phase_name) and not prepare(phase):
+            return
+        owner = _BUSY
+        try:
+            if asked:
+                place_wait(start, data_wait)
+            if data_wait > 0.0:
+                totals[0] += data_wait
+            if forward > 0.0:
+                totals[1] += forward
+            if backward > 0.0:
+                totals[2] += backward
+            if optimizer > 0.0:
+                totals[3] += optimizer
+            if communication > 0.0:
+                totals[4] += communication
+            if host_to_device > 0.0:
+                totals[5] += host_to_device
+            if checkpoint > 0.0:
+                totals[6] += checkpoint
+            if compile > 0.0:
+                totals[7] += compile
+            if gc > 0.0:
+                totals[8] += gc
+            began = start
+            publish(end)
+        finally:
+            owner = _CLOSED
+
+    def publish(now: float) -> None:
+        nonlocal recorded, steps, seconds, squares, in_bucket, place, last
+        duration = now - began
+        if not low < duration <= high:
+            find_bucket(duration)
+        index = recorded + 1.0
+        count = steps + 1.0
+        total = seconds + duration
+        square = squares + duration * duration
+        a, b, c, d, e, f, g, h, i = totals  # named: twice as fast as *totals
+        pack(
+            memory,
+            place,
+            index,
+            began,
+            duration,
+            phase_number,
+            count,
+            total,
+            square,
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            g,
+            h,
+            i,
+        )
+        counters[bucket] = in_bucket = in_bucket + 1.0
+        counters[0] = recorded = index  # from here on a reader trusts the record
+        steps = count
+        seconds = total
+        squares = square
+        last = now
+        place += record_bytes
+        if place == ring_end:
+            place = first_place
+
+    # -- components and waits --------------------------------------------------------------------------
+
+    def begin_component(component: str) -> None:
+        """Opens a component; the one around it pauses. Raises ValueError for an unknown component.
+
+        Outside a step (a checkpoint between two steps, say) its time counts for the component and
+        for no step.
+        """
+        nonlocal last
+        try:
+            i = component_index[component]
+        except KeyError:
+            raise unknown_component(component) from None
+        if get_ident() != owner and not may_count_outside():
+            return
+        now = clock()
+        if opened:
+            totals[opened[-1]] += now - last
+        last = now
+        opened.append(i)
+
+    def end_component() -> None:
+        """Closes the innermost open component; without one it does nothing."""
+        nonlocal last
+        if not opened or (get_ident() != owner and not may_count_outside()):
+            return
+        now = clock()
+        totals[opened.pop()] += now - last
+        last = now
+        if owner == _CLOSED and not opened and not asked:
+            settle()
+
+    def waited(asked_at: float, got_at: float) -> None:
+        """A watched loader gave a batch: inside a step it is that step's wait, else the coming step's."""
+        nonlocal asked, wait, last
+        if get_ident() == owner:
+            if opened:
+                totals[opened[-1]] += asked_at - last
+            totals[0] += got_at - asked_at
+            last = got_at
+        elif may_count_outside():
+            if asked:  # the batch before had no step
+                drop_wait()
+            asked, wait = asked_at, got_at - asked_at
+
+    # -- once in a while -------------------------------------------------------------------------------
+
+    def may_count_outside() -> bool:
+        """Whether this is the training thread between two steps; starts the run if need be."""
+        if owner == _DETACHED and not start_run():
+            return False
+        return owner == _CLOSED and trainer in (0, get_ident())
+
+    def in_step() -> bool:
+        """Whether this thread has a step open."""
+        return get_ident() == owner
+
+    def discard_step() -> None:
+        """Drops this thread's open step: its components count as time outside a step."""
+        nonlocal owner
+        if get_ident() != owner:
+            return
+        if opened:
+            close_components(clock())
+        settle()
+        owner = _CLOSED
+
+    def prepare(phase: str) -> bool:
+        """Makes way for a step of this phase: false when it cannot be recorded."""
+        if phase not in PHASE_INDEX:
+            raise unknown_phase(phase)
+        if owner == _DETACHED and not start_run():
+            return False
+        if owner == get_ident():  # begun and never ended
+            discard_step()
+        if owner != _CLOSED:  # another thread's step is open
+            return False
+        if opened:  # a component around the step: its time so far
+            close_components(clock())
+            if not asked:
+                settle()
+        if phase != phase_name:
+            enter_phase(phase)
+        return True
+
+    def enter_phase(name: str) -> None:
+        """Writes down the totals of the phase so far and takes up those of this one."""
+        nonlocal phase_name, phase_number, steps, seconds, squares, low, high
+        if phase_name:
+            at = PHASE_INDEX[phase_name]
+            counters[layout.COUNTER_PHASE_STEPS + at] = steps
+            counters[layout.COUNTER_PHASE_SECONDS + at] = seconds
+            counters[layout.COUNTER_PHASE_SQUARES + at] = squares
+        at = PHASE_INDEX[name]
+        steps = counters[layout.COUNTER_PHASE_STEPS + at]
+        seconds = counters[layout.COUNTER_PHASE_SECONDS + at]
+        squares = counters[layout.COUNTER_PHASE_SQUARES + at]
+        phase_name, phase_number = name, float(at)
+        low = high = _NEVER
+
+    def find_bucket(duration: float) -> None:
+        nonlocal low, high, bucket, in_bucket
+        if not recorded:
+            counters[layout.COUNTER_FIRST_STEP] = began
+        i = bisect_left(STEP_BOUNDS, duration)
+        low = STEP_BOUNDS[i - 1] if i else -1.0
+        high = STEP_BOUNDS[i] if i < len(STEP_BOUNDS) else _NEVER
+        bucket = layout.COUNTER_STEP_HISTOGRAM + int(phase_number) * layout.STEP_BUCKETS + i
+        in_bucket = counters[bucket]
+
+    def close_components(now: float) -> None:
+        nonlocal last
+        totals[opened[-1]] += now - last
+        last = now
+        opened.clear()
+
+    def settle() -> None:
+        """Moves component time that went into no record to the counters of time outside a step."""
+        before = (0.0,) * len(totals)
+        if recorded:
+            newest = (place if place > first_place else ring_end) - record_bytes
+            before = _RUNNING.unpack_from(memory, newest + _RUNNING_AT)
+        for i, total in enumerate(before):
+            counters[layout.COUNTER_OUTSIDE + i] += totals[i] - total
+            totals[i] = total
+
+    def drop_wait() -> None:
+        """The wait that came before no step counts as data_wait outside a step."""
+        nonlocal asked
+        counters[layout.COUNTER_OUTSIDE] += wait
+        asked = 0.0
+        settle()
+
+    def place_wait(step_start: float, data_wait: float) -> None:
+        """A watched wait, then a step timed by its caller: told by the caller, inside the step, or before."""
+        nonlocal asked
+        if data_wait > 0.0:
+            asked = 0.0
+        elif asked >= step_start:
+            totals[0] += wait
+            asked = 0.0
+        else:
+            drop_wait()
+
+    def attach(ledger: mmap.mmap) -> None:
+        """Records into this (new) ledger from now on."""
+        nonlocal memory, counters, owner, trainer, asked, phase_name, recorded, place
+        memory = ledger
+        counters = memoryview(ledger)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
+        opened.clear()
+        totals[:] = [0.0] * len(totals)
+        asked = recorded = 0.0
+        trainer = 0
+        phase_name = ""
+        place = first_place
+        owner = _CLOSED
+
+    def detach(settling: bool) -> None:
+        """Records nothing from now on; `settling` first counts what went into no step."""
+        nonlocal owner
+        if settling and owner != _DETACHED:
+            if opened:
+                close_components(clock())
+            if asked:
+                drop_wait()
+            settle()
+        owner = _DETACHED
+
+    recorder = Recorder()
+    recorder.begin_step = begin_step
+    recorder.mark = mark
+    recorder.end_step = end_step
+    recorder.record_step = record_step
+    recorder.discard_step = discard_step
+    recorder.in_step = in_step
+    recorder.begin_component = begin_component
+    recorder.end_component = end_component
+    recorder.waited = waited
+    recorder.attach = attach
+    recorder.detach = detach
+    return recorder

@@ -1,0 +1,72 @@
+"""Steps and their components as context managers and decorators; the plain calls are the recorder's."""
+
+from __future__ import annotations
+
+from trainwatch.training.callables import wrap_call
+from trainwatch.training.recorder import COMPONENT_INDEX, PHASE_INDEX, unknown_component, unknown_phase
+from trainwatch.training.session import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
+
+
+class step:  # noqa: N801 - used like a function: `with step("train"):` or `@step("train")`
+    """One step of a phase (train, eval, predict, global). Raises ValueError for any other.
+
+    A step inside a step belongs to the outer one: it is not counted, its components are the outer
+    step's. A step left by an exception is not counted as a step; its components still count as time.
+    """
+
+    __slots__ = ("_inside", "_phase")
+
+    def __init__(self, phase: str = "train") -> None:
+        if phase not in PHASE_INDEX:
+            raise unknown_phase(phase)
+        self._phase = phase
+        self._inside = 0  # how often this object was entered inside another step
+
+    def __enter__(self) -> None:
+        if recorder.in_step():
+            self._inside += 1
+        else:
+            recorder.begin_step(self._phase)
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if self._inside:
+            self._inside -= 1
+        elif error is None:
+            recorder.end_step()
+        else:
+            recorder.discard_step()
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        return wrap_call(function, lambda: step(self._phase))
+
+
+class component:  # noqa: N801 - used like a function: `with component("forward"):` or `@component("forward")`
+    """Time of one component. Raises ValueError for an unknown one. Can be kept and entered again and again.
+
+    A component inside a component pauses the outer one. Outside a step its time counts for the
+    component but for no step. Of an exception it takes no notice.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        if name not in COMPONENT_INDEX:
+            raise unknown_component(name)
+        self._name = name
+
+    def __enter__(self) -> None:
+        recorder.begin_component(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        recorder.end_component()
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        return wrap_call(function, lambda: self)
