@@ -21,6 +21,8 @@ from tests.support.fake_nvml import FakeNvml
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "collectors" / "fixtures" / "host" / "proc"
 CORES, GPUS = 192, 8
+# user nice system idle iowait irq softirq steal guest guest_nice, as a machine without guests has them
+UP_FOR_DAYS = (10**8, 1, 10**7, 10**9, 10**6, 1, 10**6, 1, 1, 1)
 INTERRUPTS = 4000  # counters on the line "intr" of a node of this size; read, but not looked at
 
 
@@ -35,7 +37,7 @@ class BusyNode:
         self.ledgers = directory / "ledgers"
         self.ledgers.mkdir()
         self._random = random.Random(CORES)
-        self._ticks = [[self._random.randrange(10**7) for _ in range(10)] for _ in range(CORES)]
+        self._ticks = [[self._random.randrange(limit) for limit in UP_FOR_DAYS] for _ in range(CORES)]
         self._interrupts = " ".join(str(self._random.randrange(1000)) for _ in range(INTERRUPTS))
         self.advance()
 

@@ -145,7 +145,7 @@ def _whole_scrape() -> tuple[float, int]:
 
             def tick() -> None:
                 node.advance()
-                exporter._sampler._tick()
+                exporter._sampler.tick()
 
             seconds = cpu_seconds(lambda: exporter.scrape("text"), 100, before_each=tick)
             lines = exporter.scrape("text").decode().splitlines()

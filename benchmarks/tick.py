@@ -28,7 +28,7 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
         node = BusyNode(Path(directory))
         with exporter_in_this_process(node) as exporter:
-            tick = cpu_seconds(exporter._sampler._tick, 200, before_each=node.advance)
+            tick = cpu_seconds(exporter._sampler.tick, 200, before_each=node.advance)
             _nothing_failed(exporter.scrape("text").decode())
         share = _share_of_a_core(node)
         cores = CpuCollector(node.procfs)

@@ -23,14 +23,15 @@ from trainwatch.node.snapshot import Snapshot
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
 CORES = re.compile(rb"(?:^cpu\d.*\n)+", re.MULTILINE)  # not the line "cpu", which is their sum
 FIELDS = 8  # the two of guests are left out: they are part of user and nice
-IDLE, IO_WAIT = 3, 4
 
 
 class Cores(NamedTuple):
-    """The cores that are online and their counters: FIELDS columns with one value a core."""
+    """What the cores that are online have done since boot: columns with one value, in ticks, a core."""
 
     names: tuple[str, ...]  # "0", "1", ...
-    columns: list[list[int]]
+    busy: list[int]
+    idle: list[int]
+    io_wait: list[int]
 
 
 class CpuCollector(Collector):
@@ -90,42 +91,45 @@ def read_cores(path: Path) -> Cores:
         raise ValueError(f"{path}: holds no line of a core (cpu0, cpu1, ...)")
     words = lines[0].decode("ascii", errors="replace").split()
     width = len(lines[0].partition(b"\n")[0].split())
-    names = words[::width]
-    del words[::width]
     try:
-        counters = list(map(int, words))  # a line that is too long or too short puts a "cpuN" in here
-        if width <= FIELDS or len(counters) != len(names) * (width - 1):
+        if width <= FIELDS or len(words) % width:
             raise ValueError(f"lines of {width - 1} counters")
+        # In a line that is too long or too short, int() comes upon the next one's "cpuN".
+        user, nice, system, idle, io_wait, *interrupts_and_steal = (
+            list(map(int, words[field::width])) for field in range(1, 1 + FIELDS)
+        )
     except ValueError as error:
         raise ValueError(f"{path}: not {FIELDS} or more counters of each core ({error})") from None
-    columns = [counters[field :: width - 1] for field in range(FIELDS)]
-    return Cores(tuple(name[3:] for name in names), columns)
+    busy = list(map(sum, zip(user, nice, system, *interrupts_and_steal, strict=True)))
+    return Cores(tuple(name[3:] for name in words[::width]), busy, idle, io_wait)
 
 
 def _ratios(before: Cores, now: Cores) -> tuple[tuple[str, ...], list[float], list[float]]:
     """(names, utilisation, I/O wait) of the cores whose time advanced; 0..1 and correctly rounded.
 
-    A counter that steps back counts as standing still, as in psutil and top: the kernel's
+    A count that steps back counts as standing still, as in psutil and top: the kernel's
     Documentation/filesystems/proc.rst says itself that iowait may decrease.
     """
     if before.names != now.names:  # a core went offline or came online: only those seen twice
         earlier = set(before.names)
         both = [name for name in now.names if name in earlier]
         before, now = _pick(before, both), _pick(now, both)
-    spent = [list(map(sub, *columns)) for columns in zip(now.columns, before.columns, strict=True)]
-    if any(min(column, default=0) < 0 for column in spent):
-        spent = [[max(0, ticks) for ticks in column] for column in spent]
-    total = list(map(sum, zip(*spent, strict=True)))
+    busy, idle, io_wait = (_spent(*columns) for columns in zip(before[1:], now[1:], strict=True))
+    total = list(map(add, map(add, busy, idle), io_wait))
     if 0 in total:  # no time has passed for a core: nothing can be said of it
-        advanced = [index for index, ticks in enumerate(total) if ticks]
-        return _ratios(*(_pick(cores, [now.names[i] for i in advanced]) for cores in (before, now)))
-    idle = map(add, spent[IDLE], spent[IO_WAIT])
-    utilization = list(map(truediv, map(sub, total, idle), total))
-    return now.names, utilization, list(map(truediv, spent[IO_WAIT], total))
+        advanced = [name for name, ticks in zip(now.names, total, strict=True) if ticks]
+        return _ratios(_pick(before, advanced), _pick(now, advanced))
+    return now.names, list(map(truediv, busy, total)), list(map(truediv, io_wait, total))
+
+
+def _spent(before: list[int], now: list[int]) -> list[int]:
+    spent = list(map(sub, now, before))
+    return spent if min(spent, default=0) >= 0 else [max(0, ticks) for ticks in spent]
 
 
 def _pick(cores: Cores, names: list[str]) -> Cores:
     """Only the cores of these names, in this order."""
     row_of = {name: row for row, name in enumerate(cores.names)}
     rows = [row_of[name] for name in names]
-    return Cores(tuple(names), [[column[row] for row in rows] for column in cores.columns])
+    busy, idle, io_wait = ([column[row] for row in rows] for column in cores[1:])
+    return Cores(tuple(names), busy, idle, io_wait)
