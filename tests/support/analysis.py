@@ -19,6 +19,11 @@ from trainwatch.evaluation.analysis import (
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
 
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "CPUBottleneck": {"threshold": 50, "cpu_threshold": 90, "gpu_threshold": 10, "patience": 1000},
+    "StepOutlier": {"stddev": 3, "n_outliers": 10, "mode": None},
+}
+
 
 def rule(name: str = "CPUBottleneck", status: Status = "quiet", **changes: Any) -> RuleResult:
     fields: dict[str, Any] = {
@@ -31,7 +36,7 @@ def rule(name: str = "CPUBottleneck", status: Status = "quiet", **changes: Any) 
         "triggered": 0,
         "violations": 43,
         "datapoints": 1440,
-        "parameters": {"threshold": 50, "cpu_threshold": 90, "gpu_threshold": 10, "patience": 1000},
+        "parameters": PARAMETERS.get(name, PARAMETERS["CPUBottleneck"]),
     }
     return RuleResult(**(fields | changes))
 
@@ -161,7 +166,6 @@ def slow_loader(**changes: Any) -> Analysis:
                 triggered=3,
                 violations=18,
                 datapoints=1800,
-                parameters={"stddev": 3, "n_outliers": 10, "mode": None},
                 seconds_lost=11.0,
             ),
             rule(

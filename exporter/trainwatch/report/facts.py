@@ -43,7 +43,7 @@ def _gpus(analysis: Analysis) -> str:
 
 
 def _cores(analysis: Analysis) -> str:
-    sizes = sorted(set(analysis.cores.values()))
+    sizes = sorted({size for size in analysis.cores.values() if size})
     if not sizes:
         return UNKNOWN
     if len(analysis.cores) == 1:

@@ -40,8 +40,8 @@ def _utilisation(analysis: Analysis, resource: str) -> Figure:
     rows = [row for row in analysis.usage if row.resource == resource and math.isfinite(row.p50)]
     name = f"{resource} in use"
     if not rows:
-        seen = any(analysis.gpus.values()) if resource == "GPU" else any(analysis.cores.values())
-        return Figure(name, "–", "not read yet" if seen else f"no {resource} was seen")
+        absent = resource == "GPU" and not any(analysis.gpus.values())
+        return Figure(name, "–", "no GPU was seen" if absent else "not read")
     low, high = min(row.p50 for row in rows), max(row.p50 for row in rows)
     top = max(row.p95 for row in rows)
     value = f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f} %"

@@ -31,6 +31,11 @@ def fired(analysis: Analysis) -> list[RuleResult]:
     return [rule for rule in analysis.rules if rule.status == "fired"]
 
 
+def in_order(analysis: Analysis) -> list[RuleResult]:
+    """As the analysis sorts them, the overviews last."""
+    return decided(analysis) + [rule for rule in analysis.rules if rule.rule in OVERVIEWS]
+
+
 def not_judged(analysis: Analysis) -> list[RuleResult]:
     return [rule for rule in decided(analysis) if rule.status == "not judged"]
 
@@ -58,6 +63,10 @@ def verdict(analysis: Analysis) -> list[str]:
         sentences = ["Nothing could be judged yet." if not analysis.finished else "Nothing could be judged."]
     if unjudged and judged:
         sentences.append(f"{count(len(unjudged), 'rule')} could not be judged.")
+    if analysis.exit_status:
+        sentences.append(
+            f"The command ended with exit status {analysis.exit_status}: this is the run up to there."
+        )
     return sentences
 
 
@@ -98,8 +107,6 @@ def run_summary(analysis: Analysis) -> list[str]:
             f"No step was recorded, so it cannot be split into initialization, training loop and "
             f"finalization. {HOW_TO_ADD_STEPS}"
         )
-    if analysis.exit_status:
-        sentences.append(f"The command ended with exit status {analysis.exit_status}.")
     return sentences
 
 
@@ -249,7 +256,8 @@ def measured(analysis: Analysis) -> list[str]:
         f"{count(taken, 'sample')} taken, one each {duration(analysis.interval)} a node; "
         + (f"{number(missed)} missed ({share(missed, taken + missed)})." if missed else "none missed.")
     ]
-    sentences.append("Times of steps come from the training processes themselves and are exact.")
+    if analysis.steps:
+        sentences.append("Steps were timed by the training processes themselves, each one, not sampled.")
     sentences.append(
         "Nothing was sent anywhere: this file holds all it shows and loads nothing from the network."
     )

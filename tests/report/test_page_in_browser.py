@@ -1,0 +1,317 @@
+"""The page as a reader has it: in a real browser, wide and narrow, light and dark, by keyboard, live."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.report.html import render_html
+
+from tests.support import analysis as made
+from tests.support.browser import console_errors, in_dark_mode, open_page
+
+pytestmark = pytest.mark.browser
+PageOf = Callable[[Analysis], Path]
+
+# How many colours the pixels of a chart have; 0 where it was not drawn.
+COLOURS_OF = """
+  const canvas = document.querySelector(`[data-chart="${arguments[0]}"] canvas`);
+  if (!canvas) return 0;
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size;
+"""
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)"
+OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("analysis", made.EVERY_ANALYSIS, ids=lambda make: make.__name__)
+def test_no_error_in_the_console_and_nothing_wider_than_the_page(
+    browser: webdriver.Chrome, page_of: PageOf, analysis: Callable[[], Analysis], width: int
+) -> None:
+    open_page(browser, page_of(analysis()), width)
+    browser.execute_script(DRAW_ALL)
+    assert console_errors(browser) == []
+    assert browser.execute_script(OVERFLOW) == 0
+    assert browser.execute_script("return window.hacked") is None
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_are_drawn_with_many_colours(browser: webdriver.Chrome, page_of: PageOf, dark: bool) -> None:
+    in_dark_mode(browser, dark)
+    open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script(DRAW_ALL)
+    assert browser.execute_script(COLOURS_OF, "heatmap-0") > 100
+    assert browser.execute_script(COLOURS_OF, "steps-train") > 10
+    assert browser.execute_script(COLOURS_OF, "steps-eval") > 10
+
+
+def test_a_chart_is_drawn_when_the_reader_comes_near_it(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    open_page(browser, page_of(made.slow_loader()))
+    assert browser.execute_script(COLOURS_OF, "steps-eval") == 0
+    browser.execute_script("document.getElementById('steps').scrollIntoView()")
+    wait_until(lambda: browser.execute_script(COLOURS_OF, "steps-eval") > 10, "the chart of eval steps")
+
+
+def test_a_pinned_core_is_bright_and_an_idle_one_dark(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    open_page(browser, page_of(made.slow_loader(heatmaps=[made.heatmap("node-a", 0, 2)])))
+    browser.execute_script(DRAW_ALL)
+    pinned, idle = browser.execute_script("""
+      const canvas = document.querySelector('[data-chart="heatmap-0"] canvas');
+      const pixel = (y) => [...canvas.getContext("2d").getImageData(canvas.width / 2, y, 1, 1).data];
+      return [pixel(8 + 13), pixel(8 + 26 + 13)];
+    """)
+    assert sum(pinned[:2]) > 300  # Viridis ends in yellow
+    assert sum(idle[:2]) < 150  # and begins in dark violet
+
+
+def test_dark_mode_darkens_page_and_charts(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    def brightness() -> int:
+        colour = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in colour[4:-1].split(","))
+
+    def axis_text() -> Any:
+        return browser.execute_script("""
+          const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="steps-train"]'));
+          return chart.getOption().xAxis[0].axisLabel.color;
+        """)
+
+    open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script(DRAW_ALL)
+    light, light_text = brightness(), axis_text()
+    in_dark_mode(browser, True)
+    wait_until(lambda: axis_text() != light_text, "the chart's text to follow the dark mode")
+    assert brightness() < 150 < light
+
+
+def test_the_keyboard_reaches_every_table_and_control(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script(DRAW_ALL)
+    wanted = set(
+        browser.execute_script("""
+          const all = document.querySelectorAll('.scroll, .ranks input, [data-zoom], summary, main a, nav a');
+          const seen = [...all].filter((element) => element.checkVisibility());
+          return seen.map((element, index) => (element.dataset.stop = index, String(index)));
+        """)
+    )
+    assert len(wanted) > 25
+    reached: set[str] = set()
+    for _ in range(len(wanted) + 20):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        reached.add(browser.execute_script("return document.activeElement.dataset.stop || ''"))
+    assert wanted <= reached
+
+
+def test_a_wide_table_scrolls_with_the_arrow_keys(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    open_page(browser, page_of(made.slow_loader()), 360)
+    browser.execute_script("document.querySelector('#usage .scroll').focus()")
+    ActionChains(browser).send_keys(Keys.ARROW_RIGHT * 3).perform()
+    scrolled = "return document.querySelector('#usage .scroll').scrollLeft"
+    wait_until(lambda: browser.execute_script(scrolled) > 0, "the table to scroll")
+
+
+def test_buttons_zoom_the_heatmap(browser: webdriver.Chrome, page_of: PageOf) -> None:
+    zoom = """
+      const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="heatmap-0"]'));
+      const { start, end } = chart.getOption().dataZoom[0];
+      return [start, end];
+    """
+    open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script(DRAW_ALL)
+    press = "document.querySelector(`[data-zoom='${arguments[0]}']`).click()"
+    browser.execute_script(press, "in")
+    assert browser.execute_script(zoom) == [25, 75]
+    browser.execute_script(press, "right")
+    assert browser.execute_script(zoom) == [50, 100]
+    browser.execute_script(press, "all")
+    assert browser.execute_script(zoom) == [0, 100]
+
+
+def test_ranks_are_switched_off_and_the_slowest_are_shown_first(
+    browser: webdriver.Chrome, page_of: PageOf
+) -> None:
+    shown = """
+      const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="steps-train"]'));
+      const selected = chart.getOption().legend[0].selected;
+      return Object.keys(selected).filter((name) => selected[name]).sort();
+    """
+    ranks = [made.steps(rank, count=50, typical=0.1 + rank / 100) for rank in range(12)]
+    open_page(browser, page_of(made.slow_loader(steps=ranks)))
+    browser.execute_script(DRAW_ALL)
+    assert browser.execute_script(shown) == sorted(f"Rank {rank}" for rank in range(4, 12))
+    browser.execute_script("document.querySelector('.ranks input').click()")
+    assert "Rank 11" not in browser.execute_script(shown)
+
+
+def test_without_javascript_the_sentences_and_tables_are_there(
+    browser: webdriver.Chrome, page_of: PageOf
+) -> None:
+    page = page_of(made.slow_loader())
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        open_page(browser, page)
+        text = browser.find_element("tag name", "main").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    for words in ("GPUs sat idle", "What to do", "p95", "Waiting for data", "cpu_threshold"):
+        assert words in text
+    assert "This chart needs JavaScript" in text
+    assert "Zoom" not in browser.find_element("css selector", ".legend").text
+
+
+def test_the_page_prints_all_charts_light_and_at_the_width_of_paper(
+    browser: webdriver.Chrome, page_of: PageOf
+) -> None:
+    in_dark_mode(browser, True)
+    open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script("""
+      window.printed = {};
+      addEventListener("beforeprint", () => document.querySelectorAll("[data-chart]").forEach((element) => {
+        const background = getComputedStyle(document.body).backgroundColor;
+        printed[element.dataset.chart] = [element.querySelector("canvas").clientWidth, background];
+      }));
+    """)
+    pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert pdf.startswith(b"%PDF")
+    printed = browser.execute_script("return window.printed")
+    assert sorted(printed) == ["heatmap-0", "steps-eval", "steps-train"]
+    for width, background in printed.values():
+        assert width < 720
+        assert background == "rgb(255, 255, 255)"
+    assert "printing" not in browser.execute_script("return document.documentElement.className")
+
+
+class LivePage:
+    """Serves what `text` holds at the moment, like the exporter's /report."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.asked = 0
+        page = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                page.asked += 1
+                body = page.text.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html; charset=utf-8")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/report"
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def live() -> Iterator[LivePage]:
+    page = LivePage()
+    yield page
+    page.stop()
+
+
+def going_on(**changes: Any) -> str:
+    return render_html(made.slow_loader(finished=False, **changes), refresh_seconds=1)
+
+
+def state_of(browser: webdriver.Chrome) -> str:
+    return browser.find_element("id", "state").text
+
+
+def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
+    browser: webdriver.Chrome, live: LivePage
+) -> None:
+    top = "return Math.round(document.getElementById('loading').getBoundingClientRect().top)"
+    live.text = going_on()
+    open_page(browser, live.address)
+    assert state_of(browser).startswith("live, updated ")
+    browser.execute_script(DRAW_ALL)
+    browser.execute_script("""
+      document.querySelector("[data-zoom='in']").click();
+      document.getElementById("heatmap-0-table").open = true;
+      document.getElementById("loading").scrollIntoView();
+      window.canvas = document.querySelector('[data-chart="heatmap-0"] canvas');
+      window.same = 1;
+    """)
+    before = browser.execute_script(top)
+    more = [made.rule(f"Another{index}", "fired", finding=f"News {index}.") for index in range(6)]
+    live.text = going_on(rules=[*more, *made.slow_loader().rules])
+    main = browser.find_element("id", "verdict")
+    wait_until(lambda: "News 5." in main.text, "the news to appear")
+    assert abs(browser.execute_script(top) - before) <= 2
+    assert browser.execute_script("return window.same") == 1  # the page was not loaded again
+    assert browser.execute_script("return document.getElementById('heatmap-0-table').open")
+    assert browser.execute_script("return canvas.isConnected")
+    assert (
+        browser.execute_script("""
+      const chart = echarts.getInstanceByDom(document.querySelector('[data-chart="heatmap-0"]'));
+      return chart.getOption().dataZoom[0].start;
+    """)
+        == 25
+    )
+    browser.execute_script("document.querySelector(\"[data-zoom='all']\").click()")
+    assert console_errors(browser) == []
+
+
+def test_the_live_page_says_when_nobody_answers_and_recovers(
+    browser: webdriver.Chrome, live: LivePage
+) -> None:
+    live.text = going_on()
+    open_page(browser, live.address)
+    good, live.text = live.text, "<p>something else</p>"
+    wait_until(lambda: "no longer answering" in state_of(browser), "the page to notice")
+    live.text = good
+    wait_until(lambda: state_of(browser).startswith("live, updated"), "the page to recover")
+
+
+def test_the_live_page_ends_with_the_final_report_and_asks_no_more(
+    browser: webdriver.Chrome, live: LivePage
+) -> None:
+    live.text = going_on()
+    open_page(browser, live.address)
+    live.text = render_html(made.slow_loader())
+    wait_until(lambda: state_of(browser) == "finished", "the page to notice the end")
+    asked = live.asked
+    time.sleep(2.5)  # two refreshes' time
+    assert live.asked == asked
+
+
+def test_a_live_page_that_was_saved_as_a_file_asks_for_nothing(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    page = tmp_path / "saved.html"
+    page.write_text(going_on(), encoding="utf-8")
+    open_page(browser, page)
+    assert state_of(browser).startswith("as of ")
+    time.sleep(1.5)
+    assert console_errors(browser) == []

@@ -1,0 +1,193 @@
+"""Numbers and sentences of the report: true, short, with a unit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from trainwatch.evaluation.analysis import UsageRow
+from trainwatch.report import sentences, shares, wording
+from trainwatch.report.facts import facts
+from trainwatch.report.glance import at_a_glance
+from trainwatch.report.usage import usage
+
+from tests.support import analysis as made
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (2.5e-6, "2.50 µs"),
+        (0.0123, "12.3 ms"),
+        (0.99999, "1.00 s"),
+        (59.4, "59.4 s"),
+        (59.7, "1 min"),
+        (431, "7 min 11 s"),
+        (3599.9, "1 h 00 min"),
+        (86_399, "1 d 00 h"),
+        (1e6, "11 d 14 h"),
+        (-3, "−3.00 s"),
+        (None, "not known"),
+        (math.nan, "not known"),
+    ],
+)
+def test_durations_have_three_digits_or_two_units(seconds: float | None, text: str) -> None:
+    assert wording.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B/s"),
+        (999.4, "999 B/s"),
+        (999.6, "1.00 kB/s"),
+        (12_400, "12.4 kB/s"),
+        (999_600, "1.00 MB/s"),
+        (2.5e12, "2.50 TB/s"),
+        (7e15, "7000 TB/s"),
+        (math.nan, "–"),
+    ],
+)
+def test_rates_have_decimal_prefixes(value: float, text: str) -> None:
+    assert wording.amount(value, "B/s") == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"), [(0, "0.0 %"), (0.0001, "< 0.1 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1, "100 %")]
+)
+def test_small_shares_keep_a_digit(part: float, text: str) -> None:
+    assert wording.share(part, 1) == text
+
+
+def test_a_share_of_nothing_is_no_number() -> None:
+    assert wording.share(1, 0) == "–"
+
+
+def test_lists_read_like_a_sentence() -> None:
+    assert [wording.listing(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def percentiles(node: str, resource: str, p95: float, p50: float) -> UsageRow:
+    return UsageRow(node, resource, "%", 100.0, p95, p95, p50, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "sentence"),
+    [
+        ((99, 80), (30, 20), "The GPUs were well used: 80 % or more in half of the samples."),
+        ((90, 12), (95, 50), "look at the CPU first."),
+        ((60, 12), (40, 20), "GPUs and CPU were under-utilised: at or below 60 % and 40 %"),
+        ((90, 12), (40, 20), "The GPUs were at or below 12 % in half of the samples; one sample of twenty"),
+        (None, (96, 90), "No GPU was read; the CPU was at or below 90 % in half of the samples, 96 %"),
+        (None, None, "Neither CPU nor GPU could be read."),
+    ],
+)
+def test_usage_says_what_the_percentiles_mean(
+    gpu: tuple[float, float] | None, cpu: tuple[float, float] | None, sentence: str
+) -> None:
+    rows = [percentiles("node-a", "CPU memory", 3, 2)]
+    rows += [percentiles("node-a", "GPU", *gpu)] if gpu else []
+    rows += [percentiles("node-a", "CPU", *cpu)] if cpu else []
+    said = usage(made.slow_loader(usage=rows))
+    assert len(said) == 1
+    assert sentence in said[0]
+
+
+def test_nodes_that_fared_alike_are_said_once_with_bounds_true_of_all() -> None:
+    rows = [percentiles(f"node-{index}", "GPU", 99, 80 + index) for index in range(5)]
+    rows += [percentiles("node-5", "GPU", 99, 10), percentiles("node-5", "CPU", 95, 50)]
+    first, second = usage(made.slow_loader(usage=rows))
+    assert first == (
+        "On 5 of 6 nodes (node-0, node-1, …) the GPUs were well used: 80 % or more in half of the samples."
+    )
+    assert second.startswith("On node-5 the GPUs were at or below 10 %")
+
+
+def test_a_heatmap_names_the_idlest_gpu_and_the_busiest_core() -> None:
+    heatmap = made.heatmap("node-a", 2, 2, columns=2)
+    heatmap.values[:] = [[10, 20], [90, None], [5, 5], [95, 99]]
+    assert sentences.heatmap(heatmap) == (
+        "GPUs were busy from 15 % (GPU 0) to 90 % (GPU 1) of the time; the busiest core, CPU 1, 97 %; "
+        "the mean of 2 cores, 51 %."
+    )
+
+
+def test_a_heatmap_without_a_reading_says_so() -> None:
+    heatmap = made.heatmap("node-a", 1, 0, columns=2)
+    heatmap.values[:] = [[None, None]]
+    assert sentences.heatmap(heatmap) == "No utilisation was sampled."
+
+
+def test_the_run_is_split_only_where_steps_were_recorded() -> None:
+    split = shares.parts_of_the_run(made.slow_loader())
+    assert [(part.key, round(part.seconds, 1)) for part in split.parts] == [
+        ("initialization", 21.4),
+        ("training_loop", 685.6),
+        ("finalization", 13.0),
+    ]
+    assert split.seconds == pytest.approx(720.0)
+    assert shares.parts_of_the_run(made.no_steps()).parts == []
+    assert "No step was recorded" in sentences.run_summary(made.no_steps())[1]
+
+
+def test_a_run_that_goes_on_lasts_until_what_was_last_seen_and_has_no_finalization() -> None:
+    going_on = made.slow_loader(end=None, finished=False, last_step_end=made.START + 700.0)
+    assert shares.run_seconds(going_on) == pytest.approx(717.0)  # the start of the last column of samples
+    assert [part.key for part in shares.parts_of_the_run(going_on).parts] == [
+        "initialization",
+        "training_loop",
+    ]
+    assert "has been observed for 11 min 57 s" in sentences.run_summary(going_on)[0]
+
+
+def test_a_cost_beyond_the_run_is_not_given_as_a_share_of_it() -> None:
+    rule = made.rule(seconds_lost=5000.0)
+    assert sentences.cost(made.slow_loader(), rule) == (
+        "Estimated cost: 1 h 23 min, all ranks and GPUs together."
+    )
+    assert sentences.cost(made.slow_loader(), made.rule(seconds_lost=0.0)) is None
+
+
+def test_an_overview_counts_neither_as_judged_nor_as_quiet() -> None:
+    analysis = made.slow_loader(rules=[made.rule(), made.rule("OverallSystemUsage")])
+    assert sentences.verdict(analysis) == ["Nothing was found: 1 rule judged, none fired."]
+    assert sentences.rules(analysis) == "Of 1 rule, 0 fired, 1 stayed quiet and 0 could not be judged."
+
+
+def test_loading_without_a_watched_loader_says_how_to_watch_one() -> None:
+    assert "`trainwatch.watch(loader)`" in sentences.loading(made.no_steps())[0]
+
+
+def test_loading_in_the_training_process_itself_is_said() -> None:
+    said = sentences.loading(made.slow_loader(loaders=[made.loader(workers=0)]))
+    assert "The loader has 0 workers (it loads in the training process itself)." in said
+
+
+def test_one_step_alone_gets_no_percentiles() -> None:
+    alone = made.slow_loader(steps=[made.steps(count=1)], rules=[])
+    assert sentences.steps(alone) == [
+        f"One train step was recorded; it took {wording.duration(alone.steps[0].mean)}."
+    ]
+
+
+def test_ranks_that_were_not_seen_are_said() -> None:
+    assert dict(facts(made.slow_loader(ranks=3, world_size=8)))["Ranks"] == "3 of 8 seen"
+
+
+def test_gpus_are_counted_by_model() -> None:
+    gpus = {"a": ["0: H100", "1: H100"], "b": ["0: A100"]}
+    assert dict(facts(made.slow_loader(gpus=gpus)))["GPUs"] == "2 × H100 and 1 × A100"
+
+
+def test_the_first_screen_shows_dashes_for_what_is_missing() -> None:
+    figures = {figure.name: figure for figure in at_a_glance(made.no_steps())}
+    assert (figures["Steps"].value, figures["Steps"].note) == ("–", "none recorded")
+    assert figures["Waiting for data"].value == "–"
+    gpu = {figure.name: figure for figure in at_a_glance(made.no_gpu())}["GPU in use"]
+    assert (gpu.value, gpu.note) == ("–", "no GPU was seen")

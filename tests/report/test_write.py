@@ -1,0 +1,111 @@
+"""Files of the report, and `trainwatch report` around them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainwatch.recording.run_file import RunFile
+from trainwatch.report.write import write_report
+
+from tests.support import analysis as made
+
+
+def files_below(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def trainwatch_report(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainwatch", "report", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """A run of which nothing but its start and end was recorded."""
+    directory = tmp_path / "recording"
+    directory.mkdir()
+    run = RunFile(name="resnet", start=made.START, command="python train.py", interval=0.5, versions={})
+    run.write(directory)
+    return directory
+
+
+def test_a_report_is_a_page_and_a_json_file_a_rule(tmp_path: Path) -> None:
+    analysis = made.slow_loader()
+    write_report(analysis, tmp_path / "new" / "report")
+    assert files_below(tmp_path / "new" / "report") == [
+        "profiler-reports/CPUBottleneck.json",
+        "profiler-reports/IOBottleneck.json",
+        "profiler-reports/LowGPUUtilization.json",
+        "profiler-reports/StepOutlier.json",
+        "report.html",
+    ]
+    rule = json.loads((tmp_path / "new/report/profiler-reports/CPUBottleneck.json").read_text())
+    assert (rule["RuleTriggered"], rule["Violations"], rule["Datapoints"]) == (9, 1021, 1438)
+    assert "cpu_threshold:90" in rule["RuleParameters"].splitlines()
+
+
+def test_a_page_that_cannot_be_rendered_leaves_the_earlier_report_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(made.nothing_found(), tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
+
+    def fail(*_: object) -> str:
+        raise RuntimeError("no page")
+
+    monkeypatch.setattr("trainwatch.report.write.render_html", fail)
+    with pytest.raises(RuntimeError):
+        write_report(made.slow_loader(), tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)} == before
+
+
+def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_path: Path) -> None:
+    result = trainwatch_report(recording, "--out", tmp_path / "out")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{tmp_path / 'out' / 'report.html'}\n"
+    assert "resnet" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert (tmp_path / "out" / "profiler-reports" / "CPUBottleneck.json").is_file()
+
+
+def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: Path) -> None:
+    words = ["--set", "CPUBottleneck.cpu_threshold=80", "--scan-interval", "30s"]
+    assert trainwatch_report(recording, "--out", tmp_path, *words).returncode == 0
+    rule = json.loads((tmp_path / "profiler-reports" / "CPUBottleneck.json").read_text())
+    assert "cpu_threshold:80" in rule["RuleParameters"].splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nowhere", "--out", "{out}"], "nowhere"),
+        (["prometheus+http://localhost:9090?run=a", "--out", "{out}"], "prometheus+http://localhost:9090"),
+        (["{recording}"], "--out"),
+        (["{recording}", "--out", "{recording}/run.json"], "run.json"),
+        (["{recording}", "--out", "{recording}/run.json/below"], "below"),
+        (["{recording}", "--out", "{out}", "--set", "CPUBottleneck.nonsense=1"], "nonsense"),
+        (["{recording}", "--out", "{out}", "--set", "CPUBottleneck.threshold=much"], "threshold"),
+        (["{recording}", "--out", "{out}", "--scan-interval", "soon"], "soon"),
+        (["{recording}", "--out", "{out}", "--scan-interval", "0s"], "0s"),
+    ],
+)
+def test_a_mistake_gets_one_line_that_names_it_and_nothing_is_written(
+    recording: Path, tmp_path: Path, words: list[str], named: str
+) -> None:
+    out = tmp_path / "out"
+    result = trainwatch_report(*(word.format(recording=recording, out=out) for word in words))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert named in result.stderr
+    assert not out.exists()
+    assert files_below(recording) == ["run.json"]
+
+
+def test_help_shows_examples() -> None:
+    result = trainwatch_report("--help")
+    assert result.returncode == 0
+    assert "examples:" in result.stdout
