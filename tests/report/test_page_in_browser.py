@@ -248,21 +248,26 @@ def state_of(browser: webdriver.Chrome) -> str:
     return browser.find_element("id", "state").text
 
 
+@pytest.mark.parametrize("anchoring", ["auto", "none"])  # Safari does not keep the place by itself
 def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
-    browser: webdriver.Chrome, live: LivePage
+    browser: webdriver.Chrome, live: LivePage, anchoring: str
 ) -> None:
     top = "return Math.round(document.getElementById('loading').getBoundingClientRect().top)"
     live.text = going_on()
     open_page(browser, live.address)
     assert state_of(browser).startswith("live, updated ")
     browser.execute_script(DRAW_ALL)
-    browser.execute_script("""
+    browser.execute_script(
+        """
       document.querySelector("[data-zoom='in']").click();
       document.getElementById("heatmap-0-table").open = true;
       document.getElementById("loading").scrollIntoView();
       window.canvas = document.querySelector('[data-chart="heatmap-0"] canvas');
       window.same = 1;
-    """)
+      document.documentElement.style.overflowAnchor = arguments[0];
+    """,
+        anchoring,
+    )
     before = browser.execute_script(top)
     more = [made.rule(f"Another{index}", "fired", finding=f"News {index}.") for index in range(6)]
     live.text = going_on(rules=[*more, *made.slow_loader().rules])
