@@ -88,7 +88,8 @@ WORKER_DOUBLES = 32
 # -- ring --------------------------------------------------------------------------------------------
 RING_AT = WORKERS_AT + WORKER_SLOTS * WORKER_DOUBLES * 8
 RING_RECORDS = 8192
-# index (from 1), start, duration, phase, its running steps, seconds and squares, nine running components
+# index (from 1), start, duration, phase, how many of the records so far are of other phases,
+# running seconds and squares of the phase, running seconds of the nine components
 RECORD = Struct("<7d9d")
 RECORD_BYTES = RECORD.size
 FILE_BYTES = RING_AT + RING_RECORDS * RECORD_BYTES

@@ -271,9 +271,9 @@ class LedgerReader:
         return list(layout.RECORD.iter_unpack(data))
 
     def _step(self, record: tuple[float, ...], base: tuple[float, ...]) -> StepRecord:
-        _, start, duration, phase, phase_steps, *_ = record
+        index, start, duration, phase, others = record[:5]
         return StepRecord(
-            number=int(phase_steps) - 1,
+            number=int(index - others) - 1,
             phase=PHASES[int(phase)],
             start=start + self._clock_offset,
             duration=duration,
@@ -291,7 +291,8 @@ class LedgerReader:
         first_start = last_end = None
         if newest is not None:
             phase = int(newest[3])
-            steps[phase], seconds[phase], squares[phase] = newest[4:7]
+            steps[phase] = newest[0] - newest[4]
+            seconds[phase], squares[phase] = newest[5:7]
             components = newest[7:]
             first_start = counters[layout.COUNTER_FIRST_STEP] + self._clock_offset
             last_end = newest[1] + newest[2] + self._clock_offset

@@ -55,10 +55,8 @@ if TYPE_CHECKING:
 COMPONENT_INDEX = {name: i for i, name in enumerate(COMPONENTS)}
 PHASE_INDEX = {name: i for i, name in enumerate(PHASES)}
 
-_RECORD = Struct("=7d9d")  # layout.RECORD in native order, which packs a little faster
-_RUNNING = Struct("=9d")  # the running totals of the components, at the record's end
-_RECORD_BYTES = layout.RECORD_BYTES
-_RUNNING_AT = _RECORD_BYTES - _RUNNING.size
+_RECORD = Struct("@7d9d")  # layout.RECORD in native order, which packs a little faster
+_NOTHING = (0.0,) * len(COMPONENTS)
 
 _CLOSED = 0  # owner: no step is open
 _DETACHED = -1  # owner: there is no ledger (yet, any more, or in this process)
@@ -109,69 +107,28 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     clock = perf_counter
     pack = _RECORD.pack_into
     component_index = COMPONENT_INDEX
-    first_place, ring_end, record_bytes = layout.RING_AT, layout.FILE_BYTES, _RECORD_BYTES
+    first_place, ring_end, record_bytes = layout.RING_AT, layout.FILE_BYTES, layout.RECORD_BYTES
 
     memory: mmap.mmap  # the ledger's, from attach() on
     counters: memoryview[float]
-    owner = _DETACHED  # the thread whose step is open, or one of the two above
+    owner = _DETACHED  # the thread whose step is open, or one of the constants above
     trainer = 0  # the thread that began the latest step; 0: none yet
     asked = wait = 0.0  # when the loader was asked for the coming step's batch (0: was not), how long it took
     began = last = 0.0  # the open step; the moment up to which time was given to components
-    totals = [0.0] * len(COMPONENTS)  # running seconds of each component
+    parts = [0.0] * len(COMPONENTS)  # seconds of each component since the last record
     opened: list[int] = []  # open components, innermost last
 
     phase_name = ""
     phase_number = 0.0
-    recorded = steps = seconds = squares = 0.0  # records of all phases; steps and times of this phase
+    recorded = others = 0.0  # records written; those among them of other phases than this one
+    seconds = squares = 0.0  # running totals of this phase
+    t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0  # running seconds of each component within steps
     low = high = _NEVER  # the bucket of the step before: most steps fall into the same one
     bucket = 0
     in_bucket = 0.0
     place = first_place  # of the next record
 
     # -- at each step ----------------------------------------------------------------------------------
-
-    def begin_step(phase: str = "train") -> None:
-        """Begins a step: when its loader was asked for the batch, or else now.
-
-        A step that this thread began and never ended is dropped. While another thread's step is
-        open the call is ignored. Raises ValueError for an unknown phase.
-        """
-        nonlocal owner, trainer, asked, began, last
-        if (owner or opened or phase is not phase_name) and not prepare(phase):
-            return
-        owner = trainer = get_ident()
-        began = last = clock()
-        if asked:
-            totals[0] += wait
-            began = asked
-            asked = 0.0
-
-    def mark(component: str) -> None:
-        """Gives the time since the last mark, or the step's begin, to a component; ignored outside a step.
-
-        Raises ValueError for an unknown component.
-        """
-        nonlocal last
-        try:
-            i = component_index[component]
-        except KeyError:
-            raise unknown_component(component) from None
-        if get_ident() != owner:
-            return
-        now = clock()
-        totals[i] += now - last
-        last = now
-
-    def end_step() -> None:
-        """Ends this thread's step and the components still open in it; without a step it does nothing."""
-        nonlocal owner
-        if get_ident() != owner:
-            return
-        now = clock()
-        if opened:
-            close_components(now)
-        publish(now)
-        owner = _CLOSED
 
     def record_step(
         phase: str,
@@ -189,80 +146,101 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     ) -> None:
         """Records a step that the caller timed: two moments of `time.perf_counter()`, component seconds.
 
-        The fastest form, above all with positional arguments. Raises ValueError for an unknown phase
-        or an end before the start; component seconds that are not positive count as none.
+        The fastest form. All others end here. Raises ValueError for an unknown phase or an end before
+        the start; component seconds that are not positive count as none.
         """
-        nonlocal owner, began
-        if not start <= end < _NEVER:
+        nonlocal owner, seconds, squares, in_bucket, recorded, place
+        nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
+        duration = end - start
+        if not 0.0 <= duration < _NEVER:
             raise ValueError(f"a step cannot start at {start} and end at {end}")
-        if (owner or opened or phase is not phase_name) and not prepare(phase):
+        if (owner or opened or asked or phase is not phase_name) and not prepare(phase, data_wait):
             return
         owner = _BUSY
         try:
-            if asked:
-                place_wait(start, data_wait)
+            if not low < duration <= high:
+                find_bucket(start, duration)
             if data_wait > 0.0:
-                totals[0] += data_wait
+                t0 += data_wait
             if forward > 0.0:
-                totals[1] += forward
+                t1 += forward
             if backward > 0.0:
-                totals[2] += backward
+                t2 += backward
             if optimizer > 0.0:
-                totals[3] += optimizer
+                t3 += optimizer
             if communication > 0.0:
-                totals[4] += communication
+                t4 += communication
             if host_to_device > 0.0:
-                totals[5] += host_to_device
+                t5 += host_to_device
             if checkpoint > 0.0:
-                totals[6] += checkpoint
+                t6 += checkpoint
             if compile > 0.0:
-                totals[7] += compile
+                t7 += compile
             if gc > 0.0:
-                totals[8] += gc
-            began = start
-            publish(end)
+                t8 += gc
+            index = recorded + 1.0
+            total = seconds + duration
+            square = squares + duration * duration
+            # fmt: off
+            pack(
+                memory, place, index, start, duration, phase_number, others, total, square,
+                t0, t1, t2, t3, t4, t5, t6, t7, t8,
+            )
+            # fmt: on
+            counters[bucket] = in_bucket = in_bucket + 1.0
+            counters[0] = recorded = index  # from here on a reader trusts the record
+            seconds = total
+            squares = square
+            place += record_bytes
+            if place == ring_end:
+                place = first_place
         finally:
             owner = _CLOSED
 
-    def publish(now: float) -> None:
-        nonlocal recorded, steps, seconds, squares, in_bucket, place, last
-        duration = now - began
-        if not low < duration <= high:
-            find_bucket(duration)
-        index = recorded + 1.0
-        count = steps + 1.0
-        total = seconds + duration
-        square = squares + duration * duration
-        a, b, c, d, e, f, g, h, i = totals  # named: twice as fast as *totals
-        pack(
-            memory,
-            place,
-            index,
-            began,
-            duration,
-            phase_number,
-            count,
-            total,
-            square,
-            a,
-            b,
-            c,
-            d,
-            e,
-            f,
-            g,
-            h,
-            i,
-        )
-        counters[bucket] = in_bucket = in_bucket + 1.0
-        counters[0] = recorded = index  # from here on a reader trusts the record
-        steps = count
-        seconds = total
-        squares = square
+    def begin_step(phase: str = "train") -> None:
+        """Begins a step: when its loader was asked for the batch, or else now.
+
+        A step that this thread began and never ended is dropped. While another thread's step is
+        open the call is ignored. Raises ValueError for an unknown phase.
+        """
+        nonlocal owner, trainer, asked, began, last
+        if (owner or opened or phase is not phase_name) and not prepare(phase):
+            return
+        owner = trainer = get_ident()
+        began = last = clock()
+        if asked:
+            parts[0] += wait
+            began = asked
+            asked = 0.0
+
+    def mark(component: str) -> None:
+        """Gives the time since the last mark, or the step's begin, to a component; ignored outside a step.
+
+        Raises ValueError for an unknown component.
+        """
+        nonlocal last
+        try:
+            i = component_index[component]
+        except KeyError:
+            raise unknown_component(component) from None
+        if get_ident() != owner:
+            return
+        now = clock()
+        parts[i] += now - last
         last = now
-        place += record_bytes
-        if place == ring_end:
-            place = first_place
+
+    def end_step() -> None:
+        """Ends this thread's step and the components still open in it; without a step it does nothing."""
+        nonlocal owner
+        if get_ident() != owner:
+            return
+        now = clock()
+        if opened:
+            close_components(now)
+        owner = _CLOSED
+        a, b, c, d, e, f, g, h, i = parts  # named: *parts would take twice as long
+        record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
+        parts[:] = _NOTHING
 
     # -- components and waits --------------------------------------------------------------------------
 
@@ -281,7 +259,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             return
         now = clock()
         if opened:
-            totals[opened[-1]] += now - last
+            parts[opened[-1]] += now - last
         last = now
         opened.append(i)
 
@@ -291,7 +269,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         if not opened or (get_ident() != owner and not may_count_outside()):
             return
         now = clock()
-        totals[opened.pop()] += now - last
+        parts[opened.pop()] += now - last
         last = now
         if owner == _CLOSED and not opened and not asked:
             settle()
@@ -301,8 +279,8 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         nonlocal asked, wait, last
         if get_ident() == owner:
             if opened:
-                totals[opened[-1]] += asked_at - last
-            totals[0] += got_at - asked_at
+                parts[opened[-1]] += asked_at - last
+            parts[0] += got_at - asked_at
             last = got_at
         elif may_count_outside():
             if asked:  # the batch before had no step
@@ -331,8 +309,11 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         settle()
         owner = _CLOSED
 
-    def prepare(phase: str) -> bool:
-        """Makes way for a step of this phase: false when it cannot be recorded."""
+    def prepare(phase: str, timed_wait: float | None = None) -> bool:
+        """Makes way for a step of this phase: false when it cannot be recorded.
+
+        `timed_wait` is the data_wait of a step that its caller timed.
+        """
         if phase not in PHASE_INDEX:
             raise unknown_phase(phase)
         if owner == _DETACHED and not start_run():
@@ -345,29 +326,31 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             close_components(clock())
             if not asked:
                 settle()
+        if asked and timed_wait is not None:
+            place_wait(timed_wait)
         if phase != phase_name:
             enter_phase(phase)
         return True
 
     def enter_phase(name: str) -> None:
         """Writes down the totals of the phase so far and takes up those of this one."""
-        nonlocal phase_name, phase_number, steps, seconds, squares, low, high
+        nonlocal phase_name, phase_number, others, seconds, squares, low, high
         if phase_name:
             at = PHASE_INDEX[phase_name]
-            counters[layout.COUNTER_PHASE_STEPS + at] = steps
+            counters[layout.COUNTER_PHASE_STEPS + at] = recorded - others
             counters[layout.COUNTER_PHASE_SECONDS + at] = seconds
             counters[layout.COUNTER_PHASE_SQUARES + at] = squares
         at = PHASE_INDEX[name]
-        steps = counters[layout.COUNTER_PHASE_STEPS + at]
+        others = recorded - counters[layout.COUNTER_PHASE_STEPS + at]
         seconds = counters[layout.COUNTER_PHASE_SECONDS + at]
         squares = counters[layout.COUNTER_PHASE_SQUARES + at]
         phase_name, phase_number = name, float(at)
         low = high = _NEVER
 
-    def find_bucket(duration: float) -> None:
+    def find_bucket(start: float, duration: float) -> None:
         nonlocal low, high, bucket, in_bucket
         if not recorded:
-            counters[layout.COUNTER_FIRST_STEP] = began
+            counters[layout.COUNTER_FIRST_STEP] = start
         i = bisect_left(STEP_BOUNDS, duration)
         low = STEP_BOUNDS[i - 1] if i else -1.0
         high = STEP_BOUNDS[i] if i < len(STEP_BOUNDS) else _NEVER
@@ -376,19 +359,16 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
 
     def close_components(now: float) -> None:
         nonlocal last
-        totals[opened[-1]] += now - last
+        parts[opened[-1]] += now - last
         last = now
         opened.clear()
 
     def settle() -> None:
-        """Moves component time that went into no record to the counters of time outside a step."""
-        before = (0.0,) * len(totals)
-        if recorded:
-            newest = (place if place > first_place else ring_end) - record_bytes
-            before = _RUNNING.unpack_from(memory, newest + _RUNNING_AT)
-        for i, total in enumerate(before):
-            counters[layout.COUNTER_OUTSIDE + i] += totals[i] - total
-            totals[i] = total
+        """Moves the component time so far to the counters of time outside a step."""
+        for i, part in enumerate(parts, layout.COUNTER_OUTSIDE):
+            if part:
+                counters[i] += part
+        parts[:] = _NOTHING
 
     def drop_wait() -> None:
         """The wait that came before no step counts as data_wait outside a step."""
@@ -397,24 +377,24 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         asked = 0.0
         settle()
 
-    def place_wait(step_start: float, data_wait: float) -> None:
-        """A watched wait, then a step timed by its caller: told by the caller, inside the step, or before."""
+    def place_wait(data_wait: float) -> None:
+        """A watched wait before a step that its caller timed: what the caller told is not counted twice."""
         nonlocal asked
         if data_wait > 0.0:
             asked = 0.0
-        elif asked >= step_start:
-            totals[0] += wait
-            asked = 0.0
+            settle()
         else:
             drop_wait()
 
     def attach(ledger: mmap.mmap) -> None:
         """Records into this (new) ledger from now on."""
         nonlocal memory, counters, owner, trainer, asked, phase_name, recorded, place
+        nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
         memory = ledger
         counters = memoryview(ledger)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
         opened.clear()
-        totals[:] = [0.0] * len(totals)
+        parts[:] = _NOTHING
+        t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0
         asked = recorded = 0.0
         trainer = 0
         phase_name = ""
