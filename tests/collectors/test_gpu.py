@@ -225,8 +225,8 @@ def test_an_old_driver_is_asked_by_the_functions_that_it_has(old_nvml: FakeNvml,
     old_nvml.run_processes(0, 99)
     old_ticks.tick()
     snapshot = old_ticks.tick()
-    # Version 1 of the memory information counts the driver's own share as used.
-    assert old_ticks.value("memory_used_bytes", "0") == 40_600_000_000
+    assert old_ticks.value("memory_used_bytes", "0") == 40_000_000_000
+    assert old_ticks.value("memory_total_bytes", "0") == 85_299_345_920  # without the driver's own share
     assert old_ticks.value("temperature_celsius", "0") == 50
     assert old_ticks.value("power_watts", "0") == 500.0
     assert old_ticks.value("power_limit_watts", "0") == 700.0
@@ -254,6 +254,19 @@ def test_throttling_that_an_old_driver_does_not_count_is_added_up_from_the_reaso
         ("0", "reliability"): 0,
     }
     assert snapshot.gpus["0"].throttle_seconds == 1.75
+
+
+def test_fields_that_meant_something_else_before_driver_580_are_not_read(
+    nvml: FakeNvml, ticks: GpuTicks
+) -> None:
+    nvml.set_driver("575.57.08")
+    nvml.set_fields(0, {269: 17, 270: 10**15, 271: 10**15})
+    nvml.set(0, clock_reasons=0x40)
+    ticks.tick()
+    ticks.tick(after=0.5)
+    assert ticks.value("throttle_seconds_total", "0", "sw_thermal") == 0
+    assert ticks.value("throttle_seconds_total", "0", "hw_thermal") == 0.5
+    assert ticks.value("throttle_seconds_total", "0", "hw_power_brake") == 0
 
 
 def test_pcie_traffic_that_an_old_driver_does_not_count_is_measured_between_ticks(

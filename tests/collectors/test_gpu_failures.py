@@ -62,6 +62,15 @@ def test_a_lost_gpu_is_down_with_no_other_value_and_the_others_go_on(
         assert list(snapshot.gpus) == ["0", "2"]
 
 
+def test_an_unknown_error_of_one_value_costs_only_that_value(nvml: FakeNvml, ticks: GpuTicks) -> None:
+    ticks.tick()
+    nvml.fail(1, "nvmlDeviceGetTemperatureV", UNKNOWN)
+    for _ in range(2):
+        ticks.tick()
+        assert ticks.published_of("0") - ticks.published_of("1") == {"temperature_celsius"}
+        assert ticks.value("up", "1") == 1
+
+
 def test_a_gpu_that_is_lost_in_the_middle_of_a_reading_leaves_no_half_of_it(
     nvml: FakeNvml, ticks: GpuTicks
 ) -> None:
@@ -249,6 +258,18 @@ def test_closing_does_not_wait_for_a_hanging_call(nvml: FakeNvml, monkeypatch: p
     assert calls_of(nvml, "nvmlShutdown") == 0
     nvml.release()
     eventually(lambda: calls_of(nvml, "nvmlShutdown") == 1)
+
+
+def test_an_nvml_that_says_it_is_not_initialised_is_started_anew(nvml: FakeNvml, ticks: GpuTicks) -> None:
+    uninitialised = 1
+    ticks.tick()
+    nvml.fail(1, "nvmlDeviceGetMemoryInfo_v2", uninitialised)
+    with pytest.raises(NoReadingError, match=r"^NVML must be started anew"):
+        ticks.tick(after=10)
+    nvml.fail(1, "nvmlDeviceGetMemoryInfo_v2", 0)
+    ticks.tick()
+    assert ticks.samples("up") == {("0",): 1, ("1",): 1, ("2",): 1}
+    assert calls_of(nvml, "nvmlInitWithFlags") == 2
 
 
 def test_without_a_driver_there_is_nothing_but_a_reason_that_stays_the_same(tmp_path: Path) -> None:

@@ -283,12 +283,17 @@ int nvmlDeviceGetUtilizationRates(struct device *device, struct utilization *rat
     return leave(gpu->values[MIG_MODE] ? NOT_SUPPORTED : SUCCESS);
 }
 
-/* Version 1 counts what the driver keeps for itself as used. */
+/* Version 1 leaves out what the driver keeps for itself, and from R510 on counts it as used. */
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(struct device *device, struct memory *memory) {
     ENTER(device);
     memory->total = gpu->values[MEMORY_TOTAL];
-    memory->used = gpu->values[MEMORY_USED] + gpu->values[MEMORY_RESERVED];
+    memory->used = gpu->values[MEMORY_USED];
+#ifdef OLD_DRIVER
+    memory->total -= gpu->values[MEMORY_RESERVED];
+#else
+    memory->used += gpu->values[MEMORY_RESERVED];
+#endif
     memory->free = memory->total - memory->used;
     return leave(SUCCESS);
 }

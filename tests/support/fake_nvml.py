@@ -52,7 +52,7 @@ class FakeNvml:
         self.directory = directory
         self.library = directory / "libnvidia-ml.so.1"
         self.library.write_bytes(_compiled(old_driver))
-        self.driver = "580.95.05"
+        self.driver = "470.57.02" if old_driver else "580.95.05"
         self.gpus = gpus
         self._calls = directory / "calls"
         self._calls.write_bytes(bytes(_COUNTED.size * _FUNCTIONS))
@@ -116,6 +116,11 @@ class FakeNvml:
     def post_xid(self, gpu: int, xid: int) -> None:
         """The driver reports an XID error of this GPU."""
         self._xids.append((gpu, xid))
+        self._write()
+
+    def set_driver(self, version: str) -> None:
+        """The driver's version: NVML reads it when it starts."""
+        self.driver = version
         self._write()
 
     def run_processes(self, gpu: int, *pids: int) -> None:

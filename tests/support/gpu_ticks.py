@@ -16,7 +16,7 @@ class GpuTicks:
 
     def __init__(self, library: Path | None = None) -> None:
         self.now = 1000.0
-        self.collector = GpuCollector(library, clock=lambda: self.now)
+        self.collector = GpuCollector(library, clock=lambda: self.now, longest_patience=10)
 
     def tick(self, after: float = 0.5, interval: float = 20.0) -> Snapshot:
         """One collect(), `after` seconds by the collector's clock, with half of `interval` of patience."""

@@ -19,7 +19,8 @@ from trainwatch.errors import UserError
 from trainwatch.node.families import Family, LabelValues
 from trainwatch.node.snapshot import Snapshot
 
-PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML
+PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
+LONGEST_PATIENCE = 1.0  # but never longer than so many seconds
 
 
 class GpuCollector(Collector):
@@ -32,8 +33,14 @@ class GpuCollector(Collector):
         library: Path | None = None,
         retry_seconds: float = RETRY_SECONDS,
         clock: Callable[[], float] = monotonic,
+        longest_patience: float = LONGEST_PATIENCE,
     ) -> None:
-        """`library`: the libnvidia-ml.so.1 to use; without it the dynamic loader finds one."""
+        """`library`: the libnvidia-ml.so.1 to use; without it the dynamic loader finds one.
+
+        The other arguments are for tests: seconds between looks for a driver or a lost GPU, a monotonic
+        clock in seconds, and the most seconds that a tick waits for NVML.
+        """
+        self._longest_patience = longest_patience
         nvml = Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
         self._families = {family.name.removeprefix("trainwatch_"): family for family in _families()}
@@ -63,7 +70,8 @@ class GpuCollector(Collector):
 
     def collect(self, snapshot: Snapshot) -> None:
         """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""
-        reading = self._thread.read(snapshot.interval, snapshot.interval * PATIENCE_SHARE)
+        patience = min(snapshot.interval * PATIENCE_SHARE, self._longest_patience)
+        reading = self._thread.read(snapshot.interval, patience)
         samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
         for family, labels, value in reading.values:
             samples[family][labels] = value

@@ -45,7 +45,7 @@ class Throttle(NamedTuple):
 
 
 # Being idle and clocks that someone has set are no throttling. Fields 74 and 76 are named
-# NVML_FI_DEV_PERF_POLICY_* and, in nanoseconds, NVML_FI_DEV_CLOCKS_EVENT_REASON_*; 269..271 came with R570.
+# NVML_FI_DEV_PERF_POLICY_* and, in nanoseconds, NVML_FI_DEV_CLOCKS_EVENT_REASON_*.
 THROTTLES = (
     Throttle("sw_power_cap", 74, 0x04),
     Throttle("sync_boost", 76, 0x10),
@@ -63,6 +63,8 @@ FAST_FIELDS = (
     (PCIE_SENT, 0),
     (PCIE_RECEIVED, 0),
 )
+# Before R580 these numbers meant something else (power smoothing): NVML's change log, "v575 and v580".
+RENUMBERED_FIELDS, RENUMBERED_IN = frozenset({269, 270, 271}), 580
 SLOW_FIELDS = ((POWER_LIMIT, 0), (CORRECTED, 0), (UNCORRECTED, 0))
 
 
@@ -96,10 +98,10 @@ class Gpu:
         self.handle, self.identity = handle, identity
         self.lost = False
         self._cannot.clear()
-        self._fast, self._slow = FieldBatch(FAST_FIELDS), FieldBatch(SLOW_FIELDS)
+        self._fast, self._slow = FieldBatch(fast_fields(driver_version)), FieldBatch(SLOW_FIELDS)
         self._slow_due = self._pids_due = 0.0
         if self._ask(self._nvml.gpm_supported):
-            self._gpm = Gpm(self._nvml)
+            self._gpm = self._ask(lambda _handle: Gpm(self._nvml))
         if self._ask(self._nvml.mig_enabled):
             logger.info("GPU %s is in MIG mode: NVML gives no utilisation of the whole GPU", self.label)
         info = (self.label, identity.uuid, identity.model, driver_version, identity.pci_bus_id)
@@ -107,7 +109,7 @@ class Gpu:
 
     def detach(self) -> None:
         """The handle is void from now on, because NVML ends."""
-        self.lost = True
+        self.lost, self.handle = True, None
         self.pids = []
         if self._gpm is not None:
             self._gpm.close()
@@ -115,20 +117,16 @@ class Gpu:
 
     def lose(self) -> None:
         """The GPU is out of reach: what comes after does not continue what was."""
+        handle = self.handle
         self.detach()
+        self.handle = handle  # by which it may answer again
         self._last_read = None
         for traffic in self._pcie.values():
             traffic.forget()
 
-    def alive(self) -> bool:
-        """Whether the GPU answers to the handle it had."""
-        try:
-            self._memory()
-        except NvmlError as error:
-            if error.uninitialised:
-                raise
-            return False
-        return True
+    def give_sign_of_life(self) -> None:
+        """Raises `NvmlError` when the GPU does not answer to the handle it had."""
+        self._memory()
 
     def read(self, now: float, longest_gap: float) -> list[Value]:
         """Everything the GPU says, and `sample`. Raises `NvmlError` when it is lost.
@@ -179,14 +177,18 @@ class Gpu:
         return self._ask(instead) if question in self._cannot else answer
 
     def _memory(self) -> tuple[int, int] | None:
-        """Bytes used and in all: asked first, as the sign of life. A handle that is void says `invalid`."""
+        """Bytes used and in all: asked first, as the sign of life.
+
+        Here, UNKNOWN and INVALID_ARGUMENT too mean that the GPU is lost: some drivers say the one of a GPU
+        that fell off the bus, and the other is what a handle gets that is no longer known.
+        """
         for question in (self._nvml.memory_v2, self._nvml.memory):
             if question in self._cannot:
                 continue
             try:
                 return question(self.handle)
             except NvmlError as error:
-                if error.lost or error.uninitialised or error.invalid:
+                if error.lost or error.uninitialised or error.unclear:
                     raise
                 if not error.unsupported:
                     return None
@@ -347,6 +349,14 @@ class Gpu:
     def _due(self, now: float, period: float, first: bool) -> float:
         """When to read next: spread, so that not all GPUs' slow readings fall into one tick."""
         return now + (period * (1 + int(self.label) % 8) / 8 if first else period)
+
+
+def fast_fields(driver_version: str) -> Iterable[tuple[int, int]]:
+    """(id, scope) of the fast fields that mean to this driver ("580.95.05") what they mean to us."""
+    major = driver_version.partition(".")[0]
+    if major.isdigit() and int(major) >= RENUMBERED_IN:
+        return FAST_FIELDS
+    return [(field, scope) for field, scope in FAST_FIELDS if field not in RENUMBERED_FIELDS]
 
 
 class Traffic:

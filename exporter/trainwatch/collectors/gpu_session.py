@@ -166,11 +166,13 @@ class Session:
         try:
             values = gpu.read(self._clock(), 2 * interval)
         except NvmlError as error:
-            if error.uninitialised:
-                self._stop()
-                raise NoReadingError(f"NVML must be started anew ({error})") from error
-            self._lose(gpu, error)
-            return
+            if not error.uninitialised:
+                self._lose(gpu, error)
+                return
+            for every in self._gpus:
+                every.lose()
+            self._stop()
+            raise NoReadingError(f"NVML must be started anew ({error})") from error
         reading.values += values
         reading.samples[gpu.label] = gpu.sample
         reading.processes.update(dict.fromkeys(gpu.pids, gpu.label))
@@ -187,8 +189,8 @@ class Session:
             return
         self._look_due = now + self._retry_seconds
         for gpu in self._gpus:
-            if gpu.lost and gpu.handle is not None and gpu.alive():
-                self._attach(gpu, gpu.handle, self._nvml.identity(gpu.handle))
+            if gpu.lost and gpu.handle is not None:
+                self._revive(gpu)
         if self._restart_due is None:
             self._restart_due = now
         if any(gpu.lost for gpu in self._gpus) and now >= self._restart_due:
@@ -199,6 +201,16 @@ class Session:
         if not lost:
             logger.info("every GPU is back")
             self._restart_wait, self._restart_due = self._retry_seconds, None
+
+    def _revive(self, gpu: Gpu) -> None:
+        handle = gpu.handle
+        try:
+            gpu.give_sign_of_life()
+            identity = self._nvml.identity(handle)
+        except NvmlError as error:
+            logger.debug("GPU %s is still lost: %s", gpu.label, error)
+        else:
+            self._attach(gpu, handle, identity)
 
     def _restart(self) -> None:
         """NVML lists and opens GPUs only when it starts. Counters of ours go on."""

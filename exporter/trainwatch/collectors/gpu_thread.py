@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from queue import SimpleQueue
 from threading import Event, Thread
 
 from trainwatch.collectors.gpu_session import NoReadingError, Reading, Session
 from trainwatch.collectors.nvml import Nvml
+
+logger = logging.getLogger(__name__)
 
 CLOSING_SECONDS = 7.0  # for a wait for XID errors to end, and NVML
 
@@ -65,8 +68,14 @@ class NvmlThread:
                 self._answer(request)
             request.done.set()
             if request.reading is not None:
-                self._session.work_between_ticks(request.interval)
+                self._work_between_ticks(request.interval)
         self._session.close()
+
+    def _work_between_ticks(self, interval: float) -> None:
+        try:
+            self._session.work_between_ticks(interval)
+        except Exception:  # nobody waits for it, and the thread must live on
+            logger.exception("the work between two readings of the GPUs failed")
 
     def _answer(self, request: _Request) -> None:
         try:

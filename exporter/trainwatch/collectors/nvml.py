@@ -50,7 +50,6 @@ _UNSUPPORTED = {
 _LOST = {
     pynvml.NVML_ERROR_GPU_IS_LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED,
-    pynvml.NVML_ERROR_UNKNOWN,  # what several drivers answer for a GPU that fell off the bus
     _GPU_NOT_FOUND,
 }
 
@@ -78,9 +77,9 @@ class NvmlError(Exception):
         return bool(self.code == pynvml.NVML_ERROR_UNINITIALIZED)
 
     @property
-    def invalid(self) -> bool:
-        """Whether NVML took an argument for invalid: a handle that it no longer knows, too."""
-        return bool(self.code == pynvml.NVML_ERROR_INVALID_ARGUMENT)
+    def unclear(self) -> bool:
+        """Whether it may mean a lost GPU as well as something harmless: it depends on the question."""
+        return self.code in (pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
     @property
     def timeout(self) -> bool:
@@ -243,12 +242,12 @@ class Nvml:
         return self._utilization.gpu, self._utilization.memory
 
     def memory(self, handle: Handle) -> tuple[int, int]:
-        """Bytes used and in all. Counts what the driver keeps for itself as used (unlike `memory_v2`)."""
+        """Bytes used and in all. Before R510 without what the driver keeps for itself, then as used."""
         self._call("nvmlDeviceGetMemoryInfo", handle, byref(self._memory))
         return self._memory.used, self._memory.total
 
     def memory_v2(self, handle: Handle) -> tuple[int, int]:
-        """Bytes used and in all."""
+        """Bytes used and in all; what the driver keeps for itself counts only in all. From R510 on."""
         self._call("nvmlDeviceGetMemoryInfo_v2", handle, byref(self._memory_v2))
         return self._memory_v2.used, self._memory_v2.total
 
@@ -303,7 +302,7 @@ class Nvml:
         return self._pids("nvmlDeviceGetComputeRunningProcesses_v3", handle)
 
     def compute_processes_v2(self, handle: Handle) -> list[int]:
-        """The same of drivers before R510."""
+        """The same of drivers before R535."""
         return self._pids("nvmlDeviceGetComputeRunningProcesses_v2", handle)
 
     def gpm_supported(self, handle: Handle) -> bool:
