@@ -146,15 +146,14 @@ class Gpu:
         self._read_processes(now)
         return values
 
-    def measure_pcie(self, direction: str, now: float) -> bool:
-        """Measures traffic for 20 ms where the driver does not count it. Returns whether it did so."""
+    def measure_pcie(self, direction: str, now: float) -> None:
+        """Measures traffic ("transmit" or "receive") for 20 ms where the driver does not count it."""
         question = self._nvml.pcie_transmitted if direction == "transmit" else self._nvml.pcie_received
-        if self.lost or self._pcie[direction].counted or question in self._cannot:
-            return False
-        rate = self._ask(question)
-        if rate is not None:
-            self._pcie[direction].add_rate(rate * 1000.0, now)
-        return True
+        if self.lost or self._pcie[direction].counted:
+            return
+        kilobytes_per_second = self._ask(question)
+        if kilobytes_per_second is not None:
+            self._pcie[direction].add_rate(kilobytes_per_second * 1000.0, now)
 
     def _ask(self, question: Callable[[Handle], Answer]) -> Answer | None:
         """The answer; None when there is none now, or (and then it is not asked again) never."""
@@ -240,8 +239,8 @@ class Gpu:
                 raise
             return {}, FieldBatch(()) if error.unsupported else batch
         never = batch.unsupported() if len(answers) < len(batch.fields) else set()
-        if 138 in answers and 202 in answers:
-            never |= NVLINK_5.keys()  # the same bytes again
+        if not answers.keys().isdisjoint(NVLINK_4):
+            never |= answers.keys() & NVLINK_5.keys()  # the same bytes again
         if never:
             batch = FieldBatch(field for field in batch.fields if field[0] not in never)
             answers = {field: value for field, value in answers.items() if field not in never}
