@@ -93,6 +93,10 @@ CAUSES = [
     ({"workers": 4, "fetching": 390, "computing": 300, "cores": 8, "io_wait": 0.4}, "slow storage"),
     # Low CPU share because the cores are full: workers wait for cores, not for storage.
     ({"workers": 8, "fetching": 780, "computing": 190, "cores": 2, "cpu": 0.99}, "heavy transform"),
+    # Somebody else fills the cores; that alone does not make two workers wait for 88 % of their fetches.
+    ({"workers": 2, "fetching": 195, "computing": 24, "cores": 2, "cpu": 0.97}, "slow storage"),
+    # Three processes that compute on two cores, and somebody else's: a share of 40 % is waiting for a core.
+    ({"workers": 2, "fetching": 195, "computing": 78, "cores": 2, "cpu": 0.97}, "heavy transform"),
     # Workers idle: what takes long lies between them and the training loop.
     ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
     # Fetches were not timed: what the node shows must do.

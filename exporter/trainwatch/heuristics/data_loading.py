@@ -12,7 +12,7 @@ from trainwatch.recording.source import RankFacts, RunFacts
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 
 CPU_BOUND = 0.5  # workers compute: more than this share of the fetch time is CPU time
-CORES_FULL = 0.85  # the node's cores are so busy that workers wait for them, not for storage
+CORES_FULL = 0.85  # the node's cores are so busy that workers wait for them as well
 WAITING_FOR_IO = 0.2  # the cores wait for storage for more than this share of their time
 WORKERS_BUSY = 0.5  # workers fetch for more than this share of the time
 
@@ -40,6 +40,11 @@ class Loading:
         return self.fetch_cpu_seconds / self.fetch_seconds if self.fetch_seconds else math.nan
 
     @property
+    def fair_share(self) -> float:
+        """Of a core, for each worker, when all workers and the training process want to compute at once."""
+        return min(1.0, self.cores / ((self.workers or 0) + 1))
+
+    @property
     def workers_needed(self) -> int:
         """Workers that would keep up with the computing: seconds of fetching for each second of it."""
         work = self.fetch_cpu_seconds if self.cpu_share > CPU_BOUND else self.fetch_seconds
@@ -55,7 +60,7 @@ class Loading:
             return "slow storage"
         if not self.fetch_seconds:
             return self._cause_without_fetches()
-        if self.cpu_share <= CPU_BOUND and self.cpu_busy < CORES_FULL:
+        if self.cpu_share <= CPU_BOUND * (self.fair_share if self.cpu_busy >= CORES_FULL else 1):
             return "slow storage"
         if self.workers == 0:
             return "too few workers"
