@@ -36,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     table = [judge(row) for module in arguments.module or MODULES for row in _measure(module)]
     print("\n".join(_aligned([("what", "measured", "budget", "verdict"), *table])))
     if arguments.markdown:
-        write_page(PAGE, table)
+        write_page(PAGE, [row for row in table if row[1]])
     return 0
 
 

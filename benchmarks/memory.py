@@ -1,4 +1,4 @@
-"""Resident memory of a real exporter process, after more ticks and scrapes than in half an hour of a run."""
+"""Resident memory of a real exporter process after a minute of ticks and scrapes, faster than usual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks import Row
 from benchmarks.node import CORES, GPUS, BusyNode, running_exporter
 
 SECONDS = 60.0
-INTERVAL = "20ms"  # 25 times the usual pace
+INTERVAL = "40ms"  # 12.5 times the usual pace
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 

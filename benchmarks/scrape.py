@@ -118,9 +118,9 @@ def rows() -> list[Row]:
     series = _same_samples(exposition.write(node.families, "text"), generate_latest(registry))
 
     whole, lines = _whole_scrape()
-    ours = cpu_seconds(lambda: exposition.write(node.families, "text"), 300, before_each=theirs.tick)
+    ours = cpu_seconds(lambda: exposition.write(node.families, "text"), 300, before_each=node.tick)
     openmetrics = cpu_seconds(
-        lambda: exposition.write(node.families, "openmetrics"), 300, before_each=theirs.tick
+        lambda: exposition.write(node.families, "openmetrics"), 300, before_each=node.tick
     )
     client = cpu_seconds(lambda: generate_latest(registry), 60, before_each=theirs.tick)
     return [

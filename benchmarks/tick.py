@@ -2,8 +2,8 @@
 
 The tick is everything that happens each 500 ms: every collector, the sample counters and their state
 file. It is timed twice: alone, tick behind tick, and in a real exporter process at its usual pace, where
-caches are cold and threads are woken; the second number is what a node pays. The kernel's own work for
-/proc/stat of 192 cores is not in them, because the files are regular ones.
+caches are cold, threads are woken from sleep and the stub's own work counts. The kernel's work for
+/proc/stat of 192 cores is in neither, because the files are regular ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rows() -> list[Row]:
         theirs = cpu_seconds(lambda: _psutil_cpu_percent(node.procfs), 100, before_each=node.advance)
     return [
         (f"sampler tick, {CORES} cores and {GPUS} GPUs", tick * 1e3, "ms CPU", "<= 1.5"),
-        ("  the exporter process at 2 Hz, of one core", share * 100, "%", "<= 0.3"),
+        ("  an exporter process at 2 Hz, of one core, cold caches and stub included", share * 100, "%", ""),
         (f"  of the tick: utilisation and I/O wait of {CORES} cores", ours * 1e3, "ms CPU", ""),
         (f"  psutil.cpu_percent(percpu=True) of {CORES} cores", theirs * 1e3, "ms CPU", ""),
     ]

@@ -37,10 +37,10 @@ def test_a_kernel_without_pressure_gives_none_and_does_not_fail(
 def test_a_kernel_with_pressure_switched_off_gives_none_and_does_not_fail(
     collector: PressureCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> str:
+    def refuse(_: Path) -> bytes:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
     assert collected(collector) == {}
 
 

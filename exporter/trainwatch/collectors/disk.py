@@ -98,7 +98,7 @@ def read_devices(path: Path) -> dict[str, Disk]:
     Raises OSError where the file cannot be read, ValueError where a line is not understood.
     """
     devices: dict[str, Disk] = {}
-    for line in path.read_text("utf-8", errors="replace").splitlines():
+    for line in path.read_bytes().decode(errors="replace").splitlines():
         # major minor NAME reads merged SECTORS ms writes merged SECTORS ms queued BUSY_MS weighted_ms ...
         fields = line.split()
         if len(fields) < FIELDS:

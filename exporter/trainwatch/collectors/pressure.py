@@ -56,7 +56,7 @@ def read_waiting_seconds(path: Path) -> float | None:
     Raises OSError where the file cannot be read, ValueError where it is not understood.
     """
     try:
-        text = path.read_text("ascii", errors="replace")
+        text = path.read_bytes()
     except FileNotFoundError:
         return None  # built without CONFIG_PSI, or older than 4.20
     except OSError as error:
@@ -64,7 +64,7 @@ def read_waiting_seconds(path: Path) -> float | None:
             return None  # switched off: psi=0, or CONFIG_PSI_DEFAULT_DISABLED
         raise
     # some avg10=0.99 avg60=1.21 avg300=0.55 total=10315779
-    line = text.partition("\n")[0]
+    line = text.partition(b"\n")[0].decode("ascii", errors="replace")
     kind, _, rest = line.partition(" ")
     _, _, total = rest.partition("total=")
     if kind != "some" or not total.isdecimal():
