@@ -1,0 +1,176 @@
+"""Each `--slow` way slows what it says, as the ledger of the training process tells.
+
+Runs are compared with each other, so that a slow or a busy machine changes both sides.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from trainwatch.recording.source import COMPONENTS
+from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
+
+from examples.images.slow import WAYS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STEPS = 45
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One finished run of an example."""
+
+    output: str
+    steps: list[StepRecord]  # of the train phase
+    totals: LedgerTotals
+
+    def seconds(self, component: str) -> float:
+        return sum(step.components[COMPONENTS.index(component)] for step in self.steps)
+
+    @property
+    def waited(self) -> float:
+        """The share of the train steps' time that they waited for data."""
+        return self.seconds("data_wait") / sum(step.duration for step in self.steps)
+
+    @property
+    def fetch_cpu_share(self) -> float:
+        return self.totals.fetch_cpu_seconds / self.totals.fetch_sum
+
+    @property
+    def cpu_seconds_per_fetch(self) -> float:
+        return self.totals.fetch_cpu_seconds / sum(self.totals.fetch_counts)
+
+
+class Runs:
+    """Runs an example in each way at most once."""
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.folder, self.data = folder, data
+
+    @cache  # noqa: B019 (lives as long as the module's tests)
+    def of(self, way: str, script: str = "train_images.py") -> Trained:
+        ledgers = self.folder / f"{script}-{way}"
+        ledgers.mkdir()
+        command = [sys.executable, "-W", "error", str(EXAMPLES / script), "--slow", way]
+        result = subprocess.run(
+            [*command, "--steps", str(STEPS), "--batch", "64", "--workers", "2", "--data", str(self.data)],
+            env={**os.environ, "TRAINWATCH_LEDGER_DIR": str(ledgers), "TRAINWATCH_RUN": way},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stderr == ""
+        [path] = open_ledgers(ledgers)
+        with LedgerReader(path) as reader:
+            steps, lost = reader.new_steps()
+            assert lost == 0
+            return Trained(result.stdout, [step for step in steps if step.phase == "train"], reader.totals())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Runs:
+    return Runs(tmp_path_factory.mktemp("ledgers"), data)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_step_and_component_is_recorded(runs: Runs, way: str) -> None:
+    trained = runs.of(way)
+    assert trained.totals.steps["train"] == len(trained.steps) == STEPS
+    assert trained.totals.steps["eval"] == 9  # 576 images, 64 a batch
+    assert trained.totals.end is not None
+    assert all(trained.seconds(component) > 0 for component in ("forward", "backward", "optimizer"))
+    assert {loader.phase for loader in trained.totals.loaders} == {"train", "eval"}
+    assert {loader.workers for loader in trained.totals.loaders} == {0 if way == "workers" else 2}
+    assert sum(trained.totals.fetch_counts) == STEPS + 9
+
+
+def test_the_loss_falls_and_the_example_says_so(tmp_path: Path, data: Path) -> None:
+    """Two passes over the images; TRAINWATCH=off shows that an example trains without being observed."""
+    command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", "60", "--batch", "256"]
+    result = subprocess.run(
+        [*command, "--data", str(data)],
+        env={**os.environ, "TRAINWATCH": "off", "TRAINWATCH_LEDGER_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    words = [line.split() for line in result.stdout.splitlines()[1:]]
+    losses = [float(line[line.index("loss") + 1]) for line in words]
+    accuracies = [float(line[line.index("accuracy") + 1].rstrip("%")) for line in words]
+    assert len(losses) == 2
+    assert losses[1] < 0.6 * losses[0]
+    assert accuracies[1] > 60  # by chance it is 20
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -> None:
+    slow, usual = runs.of("augmentation"), runs.of("none")
+    assert slow.waited > 0.2
+    assert slow.waited > 2 * usual.waited
+    assert slow.cpu_seconds_per_fetch > 4 * usual.cpu_seconds_per_fetch
+    assert slow.fetch_cpu_share > 2 * runs.of("storage").fetch_cpu_share
+
+
+def test_slow_storage_makes_steps_wait_while_workers_wait(runs: Runs) -> None:
+    slow, usual = runs.of("storage"), runs.of("none")
+    assert slow.waited > 0.2
+    assert slow.waited > 2 * usual.waited
+    assert slow.fetch_cpu_share < 0.5
+    assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
+
+
+def test_without_workers_steps_wait_for_fetches_in_their_own_process(runs: Runs) -> None:
+    slow, usual = runs.of("workers"), runs.of("none")
+    assert slow.waited > 0.2
+    assert slow.waited > 2 * usual.waited
+    assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
+
+
+def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> None:
+    stalled = runs.of("stall")
+    checkpoint = COMPONENTS.index("checkpoint")
+    longest = sorted(stalled.steps, key=lambda step: step.duration)[-3:]
+    assert {step.number % 15 for step in longest} == {longest[0].number % 15}
+    assert sum(step.components[checkpoint] > 0 for step in stalled.steps) == STEPS // 15
+    assert min(step.components[checkpoint] for step in longest) >= 0.5
+    assert runs.of("none").seconds("checkpoint") == 0
+
+
+def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    slow, usual = runs.of("storage", "train_pytorch.py"), runs.of("none", "train_pytorch.py")
+    assert slow.totals.steps == {**slow.totals.steps, "train": STEPS, "eval": 9}
+    assert {loader.workers for loader in slow.totals.loaders} == {2}
+    assert slow.waited > usual.waited
+    assert slow.fetch_cpu_share < 0.5
+
+
+def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('No module named torch')")
+    result = subprocess.run(
+        [sys.executable, str(EXAMPLES / "train_pytorch.py")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert "pip install torch" in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--slow", "coffee"], ["--steps", "many"]])
+def test_a_wrong_flag_exits_with_status_2(words: list[str]) -> None:
+    command = [sys.executable, str(EXAMPLES / "train_images.py"), *words]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2
+    assert words[1] in result.stderr
