@@ -62,12 +62,22 @@ def forms() -> dict[str, Form]:
 
     def positional(steps: int) -> None:
         for _ in range(steps):
-            t0, t1, t2, t3, t4, t5 = clock(), clock(), clock(), clock(), clock(), clock()
+            t0 = clock()
+            t1 = clock()
+            t2 = clock()
+            t3 = clock()
+            t4 = clock()
+            t5 = clock()
             record_step("train", t0, t5, t1 - t0, t2 - t1, t3 - t2, t4 - t3, t5 - t4)
 
     def named(steps: int) -> None:
         for _ in range(steps):
-            t0, t1, t2, t3, t4, t5 = clock(), clock(), clock(), clock(), clock(), clock()
+            t0 = clock()
+            t1 = clock()
+            t2 = clock()
+            t3 = clock()
+            t4 = clock()
+            t5 = clock()
             record_step(
                 "train", t0, t5, data_wait=t1 - t0, forward=t2 - t1, backward=t3 - t2, optimizer=t4 - t3
             )

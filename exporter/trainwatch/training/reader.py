@@ -37,7 +37,7 @@ __all__ = [
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _WORKERS = Struct(f"<{layout.WORKER_SLOTS * layout.WORKER_DOUBLES}d")
 _ONE = Struct("<d")
-_TRIES = 100  # of a copy that no finished step disturbs
+_TRIES = 10  # of a copy that no finished step disturbs
 
 
 class LedgerError(Exception):
@@ -137,7 +137,7 @@ class LedgerReader:
     def __init__(self, path: str | os.PathLike[str], position: int = 0) -> None:
         self.path = Path(path)
         self.position = position
-        self._base: tuple[float, ...] | None = (0.0,) * len(COMPONENTS) if position == 0 else None
+        self._base: tuple[float, ...] | None = None  # running component totals at `position`
         self._fd = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._clock_offset = 0.0
@@ -162,7 +162,11 @@ class LedgerReader:
         return is_locked(self._fd, layout.LOCK_ALIVE)
 
     def totals(self) -> LedgerTotals:
-        """A copy of all counters, taken between two steps wherever that works in a few tries."""
+        """A copy of all counters, taken between two steps.
+
+        Only where steps take less time than the copy (some 10 us) there may be no such moment: then
+        the histograms may be a few steps ahead of the rest.
+        """
         for _ in range(_TRIES):
             counters = _COUNTERS.unpack(self._read(layout.COUNTERS_AT, _COUNTERS.size))
             recorded = int(counters[layout.COUNTER_RECORDED])
@@ -170,6 +174,8 @@ class LedgerReader:
             histograms = counters[layout.COUNTER_STEP_HISTOGRAM : layout.COUNTER_LOADERS]
             if self._recorded() == recorded == sum(histograms) and (recorded == 0 or newest is not None):
                 break
+        if recorded and newest is None:
+            raise LedgerError(f"{self.path}: corrupt ledger: step record {recorded} is not in its place")
         if not all(map(isfinite, counters)):
             raise LedgerError(f"{self.path}: corrupt ledger: a counter is not a finite number")
         self._refresh_framework()
@@ -182,24 +188,24 @@ class LedgerReader:
         oldest record left only serves as that base and counts as lost, too.
         """
         recorded = self._recorded()
-        first = max(self.position, recorded - layout.RING_RECORDS)  # index of the record before the first
-        if first != self.position:
-            self._base = None
-        if self._base is None and first > 0:  # read the base as well
-            first -= 1
-        records = self._records(first, recorded)
+        # The record before is read as well where it is not known yet (a reader that goes on for another).
+        known = self.position == 0 or self._base is not None
+        records = self._records(self.position if known else self.position - 1, recorded)
         # The writer may have lapped us while we copied: the slot it works on now belongs to this index.
         overwritten = self._recorded() + 1 - layout.RING_RECORDS
-        records = [r for i, r in enumerate(records, first + 1) if r[0] == i and i > overwritten]
         steps: list[StepRecord] = []
+        base, base_index = self._base, self.position
         for record in records:
-            components = record[7:]
-            if record[0] == 1:
-                self._base = (0.0,) * len(COMPONENTS)
-            if self._base is not None and record[0] > self.position:
-                steps.append(self._step(record, self._base))
-            self._base = components
+            index = int(record[0])
+            if index <= overwritten or index > recorded:
+                continue
+            if index == 1:
+                base, base_index = (0.0,) * len(COMPONENTS), 0
+            if base is not None and index == base_index + 1:
+                steps.append(self._step(record, base))
+            base, base_index = record[7:], index
         lost = recorded - self.position - len(steps)
+        self._base = base if base_index == recorded else None
         self.position = recorded
         return steps, lost
 

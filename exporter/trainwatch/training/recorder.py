@@ -204,9 +204,10 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         open the call is ignored. Raises ValueError for an unknown phase.
         """
         nonlocal owner, trainer, asked, began, last
+        me = get_ident()
         if (owner or opened or phase is not phase_name) and not prepare(phase):
             return
-        owner = trainer = get_ident()
+        owner = trainer = me
         began = last = clock()
         if asked:
             parts[0] += wait
@@ -237,10 +238,10 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         now = clock()
         if opened:
             close_components(now)
-        owner = _CLOSED
         a, b, c, d, e, f, g, h, i = parts  # named: *parts would take twice as long
-        record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
         parts[:] = _NOTHING
+        owner = _CLOSED
+        record_step(phase_name, began, now, a, b, c, d, e, f, g, h, i)
 
     # -- components and waits --------------------------------------------------------------------------
 
@@ -310,10 +311,11 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         owner = _CLOSED
 
     def prepare(phase: str, timed_wait: float | None = None) -> bool:
-        """Makes way for a step of this phase: false when it cannot be recorded.
+        """Makes way for a step of this phase and keeps others out: false when it cannot be recorded.
 
         `timed_wait` is the data_wait of a step that its caller timed.
         """
+        nonlocal owner
         if phase not in PHASE_INDEX:
             raise unknown_phase(phase)
         if owner == _DETACHED and not start_run():
@@ -322,14 +324,19 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             discard_step()
         if owner != _CLOSED:  # another thread's step is open
             return False
-        if opened:  # a component around the step: its time so far
-            close_components(clock())
-            if not asked:
-                settle()
-        if asked and timed_wait is not None:
-            place_wait(timed_wait)
-        if phase != phase_name:
-            enter_phase(phase)
+        owner = _BUSY
+        try:
+            if opened:  # a component around the step: its time so far
+                close_components(clock())
+                if not asked:
+                    settle()
+            if asked and timed_wait is not None:
+                place_wait(timed_wait)
+            if phase != phase_name:
+                enter_phase(phase)
+        except BaseException:  # Ctrl-C, at this very moment
+            owner = _CLOSED
+            raise
         return True
 
     def enter_phase(name: str) -> None:

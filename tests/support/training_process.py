@@ -1,0 +1,73 @@
+"""A training process that uses the real API and does what a test tells it, line by line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+# Reads Python, one repr a line, runs it and answers. With a clock of the test's own where it wants
+# one: `clock.now` is what every clock of the process says, so that durations are exact.
+PROGRAM = """
+import sys, time
+class Clock:
+    now = 0.0
+clock = Clock()
+if len(sys.argv) > 1:
+    clock.now = float(sys.argv[1])
+    for name in ("perf_counter", "time", "monotonic"):
+        setattr(time, name, lambda: clock.now)
+import trainwatch
+scope = {"clock": clock, "trainwatch": trainwatch}
+print("ready", flush=True)
+for line in sys.stdin:
+    exec(eval(line), scope)
+    print("done", flush=True)
+"""
+
+
+class TrainingProcess:
+    """Leaving the context ends the process in good order, unless it was killed before."""
+
+    def __init__(self, ledgers: Path, run: str = "resnet", rank: int = 0, clock: float | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+        environment |= {"TRAINWATCH_RUN": run, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+        environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        words = [sys.executable, "-c", PROGRAM, *([] if clock is None else [str(clock)])]
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._expect("ready")
+
+    def __enter__(self) -> TrainingProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def do(self, code: str) -> None:
+        """Runs Python in the process, where `trainwatch` and `clock` are known, and waits for it."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{code!r}\n")
+        self.process.stdin.flush()
+        self._expect("done")
+
+    def steps(self, *durations: float, phase: str = "train") -> None:
+        """Takes steps that last exactly so many seconds of the process's own clock."""
+        for duration in durations:
+            self.do(f"trainwatch.begin_step({phase!r}); clock.now += {duration!r}; trainwatch.end_step()")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        """Closes its input, upon which it ends, and waits."""
+        self.process.communicate(timeout=60)
+
+    def _expect(self, word: str) -> None:
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline().strip()
+        assert answer == word, f"the training process answered {answer!r}"

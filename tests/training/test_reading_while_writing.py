@@ -1,0 +1,131 @@
+"""The exporter reads while training writes at full speed."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from trainwatch.training import layout
+from trainwatch.training.reader import LedgerReader, StepRecord
+
+from tests.support.training_process import go_on, only_ledger, training, wait_for_line, wait_until
+
+# Durations and components are sums of powers of two, so that all sums are exact.
+FULL_SPEED = """
+trainwatch.start()
+hold()
+for i in range(640_000):
+    d = (i % 64 + 1) / 1024
+    trainwatch.record_step("train", 1.0, 1.0 + d, d / 2, d / 4, d / 8)
+hold()
+"""
+
+
+def test_no_record_is_ever_torn_and_all_sums_are_exact(ledgers: Path) -> None:
+    with training(FULL_SPEED, ledgers) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as reader:
+            go_on(process)
+            read, lost, looks = 0, 0, 0
+            seconds = 0.0
+            while read + lost < 640_000:
+                steps, missed = reader.new_steps()
+                read, lost, looks = read + len(steps), lost + missed, looks + bool(steps)
+                for step in steps:
+                    expected = (step.number % 64 + 1) / 1024
+                    assert step.duration == expected
+                    assert step.components[:3] == (expected / 2, expected / 4, expected / 8)
+                    seconds += step.duration
+                totals = reader.totals()
+                assert sum(totals.steps.values()) == totals.steps_recorded
+                if totals.steps:
+                    assert totals.component_seconds["data_wait"] == totals.phase_seconds["train"] / 2
+            assert looks > 1
+            assert read > 0
+            wait_for_line(process)
+            totals = reader.totals()
+            assert totals.steps == {"train": 640_000}
+            assert sum(totals.step_histogram["train"][0]) == 640_000
+            assert totals.phase_seconds["train"] == sum(range(1, 65)) / 1024 * 640_000 / 64
+            assert totals.component_seconds["forward"] == totals.phase_seconds["train"] / 4
+            if lost == 0:
+                assert seconds == totals.phase_seconds["train"]
+
+
+def test_an_overrun_of_the_ring_is_counted_as_lost_and_the_counters_stay_exact(ledgers: Path) -> None:
+    count = layout.RING_RECORDS * 2 + 100
+    script = f"""
+    for i in range({count}):
+        trainwatch.record_step("train", 1.0, 1.5, 0.25)
+    hold()
+    for i in range(10):
+        trainwatch.record_step("eval", 1.0, 1.5, 0.25)
+    hold()
+    """
+    with training(script, ledgers) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as reader:
+            steps, lost = reader.new_steps()
+            assert len(steps) + lost == count
+            assert layout.RING_RECORDS - 2 <= len(steps) < layout.RING_RECORDS
+            assert steps[-1].number == count - 1
+            assert {(step.duration, step.components[0]) for step in steps} == {(0.5, 0.25)}
+            assert reader.totals().steps == {"train": count}
+            assert reader.totals().component_seconds["data_wait"] == count / 4
+            go_on(process)
+            wait_for_line(process)
+            more, lost = reader.new_steps()
+            assert ([step.number for step in more], lost) == (list(range(10)), 0)
+            position = reader.position
+
+            with LedgerReader(reader.path, position=position - 4) as restarted:
+                again, lost = restarted.new_steps()
+            assert (again, lost) == (more[-4:], 0)
+
+
+def test_a_killed_trainer_leaves_a_readable_ledger_that_is_not_alive(ledgers: Path) -> None:
+    script = """
+    with trainwatch.component("checkpoint"): pass
+    say()
+    i = 0
+    while True:
+        trainwatch.record_step("train", 1.0, 1.5, 0.25)
+        i += 1
+        if i == 5000: say("5000")
+    """
+    with training(script, ledgers) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as reader:
+            assert reader.alive()
+            wait_for_line(process, "5000")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            wait_until(lambda: not reader.alive())
+            totals = reader.totals()
+            assert totals.end is None
+            assert "finalization" not in totals.phase_seconds
+            assert totals.steps["train"] >= 5000
+            assert totals.phase_seconds["train"] == totals.steps["train"] / 2
+            assert totals.component_seconds["data_wait"] == totals.steps["train"] / 4
+            steps, lost = reader.new_steps()
+            assert len(steps) + lost == totals.steps_recorded
+
+
+def test_an_exporter_that_starts_late_or_again_finds_everything(ledgers: Path) -> None:
+    script = """
+    for i in range(100): trainwatch.record_step("train", 1.0, 1.5)
+    hold()
+    for i in range(50): trainwatch.record_step("train", 1.0, 1.5)
+    hold()
+    """
+    with training(script, ledgers) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as first:
+            assert len(first.new_steps()[0]) == 100
+        go_on(process)
+        wait_for_line(process)
+        with only_ledger(ledgers) as second:
+            steps: list[StepRecord] = second.new_steps()[0]
+            assert [step.number for step in steps] == list(range(150))
+            assert second.totals().phase_seconds["train"] == pytest.approx(75.0)

@@ -1,0 +1,317 @@
+"""What counts as a step and as a component, in every form of saying it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trainwatch.training.reader import COMPONENTS, STEP_BOUNDS
+
+from tests.support.training_process import run_to_end
+
+PLAIN = """
+for _ in range(3):
+    trainwatch.begin_step("train")
+    trainwatch.begin_component("forward"); time.sleep(0.002); trainwatch.end_component()
+    trainwatch.begin_component("backward"); time.sleep(0.004); trainwatch.end_component()
+    trainwatch.end_step()
+"""
+CONTEXT_MANAGERS = """
+for _ in range(3):
+    with trainwatch.step("train"):
+        with trainwatch.component("forward"): time.sleep(0.002)
+        with trainwatch.component("backward"): time.sleep(0.004)
+"""
+DECORATORS = """
+@trainwatch.component("forward")
+def forward(x): time.sleep(0.002); return x + 1
+@trainwatch.component("backward")
+def backward(x): time.sleep(0.004); return x + 1
+@trainwatch.step("train")
+def train(x, *, more): return backward(forward(x)) + more
+assert [train(i, more=10) for i in range(3)] == [12, 13, 14]
+assert train.__name__ == "train"
+"""
+MARKS = """
+for _ in range(3):
+    trainwatch.begin_step("train")
+    time.sleep(0.002); trainwatch.mark("forward")
+    time.sleep(0.004); trainwatch.mark("backward")
+    trainwatch.end_step()
+"""
+RECORDED = """
+clock = time.perf_counter
+for _ in range(3):
+    start = clock()
+    time.sleep(0.002); middle = clock()
+    time.sleep(0.004); end = clock()
+    trainwatch.record_step("train", start, end, forward=middle - start, backward=end - middle)
+"""
+
+
+@pytest.mark.parametrize("form", [PLAIN, CONTEXT_MANAGERS, DECORATORS, MARKS, RECORDED])
+def test_every_form_records_the_same_steps(form: str, ledgers: Path) -> None:
+    run = run_to_end(form, ledgers)
+    assert run.totals.steps == {"train": 3}
+    assert [(step.number, step.phase) for step in run.steps] == [(0, "train"), (1, "train"), (2, "train")]
+    assert run.lost == 0
+    for step in run.steps:
+        parts = dict(zip(COMPONENTS, step.components, strict=True))
+        assert parts["forward"] >= 0.002
+        assert parts["backward"] >= 0.004
+        assert [name for name, seconds in parts.items() if seconds > 0] == ["forward", "backward"]
+        assert sum(step.components) <= step.duration + 1e-9
+
+
+def test_totals_histogram_and_squares_are_the_sums_of_the_steps(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        end = time.perf_counter()
+        for i in range(300):
+            phase = ("train", "train", "eval")[i % 3]
+            trainwatch.record_step(phase, end - i / 64, end, i / 256, 0.0, i / 512)
+        """,
+        ledgers,
+    )
+    totals = run.totals
+    assert totals.steps == {"train": 200, "eval": 100}
+    assert totals.steps_recorded == 300
+    for phase in ("train", "eval"):
+        durations = [i / 64 for i in range(300) if (i % 3 == 2) == (phase == "eval")]
+        counts, total = totals.step_histogram[phase]
+        assert sum(counts) == len(durations)
+        assert total == pytest.approx(sum(durations), rel=1e-9)
+        assert totals.step_squared_seconds[phase] == pytest.approx(sum(d * d for d in durations), rel=1e-9)
+        steps = [step for step in run.steps if step.phase == phase]
+        assert [step.number for step in steps] == list(range(len(durations)))
+        for i, bound in enumerate(STEP_BOUNDS):
+            assert sum(counts[: i + 1]) == sum(step.duration <= bound for step in steps)
+    assert totals.component_seconds["data_wait"] == sum(i / 256 for i in range(300))
+    assert totals.component_seconds["backward"] == sum(i / 512 for i in range(300))
+    assert sum(step.components[2] for step in run.steps) == totals.component_seconds["backward"]
+
+
+def test_phases_with_initialization_other_and_finalization_fill_the_whole_run(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.start()
+        time.sleep(0.02)
+        for phase in ("train", "eval", "train"):
+            with trainwatch.step(phase): time.sleep(0.01)
+            time.sleep(0.01)
+        """,
+        ledgers,
+    )
+    totals = run.totals
+    assert set(totals.phase_seconds) == {"train", "eval", "initialization", "other", "finalization"}
+    assert all(seconds >= 0.01 for seconds in totals.phase_seconds.values())
+    assert totals.end is not None
+    assert totals.first_step_start == run.steps[0].start
+    assert totals.last_step_end == pytest.approx(run.steps[-1].start + run.steps[-1].duration)
+
+
+def test_a_component_in_a_component_pauses_the_outer_one(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        with trainwatch.step():
+            with trainwatch.component("backward"):
+                with trainwatch.component("communication"): time.sleep(0.2)
+        """,
+        ledgers,
+    )
+    (step,) = run.steps
+    assert step.components[COMPONENTS.index("communication")] >= 0.2
+    assert step.components[COMPONENTS.index("backward")] <= step.duration - 0.2
+
+
+def test_a_component_outside_a_step_counts_as_time_but_for_no_step(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        with trainwatch.step(): pass
+        with trainwatch.component("checkpoint"): time.sleep(0.01)
+        with trainwatch.step(): pass
+        """,
+        ledgers,
+    )
+    assert run.totals.component_seconds["checkpoint"] >= 0.01
+    assert [step.components[COMPONENTS.index("checkpoint")] for step in run.steps] == [0.0, 0.0]
+    assert run.totals.phase_seconds["other"] >= 0.01
+
+
+def test_a_step_inside_a_step_belongs_to_the_outer_one(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        outer = trainwatch.step("train")
+        with outer:
+            with outer:
+                with trainwatch.step("eval"), trainwatch.component("forward"): time.sleep(0.01)
+            with trainwatch.component("forward"): time.sleep(0.01)
+        """,
+        ledgers,
+    )
+    (step,) = run.steps
+    assert step.phase == "train"
+    assert step.components[COMPONENTS.index("forward")] >= 0.02
+
+
+def test_a_step_left_by_an_exception_is_not_counted_but_its_components_are_time(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        try:
+            with trainwatch.step(), trainwatch.component("forward"):
+                time.sleep(0.01)
+                raise MemoryError("as the user's")
+        except MemoryError as error:
+            say(error)
+        with trainwatch.step(): pass
+        """,
+        ledgers,
+    )
+    assert run.output == "as the user's\n"
+    assert run.totals.steps == {"train": 1}
+    assert run.totals.component_seconds["forward"] >= 0.01
+    assert run.steps[0].components[1] == 0.0
+
+
+def test_a_step_begun_and_never_ended_gives_way_to_the_next(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.begin_step("train")
+        trainwatch.begin_component("forward")
+        trainwatch.begin_step("train")
+        trainwatch.end_step()
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 1}
+    assert run.steps[0].components == (0.0,) * len(COMPONENTS)
+    assert run.totals.component_seconds["forward"] > 0.0
+
+
+def test_ends_without_a_begin_and_marks_outside_a_step_do_nothing(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.end_step(); trainwatch.end_component(); trainwatch.mark("forward")
+        with trainwatch.component("gc"):
+            with trainwatch.step(): pass
+        trainwatch.end_step(); trainwatch.end_component(); trainwatch.mark("forward")
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 1}
+    assert run.totals.component_seconds["forward"] == 0.0
+    assert run.errors == ""
+
+
+def test_components_still_open_end_with_their_step(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.begin_step()
+        trainwatch.begin_component("forward"); time.sleep(0.01)
+        trainwatch.end_step()
+        trainwatch.end_component()
+        with trainwatch.step(): pass
+        """,
+        ledgers,
+    )
+    assert run.steps[0].components[1] >= 0.01
+    assert run.steps[1].components[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("trainwatch.component('fwd')", "unknown component 'fwd': use one of data_wait, forward, backward"),
+        ("trainwatch.begin_component('fwd')", "unknown component 'fwd'"),
+        ("trainwatch.mark('fwd')", "unknown component 'fwd'"),
+        ("trainwatch.step('test')", "unknown phase 'test': use one of train, eval, predict, global"),
+        ("trainwatch.begin_step('test')", "unknown phase 'test'"),
+        ("trainwatch.watch([], phase='test')", "unknown phase 'test'"),
+        ("trainwatch.record_step('test', 0.0, 1.0)", "unknown phase 'test'"),
+        ("trainwatch.record_step('train', 2.0, 1.0)", "a step cannot start at 2.0 and end at 1.0"),
+        ("trainwatch.record_step('train', 0.0, float('nan'))", "a step cannot start at 0.0 and end at nan"),
+    ],
+)
+def test_a_programming_error_says_at_once_what_is_valid(call: str, message: str, ledgers: Path) -> None:
+    run = run_to_end(
+        f"""
+        trainwatch.start()
+        try:
+            {call}
+        except ValueError as error:
+            say(error)
+        """,
+        ledgers,
+    )
+    assert message in run.output
+    assert run.totals.steps == {}
+
+
+def test_a_generator_or_coroutine_cannot_be_decorated(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.start()
+        def generator(): yield 1
+        async def coroutine(): pass
+        for decorate in (trainwatch.step("train"), trainwatch.component("forward"), trainwatch.fetch):
+            for function in (generator, coroutine):
+                try: decorate(function)
+                except TypeError as error: say(error)
+        """,
+        ledgers,
+    )
+    assert run.output.count("use the context manager inside it") == 6
+
+
+def test_calls_of_another_thread_leave_the_steps_alone(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading
+        stop = threading.Event()
+        errors = []
+        def disturb():
+            try:
+                while not stop.is_set():
+                    trainwatch.begin_component("gc"); trainwatch.mark("gc"); trainwatch.end_component()
+                    trainwatch.end_step()
+            except BaseException as error:
+                errors.append(error)
+        threads = [threading.Thread(target=disturb) for _ in range(2)]
+        sys.setswitchinterval(1e-5)
+        with trainwatch.step(): pass
+        for thread in threads: thread.start()
+        for _ in range(3000):
+            with trainwatch.step(), trainwatch.component("forward"): pass
+        stop.set()
+        for thread in threads: thread.join()
+        assert not errors, errors
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 3001}
+    assert run.totals.component_seconds["gc"] == 0.0
+    assert [step.number for step in run.steps] == list(range(3001))
+
+
+def test_threads_that_all_step_never_corrupt_the_ledger(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading
+        def steps():
+            for _ in range(2000):
+                trainwatch.begin_step("train"); trainwatch.mark("forward"); trainwatch.end_step()
+                now = time.perf_counter()
+                trainwatch.record_step("eval", now - 1.0, now)
+        sys.setswitchinterval(1e-5)
+        threads = [threading.Thread(target=steps) for _ in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        ledgers,
+    )
+    totals = run.totals
+    assert 0 < totals.steps_recorded <= 12000
+    assert sum(totals.steps.values()) == totals.steps_recorded
+    for phase, count in totals.steps.items():
+        assert sum(totals.step_histogram[phase][0]) == count
+    assert len(run.steps) + run.lost == totals.steps_recorded
