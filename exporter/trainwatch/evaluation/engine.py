@@ -176,7 +176,7 @@ def _distributions(nodes: dict[str, _Node]) -> list[StepDistribution]:
 def _distribution(series: Series) -> StepDistribution:
     durations = series.durations
     ordered = durations.sorted()
-    counts, edges = histogram(ordered[ordered <= series.bound] if series.outliers else ordered)
+    counts, edges = histogram(ordered[ordered <= series.bound])
     p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
     return StepDistribution(
         rank=series.rank,

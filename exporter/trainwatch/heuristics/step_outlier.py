@@ -6,6 +6,7 @@ Source: SageMaker Debugger's StepOutlier; a step is an outlier above mean + stdd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -137,12 +138,14 @@ class Series(State):
 
     @property
     def bound(self) -> float:
-        """Seconds above which a step is an outlier, by all steps so far."""
+        """Seconds above which a step is an outlier, by all steps so far; few steps have no outliers."""
+        if self.durations.count < STEPS_NEEDED:
+            return math.inf
         return self.durations.bound(self.parameters.stddev)
 
     @property
     def outliers(self) -> int:
-        return self.durations.above(self.bound) if self.durations.count >= STEPS_NEEDED else 0
+        return self.durations.above(self.bound)
 
     @property
     def excess_seconds(self) -> float:

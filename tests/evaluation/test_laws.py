@@ -1,0 +1,227 @@
+"""What must hold of every run: how it is cut, in which order it comes, who else took part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.evaluation.engine import Evaluator, evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.recording.source import Loader, NodeSamples, RunFacts, Source, Steps
+
+from tests.support.source import (
+    MemorySource,
+    cut,
+    node_samples,
+    node_steps,
+    piece,
+    rank_facts,
+    run_facts,
+)
+
+EAGER = Settings.parse(
+    [
+        "CPUBottleneck.patience=20",
+        "IOBottleneck.patience=20",
+        "LowGPUUtilization.patience=20",
+        "LowGPUUtilization.window=50",
+        "StepOutlier.n_outliers=2",
+    ]
+)
+Chunk = NodeSamples | Steps
+
+
+def made_up_run(rows: int = 3000) -> list[Chunk]:
+    """More than a block of everything, with missing readings; every rule has something to say."""
+    chunks: list[Chunk] = []
+    for rank, node in enumerate(("node-a", "node-b")):
+        random = np.random.default_rng(rank)
+        cpu, gpu = random.random((rows, 3)), random.random((rows, 2))
+        cpu[random.random(cpu.shape) < 0.3] = 1.0
+        gpu[random.random(gpu.shape) < 0.5] = 0.0
+        gpu[random.random(gpu.shape) < 0.01] = np.nan
+        chunks.append(
+            node_samples(cpu, gpu, random.random((rows, 3)), node=node, network=random.random(rows))
+        )
+        durations = random.normal(0.5, 0.01, rows)
+        durations[::37] += 1
+        chunks.append(node_steps(durations, rank=rank, node=node, data_wait=random.random(rows) / 3))
+    return chunks
+
+
+def facts(nodes: tuple[str, ...] = ("node-a", "node-b")) -> RunFacts:
+    loaders = [Loader(rank, "train", 2 + rank // 2, True, 2, 100, 300.0, 250.0) for rank in range(len(nodes))]
+    return run_facts(ranks=[rank_facts(i, node=node, loaders=[loaders[i]]) for i, node in enumerate(nodes)])
+
+
+WHOLE = evaluate(MemorySource(*made_up_run(), facts=facts()), EAGER)
+
+
+def test_the_made_up_run_has_something_of_everything() -> None:
+    assert {found.rule for found in WHOLE.rules if found.status == "fired"} >= {
+        "CPUBottleneck",
+        "IOBottleneck",
+        "LowGPUUtilization",
+        "StepOutlier",
+        "DataStarved",
+    }
+    assert len(WHOLE.heatmaps) == 2
+    assert len(WHOLE.steps) == 2
+
+
+@given(st.sampled_from([1, 3, 100, 119, 120, 121, 2047, 2048, 2049, 5000]))
+@settings(deadline=None, max_examples=10)
+def test_the_analysis_is_the_same_to_the_last_bit_however_the_run_is_cut(rows: int) -> None:
+    assert evaluate(MemorySource(*made_up_run(), facts=facts(), chunk_rows=rows), EAGER) == WHOLE
+
+
+@given(st.permutations(range(4)))
+@settings(deadline=None, max_examples=10)
+def test_the_analysis_is_the_same_in_any_order_of_nodes_and_ranks(order: list[int]) -> None:
+    chunks = made_up_run()
+    assert evaluate(MemorySource(*(chunks[index] for index in order), facts=facts()), EAGER) == WHOLE
+
+
+@given(st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=10)
+def test_nodes_and_ranks_may_come_interleaved(random: Any) -> None:
+    streams = [list(cut(chunk, 500)) for chunk in made_up_run()]
+    order = [index for index, stream in enumerate(streams) for _ in stream]
+    random.shuffle(order)
+    chunks = [streams[index].pop(0) for index in order]
+    assert evaluate(MemorySource(*chunks, facts=facts()), EAGER) == WHOLE
+
+
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=6))
+@settings(deadline=None, max_examples=10)
+def test_asking_at_any_time_includes_the_last_scan_and_disturbs_nothing(pieces: list[int]) -> None:
+    source = MemorySource(facts=facts())
+    evaluator = Evaluator(source, EAGER)
+    chunks = made_up_run()
+    given_so_far: list[Chunk] = []
+    start = 0
+    for rows in [*pieces, 10_000]:
+        more = [piece(chunk, start, start + rows) for chunk in chunks]
+        start += rows
+        source.add(*more)
+        given_so_far += more
+        evaluator.advance()
+        now = evaluator.analysis()
+        assert now == evaluator.analysis()
+        assert now == evaluate(MemorySource(*given_so_far, facts=facts()), EAGER)
+    assert evaluator.analysis() == WHOLE
+
+
+def by_rule(analysis: Analysis) -> dict[str, RuleResult]:
+    return {found.rule: found for found in analysis.rules}
+
+
+def test_a_healthy_node_added_changes_no_other_nodes_result() -> None:
+    """A node whose cores and GPUs are busy as they should be, and whose steps wait for nothing."""
+    healthy: list[Chunk] = [
+        node_samples(np.full((3000, 3), 0.4), np.full((3000, 2), 0.97), node="node-c"),
+        node_steps(np.full(3000, 0.5), rank=2, node="node-c"),
+    ]
+    nodes = ("node-a", "node-b", "node-c")
+    now = evaluate(MemorySource(*made_up_run(), *healthy, facts=facts(nodes)), EAGER)
+    for rule, before in by_rule(WHOLE).items():
+        after = by_rule(now)[rule]
+        assert (after.status, after.triggered, after.seconds_lost) == (
+            before.status,
+            before.triggered,
+            before.seconds_lost,
+        ), rule
+        for node in ("node-a", "node-b"):
+            for details in ("nodes", node):
+                assert after.details.get(details, {}).get(node) == before.details.get(details, {}).get(node)
+    assert [row for row in now.usage if row.node != "node-c"] == WHOLE.usage
+    assert [one for one in now.heatmaps if one.node != "node-c"] == WHOLE.heatmaps
+    assert [one for one in now.steps if one.rank != 2] == WHOLE.steps
+
+
+# For each parameter: raising it never makes the rule fire more often (-1), or never less often (+1).
+MONOTONE = [
+    ("CPUBottleneck", "threshold", -1),
+    ("CPUBottleneck", "cpu_threshold", -1),
+    ("CPUBottleneck", "gpu_threshold", +1),
+    ("CPUBottleneck", "patience", -1),
+    ("IOBottleneck", "threshold", -1),
+    ("IOBottleneck", "io_threshold", -1),
+    ("IOBottleneck", "gpu_threshold", +1),
+    ("LowGPUUtilization", "threshold_p5", +1),
+    ("LowGPUUtilization", "patience", -1),
+    ("StepOutlier", "n_outliers", -1),
+    ("StepOutlier", "stddev", -1),
+    ("DataStarved", "threshold", -1),
+    ("DataStarved", "patience", -1),
+]
+
+
+@pytest.mark.parametrize(("rule", "parameter", "direction"), MONOTONE)
+def test_rules_are_monotone_in_their_thresholds(rule: str, parameter: str, direction: int) -> None:
+    counts = []
+    for value in (0, 1, 5, 10, 20, 35, 50, 70, 90, 100):
+        chosen = Settings({**EAGER.values, rule: {**EAGER.values.get(rule, {}), parameter: value}})
+        analysis = evaluate(MemorySource(*made_up_run(600), facts=facts()), chosen, 5.0)
+        counts.append(by_rule(analysis)[rule].triggered)
+    assert counts == sorted(counts, reverse=direction < 0)
+    assert len(set(counts)) > 1, "the parameter made no difference: the run tests nothing"
+
+
+def test_scaling_time_and_the_scan_interval_alike_changes_no_count() -> None:
+    """A run at half the speed with scans half as often; steps take twice as long."""
+    slow: list[Chunk] = []
+    for chunk in made_up_run():
+        if isinstance(chunk, NodeSamples):
+            slow.append(replace(chunk, times=2 * chunk.times))
+        else:
+            starts, durations, components = 2 * chunk.starts, 2 * chunk.durations, 2 * chunk.components
+            slow.append(replace(chunk, starts=starts, durations=durations, components=components))
+    stretched = evaluate(MemorySource(*slow, facts=facts()), EAGER, 120.0)
+    for rule, before in by_rule(WHOLE).items():
+        after = by_rule(stretched)[rule]
+        assert (after.triggered, after.violations) == (before.triggered, before.violations), rule
+
+
+class EndlessSource(Source):
+    """A day of a node, minute by minute, without ever holding more than one."""
+
+    def __init__(self, minutes: int) -> None:
+        self.minutes = minutes
+
+    @property
+    def facts(self) -> RunFacts:
+        return run_facts()
+
+    def read(self) -> Any:
+        for minute in range(self.minutes):
+            random = np.random.default_rng(minute)
+            yield node_samples(
+                random.random((120, 4)), random.random((120, 2)), start=1_800_000_000.0 + 60 * minute
+            )
+
+
+def kept(value: Any) -> int:
+    """Bytes of the arrays that a state holds."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(kept(item) for item in value.values())
+    if isinstance(value, list):
+        return sum(kept(item) for item in value)
+    return kept(vars(value)) if hasattr(value, "__dict__") else 0
+
+
+def test_what_is_remembered_of_samples_does_not_grow_with_the_run() -> None:
+    def remembered(minutes: int) -> int:
+        evaluator = Evaluator(EndlessSource(minutes))
+        evaluator.advance()
+        return kept(evaluator._nodes)
+
+    # The list of snapshots concerned is full after some hours; nothing else grows after a few minutes.
+    assert remembered(6000) <= 1.05 * remembered(3000)
