@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +16,7 @@ from trainwatch.node.duration import parse_duration
 from trainwatch.node.exposition import number
 from trainwatch.node.families import Exemplar, Family, HistogramValue, Kind, LabelValues
 from trainwatch.node.snapshot import Snapshot
+from trainwatch.training.directory import ledger_directory
 from trainwatch.training.reader import (
     FETCH_BOUNDS,
     STEP_BOUNDS,
@@ -60,7 +59,7 @@ class TrainingCollector(Collector):
         parser.add_argument(
             "--ledger-dir",
             type=Path,
-            default=default_ledger_directory(),
+            default=Path(ledger_directory()),
             metavar="DIR",
             help="TRAINWATCH_LEDGER_DIR of the training processes (default: %(default)s)",
         )
@@ -492,12 +491,3 @@ def _info_labels(name: str, run: _Run) -> LabelValues:
 
 
 _BOUND_SAMPLES: dict[LabelValues, float] = {(number(bound),): bound for bound in STEP_BOUNDS}
-
-
-def default_ledger_directory() -> Path:
-    """Where training processes write when nobody tells them: shared memory, else the temporary folder."""
-    told = os.environ.get("TRAINWATCH_LEDGER_DIR")
-    if told:
-        return Path(told)
-    memory = Path("/dev/shm")
-    return (memory if memory.is_dir() else Path(tempfile.gettempdir())) / "trainwatch"

@@ -11,7 +11,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from trainwatch.node.sampler import Sampler
 from trainwatch.node.server import Server, bind, parse_address
 from trainwatch.node.snapshot import Snapshot
 from trainwatch.node.web_config import WebConfig, read_web_config
+from trainwatch.training.directory import open_directory
 
 if TYPE_CHECKING:
     from trainwatch.recording.writer import RecordingWriter
@@ -171,7 +172,7 @@ class Exporter:
         )
         self._registry = Registry(collectors)
         self._counters = SampleCounters(
-            arguments.state_dir or arguments.ledger_dir,
+            arguments.state_dir or _shared_directory(arguments.ledger_dir),
             lambda: self._training.active_runs if self._training else (),
             told=arguments.run,
             retention=arguments.run_retention,
@@ -282,6 +283,13 @@ async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
         await asyncio.sleep(PARENT_CHECK_SECONDS)
     logger.info("the process that started this exporter is gone")
     stopping.set()
+
+
+def _shared_directory(ledgers: Path) -> Path:
+    """The ledger directory, made as a training process makes it: so that every user can train in it."""
+    with suppress(OSError):  # said by who needs it
+        os.close(open_directory(str(ledgers)))
+    return ledgers
 
 
 def _training_of(collectors: Iterable[Collector]) -> TrainingCollector | None:

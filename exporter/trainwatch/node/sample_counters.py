@@ -26,6 +26,7 @@ from trainwatch.node.state_file import StateFile, StateFileError
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".samples"
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SampleCounters:
@@ -140,9 +141,7 @@ class _Run:
             run.tally = SampleTally.from_bytes(counts, facts["gpus"])
             run.last_sample, run.pids = float(facts["last_sample"]), list(facts["pids"])
         except (StateFileError, ValueError, KeyError, TypeError) as error:
-            aside = path.with_suffix(".unusable")
-            logger.warning("%s: %s; set aside as %s, counting afresh", path, error, aside.name)
-            path.replace(aside)
+            _set_aside(path, error)
             return None
         except OSError as error:
             logger.warning("%s: cannot be read: %s; counting afresh", path, error.strerror)
@@ -173,13 +172,22 @@ class _Run:
             self._file.close()
 
 
+def _set_aside(path: Path, reason: Exception) -> None:
+    aside = path.with_suffix(".unusable")
+    logger.warning("%s: %s; set aside as %s, counting afresh", path, reason, aside.name)
+    try:
+        path.replace(aside)
+    except OSError as error:
+        logger.warning("%s: cannot be set aside: %s", path, error.strerror)
+
+
 class _LockedDirectory:
     """A directory whose state files are this exporter's alone; the kernel lets go when it dies."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._descriptor = os.open(path / "exporter.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path / "exporter.lock", _LOCK_FLAGS, 0o644)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

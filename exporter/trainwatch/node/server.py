@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import os
 import re
 import socket
 import ssl
@@ -95,7 +96,9 @@ def bind(address: Address) -> socket.socket:
         family, *_, where = min(found, key=lambda info: info[0] != socket.AF_INET)  # IPv4 first, as Go does
         return socket.create_server((str(where[0]), address.port), family=family)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        # create_server adds the address to `strerror`; a host that is not found has no errno of the system
+        number = error.errno or 0
+        reason = (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
         raise UserError(
             f"cannot listen on {shown}: {reason}; choose another with --web.listen-address"
         ) from None

@@ -19,6 +19,7 @@ VERSION = 1
 _HEADER = struct.Struct("<8sII")  # magic, version, bytes a slot
 _SLOT = struct.Struct("<QII")  # sequence number, length and checksum of what follows
 _SLOT_ALIGNMENT = 4096
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW  # the directory may be one that every user can write to
 
 
 class StateFileError(Exception):
@@ -59,7 +60,7 @@ class StateFile:
             self._create(state)
             return
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._descriptor = os.open(self.path, os.O_RDWR | _OPEN)
         sequence = self._sequence + 1
         start = _HEADER.size + sequence % 2 * self._slot_bytes
         os.pwrite(self._descriptor, _slot(sequence, state), start)
@@ -82,7 +83,10 @@ class StateFile:
         sequence = (self._sequence + 2) & ~1  # even: the first slot's
         content = _HEADER.pack(MAGIC, VERSION, slot_bytes) + _slot(sequence, state)
         unfinished = self.path.with_suffix(".new")
-        unfinished.write_bytes(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
+        unfinished.unlink(missing_ok=True)  # of a writer that was killed
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o644)
+        with open(descriptor, "wb") as file:
+            file.write(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
         unfinished.replace(self.path)
         self._slot_bytes, self._sequence = slot_bytes, sequence
 

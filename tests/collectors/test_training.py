@@ -1,0 +1,293 @@
+"""The training collector on ledgers that real training processes write."""
+
+from __future__ import annotations
+
+import logging
+import time
+from math import inf
+from pathlib import Path
+
+import pytest
+from trainwatch.collectors.training import TrainingCollector
+from trainwatch.node.families import Family, HistogramValue
+from trainwatch.node.snapshot import Snapshot
+from trainwatch.training.reader import STEP_BOUNDS, LedgerReader, open_ledgers
+
+from tests.support.training_process import TrainingProcess
+
+CLOCK = 1_790_000_000.0
+
+
+class Node:
+    """A collector, and what it publishes at a moment that the test chooses."""
+
+    def __init__(self, directory: Path, retention: float = 300.0) -> None:
+        self.collector = TrainingCollector(directory, retention)
+        self.now = time.time()
+
+    def tick(self, seconds: float = 0.5) -> None:
+        self.now += seconds
+        self.collector.collect(Snapshot(time=self.now))
+
+    def family(self, name: str) -> Family:
+        return next(family for family in self.collector.families if family.name == f"trainwatch_{name}")
+
+    def values(self, name: str) -> dict[tuple[str, ...], float]:
+        return dict(self.family(name).samples)
+
+    def histogram(self, name: str, *labels: str) -> HistogramValue:
+        return self.family(name).histograms[labels]
+
+    def steps(self, rank: str = "0", phase: str = "train", run: str = "resnet") -> int:
+        return sum(self.histogram("step_duration_seconds", run, rank, phase).counts)
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Path:
+    return tmp_path / "ledgers"
+
+
+def test_without_a_directory_or_a_ledger_nothing_is_published(ledgers: Path) -> None:
+    node = Node(ledgers)
+    node.tick()
+    ledgers.mkdir()
+    (ledgers / "notes.txt").write_text("not a ledger")
+    node.tick()
+    published = [family.name for family in node.collector.families if family.samples or family.histograms]
+    assert published == ["trainwatch_ledger_records_lost_total"]
+    assert node.collector.active_runs == set()
+
+
+def test_a_run_its_steps_and_what_was_inside_them(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.do("trainwatch.start(framework='pytorch', framework_version='2.13'); clock.now += 2.0")
+        trainer.steps(0.25, 0.5)
+        trainer.steps(0.125, phase="eval")
+        trainer.do(
+            "trainwatch.begin_step('train'); trainwatch.begin_component('forward'); clock.now += 0.75;"
+            "trainwatch.end_component(); clock.now += 0.25; trainwatch.end_step(); clock.now += 4.0"
+        )
+        node.tick()
+
+        assert node.values("run_info") == {("resnet", "pytorch", "2.13", "2"): 1}
+        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
+        assert node.values("run_first_step_time_seconds") == {("resnet",): CLOCK + 2.0}
+        assert node.values("run_last_step_time_seconds") == {("resnet",): CLOCK + 3.875}
+        assert node.values("run_end_time_seconds") == {}
+        assert node.collector.active_runs == {"resnet"}
+        train = node.histogram("step_duration_seconds", "resnet", "0", "train")
+        assert (sum(train.counts), train.sum) == (3, 1.75)
+        assert node.values("step_duration_squared_seconds_total") == {
+            ("resnet", "0", "train"): 0.25**2 + 0.5**2 + 1.0,
+            ("resnet", "0", "eval"): 0.125**2,
+        }
+        phases = node.values("phase_seconds_total")
+        assert phases["resnet", "0", "train"] == 1.75
+        assert phases["resnet", "0", "eval"] == 0.125
+        assert phases["resnet", "0", "initialization"] == 2.0
+        assert phases["resnet", "0", "other"] == 0.0
+        assert node.values("step_component_seconds_total")["resnet", "0", "forward"] == 0.75
+    node.tick()
+    assert node.collector.active_runs == set()
+    assert node.values("run_end_time_seconds") == {("resnet",): CLOCK + 7.875}
+    assert node.values("phase_seconds_total")["resnet", "0", "finalization"] == 4.0
+
+
+def test_the_newest_step_of_a_bucket_is_its_exemplar(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25, 0.5, 20000.0)
+        node.tick()
+        trainer.steps(0.1875)
+        node.tick()
+        exemplars = node.histogram("step_duration_seconds", "resnet", "0", "train").exemplars
+    assert exemplars is not None
+    bounds = (*STEP_BOUNDS, inf)
+    seen = {exemplar.labels["step"]: (bounds[index], exemplar.value) for index, exemplar in exemplars.items()}
+    assert {step: value for step, (_, value) in seen.items()} == {"3": 0.1875, "1": 0.5, "2": 20000.0}
+    assert seen["2"][0] == inf
+    assert all(value <= bound for bound, value in seen.values())
+
+
+def test_the_bounds_are_published_as_values_of_their_own_le(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25)
+        node.tick()
+    bounds = node.values("step_duration_bound_seconds")
+    assert {float(le): value for (le,), value in bounds.items()} == {bound: bound for bound in STEP_BOUNDS}
+    assert ("1.0",) in bounds
+
+
+def test_a_data_loader_and_its_settings(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.do(
+            "def slow():\n"
+            "    for wait in (0.25, 0.5):\n"
+            "        clock.now += wait\n"
+            "        yield wait\n"
+            "for _ in trainwatch.watch(slow(), workers=6, pin_memory=True, prefetch_factor=2):\n"
+            "    with trainwatch.step('train'):\n"
+            "        clock.now += 1.0\n"
+        )
+        node.tick()
+        assert node.values("dataloader_workers") == {("resnet", "0", "train"): 6}
+        assert node.values("dataloader_pin_memory") == {("resnet", "0", "train"): 1}
+        assert node.values("dataloader_prefetch_factor") == {("resnet", "0", "train"): 2}
+        waits = node.histogram("dataloader_wait_seconds", "resnet", "0")
+        assert waits.sum >= 0.75
+        assert sum(waits.counts) >= 2
+        assert node.family("dataloader_fetch_seconds").histograms == {}  # nobody timed a fetch
+    node.tick()
+    assert node.values("dataloader_workers") == {}  # a dead process has no workers
+
+
+def test_each_rank_has_its_series_and_the_run_has_one(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with (
+        TrainingProcess(ledgers, clock=CLOCK + 5) as first,
+        TrainingProcess(ledgers, rank=1, clock=CLOCK) as second,
+    ):
+        first.steps(0.25)
+        second.steps(0.5, 0.5)
+        node.tick()
+        assert (node.steps("0"), node.steps("1")) == (1, 2)
+        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
+        assert node.values("run_last_step_time_seconds") == {("resnet",): CLOCK + 5.25}
+        assert len(node.values("run_info")) == 1
+        first.kill()
+        node.tick()
+        assert node.values("run_end_time_seconds") == {}  # rank 1 goes on
+        assert node.collector.active_runs == {"resnet"}
+
+
+def test_a_killed_process_ends_its_run_at_the_moment_when_that_is_seen(ledgers: Path) -> None:
+    node = Node(ledgers)
+    trainer = TrainingProcess(ledgers, clock=CLOCK)
+    trainer.steps(0.25)
+    node.tick()
+    trainer.steps(0.25)
+    trainer.kill()
+    node.tick()
+    assert node.steps() == 2  # what it did between the last look and its death counts
+    assert node.values("run_end_time_seconds") == {("resnet",): node.now}
+
+
+def test_the_totals_of_a_rank_never_go_back_when_it_is_restarted(ledgers: Path) -> None:
+    node = Node(ledgers, retention=10.0)
+    trainer = TrainingProcess(ledgers, clock=CLOCK)
+    trainer.steps(0.25, 0.25)
+    node.tick()
+    trainer.kill()
+    node.tick()
+    with TrainingProcess(ledgers, clock=CLOCK + 100) as trainer:
+        trainer.steps(0.5)
+        node.tick()
+        assert node.steps() == 3
+        assert len(list(open_ledgers(ledgers))) == 2
+        node.tick(11.0)
+        node.tick()
+        assert len(list(open_ledgers(ledgers))) == 1  # the dead one is gone
+        trainer.steps(0.5)
+        node.tick()
+        assert node.steps() == 4
+        assert node.histogram("step_duration_seconds", "resnet", "0", "train").sum == 1.5
+        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
+
+
+def test_a_dead_run_goes_some_time_after_its_death_with_its_file(ledgers: Path) -> None:
+    node = Node(ledgers, retention=10.0)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25)
+        node.tick(3600)
+        assert node.steps() == 1
+    node.tick()
+    node.tick(9.0)
+    assert node.steps() == 1
+    node.tick(2.0)
+    assert node.family("step_duration_seconds").histograms == {}
+    assert node.values("run_info") == {}
+    assert list(open_ledgers(ledgers)) == []
+
+
+def test_a_ledger_that_cannot_be_read_is_said_once_and_hurts_no_other(
+    ledgers: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25)
+        (ledgers / "bad.ledger").write_bytes(b"GIF89a")
+        for _ in range(5):
+            node.tick()
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert "bad.ledger" in caplog.messages[0]
+        assert node.steps() == 1
+
+
+def test_a_ledger_cut_short_while_it_is_read_keeps_its_last_totals_until_its_run_is_gone(
+    ledgers: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(ledgers)
+    with (
+        TrainingProcess(ledgers, clock=CLOCK) as rank_0,
+        TrainingProcess(ledgers, rank=1, clock=CLOCK) as rank_1,
+    ):
+        rank_0.steps(0.25)
+        rank_1.steps(0.25)
+        node.tick()
+        path = next(path for path in open_ledgers(ledgers) if rank_of(path) == 1)
+        with path.open("r+b") as file:
+            file.truncate(5000)
+        for _ in range(3):
+            node.tick()
+        assert (node.steps("0"), node.steps("1")) == (1, 1)
+        assert len(caplog.messages) == 1
+        assert path.name in caplog.messages[0]
+
+
+def rank_of(path: Path) -> int:
+    with LedgerReader(path) as reader:
+        return reader.header.rank
+
+
+def test_records_are_kept_for_who_takes_them_and_each_is_given_once(ledgers: Path) -> None:
+    node = Node(ledgers)
+    node.collector.keep_steps = True
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25, 0.5)
+        node.tick()
+        trainer.steps(0.75)
+        node.tick()  # nobody has taken the first two yet
+        taken = node.collector.take_steps()
+        assert [record.duration for _, records in taken for record in records] == [0.25, 0.5, 0.75]
+        assert node.collector.take_steps() == []
+
+
+def test_records_overwritten_unread_are_counted_as_lost_but_their_steps_are_not(ledgers: Path) -> None:
+    node = Node(ledgers)
+    node.tick()
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.steps(0.25)
+        node.tick()
+        assert node.values("ledger_records_lost_total") == {(): 0}
+        trainer.do(
+            "for _ in range(10000):\n"
+            "    trainwatch.begin_step('train'); clock.now += 0.25; trainwatch.end_step()"
+        )
+        node.tick()
+        assert node.steps() == 10001
+        assert node.values("ledger_records_lost_total")[()] >= 10000 - 8192
+
+
+def test_what_was_overwritten_before_the_exporter_started_is_not_its_loss(ledgers: Path) -> None:
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.do(
+            "for _ in range(10000):\n"
+            "    trainwatch.begin_step('train'); clock.now += 0.25; trainwatch.end_step()"
+        )
+        node = Node(ledgers)
+        node.tick()
+        assert node.steps() == 10000
+        assert node.values("ledger_records_lost_total") == {(): 0}
