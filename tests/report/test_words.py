@@ -84,7 +84,8 @@ def percentiles(node: str, resource: str, p95: float, p50: float) -> UsageRow:
         ((90, 12), (95, 50), "look at the CPU first."),
         ((60, 12), (40, 20), "GPUs and CPU were under-utilised: at or below 60 % and 40 %"),
         ((90, 12), (40, 20), "The GPUs were at or below 12 % in half of the samples; one sample of twenty"),
-        (None, (96, 90), "No GPU was read; the CPU was at or below 90 % in half of the samples, 96 %"),
+        (None, (99, 90), "No GPU was read; the CPU was busy: 90 % or more in half of the samples."),
+        (None, (66, 30), "No GPU was read; the CPU was at or below 30 % in half of the samples, 66 %"),
         (None, None, "Neither CPU nor GPU could be read."),
     ],
 )
@@ -113,8 +114,8 @@ def test_a_heatmap_names_the_idlest_gpu_and_the_busiest_core() -> None:
     heatmap = made.heatmap("node-a", 2, 2, columns=2)
     heatmap.values[:] = [[10, 20], [90, None], [5, 5], [95, 99]]
     assert sentences.heatmap(heatmap) == (
-        "GPUs were busy from 15 % (GPU 0) to 90 % (GPU 1) of the time; the busiest core, CPU 1, 97 %; "
-        "the mean of 2 cores, 51 %."
+        "GPUs were 15 % (GPU 0) to 90 % (GPU 1) busy on average. "
+        "The busiest core, CPU 1, was 97 % busy; all 2 cores together 51 %."
     )
 
 
@@ -144,6 +145,16 @@ def test_a_run_that_goes_on_lasts_until_what_was_last_seen_and_has_no_finalizati
         "training_loop",
     ]
     assert "has been observed for 11 min 57 s" in sentences.run_summary(going_on)[0]
+
+
+def test_training_steps_come_before_evaluation_steps() -> None:
+    analysis = made.slow_loader(steps=[made.steps(0, "eval"), made.steps(0, "train"), made.steps(1, "eval")])
+    assert {phase: len(rows) for phase, rows in shares.steps_by_phase(analysis).items()} == {
+        "train": 1,
+        "eval": 2,
+    }
+    assert next(iter(shares.steps_by_phase(analysis))) == "train"
+    assert [" train " in sentence for sentence in sentences.steps(analysis)[:2]] == [True, False]
 
 
 def test_a_cost_beyond_the_run_is_not_given_as_a_share_of_it() -> None:

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from trainwatch.evaluation.analysis import Analysis, Heatmap, StepDistribution
+from trainwatch.report.shares import steps_by_phase
 
 # Matplotlib's Viridis at 0, 10, ... 100 %: even to the eye, readable by the colour-blind and in print.
 VIRIDIS = (
@@ -20,8 +21,8 @@ NOTHING_SAMPLED = 255  # in a heatmap's bytes; 0..100 are percent
 def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
     """By chart name, as the `data-chart` attributes of the page say it."""
     charts = {f"heatmap-{index}": _heatmap(heatmap) for index, heatmap in enumerate(analysis.heatmaps)}
-    for phase in dict.fromkeys(row.phase for row in analysis.steps):
-        charts[f"steps-{phase}"] = _histogram([row for row in analysis.steps if row.phase == phase])
+    for phase, rows in steps_by_phase(analysis).items():
+        charts[f"steps-{phase}"] = _histogram(rows)
     return charts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
 from trainwatch.report import shares
-from trainwatch.report.wording import amount, capitalised, count, duration, in_words, listing, number, share
+from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
@@ -61,7 +61,7 @@ def verdict(analysis: Analysis) -> list[str]:
         sentences = [f"Nothing was found: {count(judged, 'rule')} judged, none fired."]
     else:
         sentences = ["Nothing could be judged yet." if not analysis.finished else "Nothing could be judged."]
-    if unjudged and judged:
+    if unjudged and judged and not found:
         sentences.append(f"{count(len(unjudged), 'rule')} could not be judged.")
     if analysis.exit_status:
         sentences.append(
@@ -114,26 +114,24 @@ def run_summary(analysis: Analysis) -> list[str]:
 
 
 def heatmap(heatmap: Heatmap) -> str:
-    """The idlest GPU and the busiest core of a node."""
+    """The idlest and the busiest GPU, the busiest core, and the mean of the cores."""
     means = {label: mean for label, mean in row_means(heatmap).items() if mean is not None}
     gpus = {label: mean for label, mean in means.items() if label.startswith("GPU")}
-    cores = {label: mean for label, mean in means.items() if not label.startswith("GPU")}
+    cores = {label: mean for label, mean in means.items() if label not in gpus}
     sentences = []
     if gpus:
         low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
         sentences.append(
-            f"{low} was busy {gpus[low]:.0f} % of the time"
+            f"{low} was {gpus[low]:.0f} % busy on average."
             if low == high
-            else f"GPUs were busy from {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) of the time"
+            else f"GPUs were {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) busy on average."
         )
     if cores:
         high = max(cores, key=cores.__getitem__)
         mean = sum(cores.values()) / len(cores)
-        sentences.append(
-            f"the busiest core, {high}, {cores[high]:.0f} %; the mean of {count(len(cores), 'core')}, "
-            f"{mean:.0f} %"
-        )
-    return capitalised("; ".join(sentences) + ".") if sentences else "No utilisation was sampled."
+        others = f"; all {len(cores)} cores together {mean:.0f} %" if len(cores) > 1 else ""
+        sentences.append(f"The busiest core, {high}, was {cores[high]:.0f} % busy{others}.")
+    return " ".join(sentences) or "No utilisation was sampled."
 
 
 def row_means(heatmap: Heatmap) -> dict[str, float | None]:
@@ -152,8 +150,7 @@ def steps(analysis: Analysis) -> list[str]:
     """Typical and slow steps of each phase; the slowest rank where they differ; the outliers."""
     if not analysis.steps:
         return [f"No step was recorded. {HOW_TO_ADD_STEPS}"]
-    phases = dict.fromkeys(row.phase for row in analysis.steps)
-    sentences = [_phase_steps(phase, [r for r in analysis.steps if r.phase == phase]) for phase in phases]
+    sentences = [_phase_steps(phase, rows) for phase, rows in shares.steps_by_phase(analysis).items()]
     outliers = [rule for rule in fired(analysis) if rule.rule == "StepOutlier"]
     return sentences + [rule.finding for rule in outliers]
 
@@ -184,8 +181,9 @@ def phases(analysis: Analysis) -> str:
     if not whole.parts:
         return f"No phase was recorded. {HOW_TO_ADD_STEPS}"
     largest = whole.largest
-    ranks = "" if analysis.ranks <= 1 else f", summed over {analysis.ranks} ranks"
-    return f"{largest.name} took {share(largest.seconds, whole.seconds)} of {duration(whole.seconds)}{ranks}."
+    whose = "the training process" if analysis.ranks <= 1 else f"all {analysis.ranks} ranks together"
+    part = share(largest.seconds, whole.seconds)
+    return f"{largest.name} took {part} of the {duration(whole.seconds)} of {whose}."
 
 
 def inside_steps(analysis: Analysis) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.analysis import Analysis, StepDistribution
 from trainwatch.recording.source import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -97,9 +97,19 @@ def _last_seen(analysis: Analysis) -> float | None:
 
 def phases(analysis: Analysis) -> Whole:
     """Seconds of every phase, all ranks together."""
-    known = [phase for phase in PHASE_ORDER if phase in analysis.phase_seconds]
-    foreign = [phase for phase in analysis.phase_seconds if phase not in PHASE_ORDER]
-    return _whole({phase: analysis.phase_seconds[phase] for phase in known + foreign})
+    return _whole(
+        {phase: analysis.phase_seconds[phase] for phase in sorted(analysis.phase_seconds, key=_place)}
+    )
+
+
+def steps_by_phase(analysis: Analysis) -> dict[str, list[StepDistribution]]:
+    """Training first, then the other phases; in each the ranks as the analysis has them."""
+    phases = sorted({row.phase for row in analysis.steps}, key=_place)
+    return {phase: [row for row in analysis.steps if row.phase == phase] for phase in phases}
+
+
+def _place(phase: str) -> tuple[int, str]:
+    return PHASE_ORDER.index(phase) if phase in PHASE_ORDER else len(PHASE_ORDER), phase
 
 
 def inside_steps(analysis: Analysis) -> Whole:

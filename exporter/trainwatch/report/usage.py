@@ -44,7 +44,9 @@ def _use_of(rows: list[UsageRow]) -> _Use:
 
 def _sentence_for(use: _Use) -> Callable[[list[_Use]], str]:
     if math.isnan(use.gpu_p50):
-        return _nothing_read if math.isnan(use.cpu_p50) else _cpu_alone
+        if math.isnan(use.cpu_p50):
+            return _nothing_read
+        return _cpu_busy if use.cpu_p50 > WELL_USED else _cpu_not_busy
     if use.gpu_p50 > WELL_USED:
         return _gpus_well_used
     if use.cpu_p95 >= WELL_USED:
@@ -56,7 +58,12 @@ def _nothing_read(_: list[_Use]) -> str:
     return "neither CPU nor GPU could be read."
 
 
-def _cpu_alone(uses: list[_Use]) -> str:
+def _cpu_busy(uses: list[_Use]) -> str:
+    half = _lowest(use.cpu_p50 for use in uses)
+    return f"no GPU was read; the CPU was busy: {half} or more in half of the samples."
+
+
+def _cpu_not_busy(uses: list[_Use]) -> str:
     half, most = _highest(use.cpu_p50 for use in uses), _highest(use.cpu_p95 for use in uses)
     return f"no GPU was read; the CPU was at or below {half} in half of the samples, {most} in 95 % of them."
 

@@ -25,9 +25,10 @@
         },
         xAxis: {
           type: "value", scale: true, name: `${unit.words} a step`, nameLocation: "middle", nameGap: 28,
-          nameTextStyle: { color: look.soft }, axisLabel: { color: look.soft, hideOverlap: true },
+          nameTextStyle: { color: look.soft }, 
+          axisLabel: { color: look.soft, hideOverlap: true, showMaxLabel: alone ? false : undefined },
           axisLine: { lineStyle: { color: look.line } }, splitLine: { show: false },
-          max: alone ? (extent) => Math.max(extent.max, data.ranks[0].marks.p99 * unit.factor) : undefined,
+          max: alone ? (extent) => Math.max(extent.max, 1.02 * data.ranks[0].marks.p99 * unit.factor) : undefined,
         },
         yAxis: {
           type: "value", name: "steps", minInterval: 1, nameTextStyle: { color: look.soft, align: "right" },
