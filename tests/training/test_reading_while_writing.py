@@ -9,7 +9,7 @@ import pytest
 from trainwatch.training import layout
 from trainwatch.training.reader import LedgerReader, StepRecord
 
-from tests.support.training_process import go_on, only_ledger, training, wait_for_line, wait_until
+from tests.support.training_script import go_on, only_ledger, training, wait_for_line, wait_until
 
 # Durations and components are sums of powers of two, so that all sums are exact.
 FULL_SPEED = """

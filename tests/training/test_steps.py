@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trainwatch.training.reader import COMPONENTS, STEP_BOUNDS
 
-from tests.support.training_process import run_to_end
+from tests.support.training_script import run_to_end
 
 PLAIN = """
 for _ in range(3):

@@ -37,6 +37,7 @@ __all__ = [
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _WORKERS = Struct(f"<{layout.WORKER_SLOTS * layout.WORKER_DOUBLES}d")
 _ONE = Struct("<d")
+_PHASE_NUMBERS = range(len(PHASES))  # a float is in it where it is one of these numbers
 _TRIES = 10  # of a copy that no finished step disturbs
 
 
@@ -169,6 +170,8 @@ class LedgerReader:
         """
         for _ in range(_TRIES):
             counters = _COUNTERS.unpack(self._read(layout.COUNTERS_AT, _COUNTERS.size))
+            if not isfinite(sum(counters)):
+                raise LedgerError(f"{self.path}: corrupt ledger: a counter is not a finite number")
             recorded = int(counters[layout.COUNTER_RECORDED])
             newest = self._record(recorded) if recorded else None
             histograms = counters[layout.COUNTER_STEP_HISTOGRAM : layout.COUNTER_LOADERS]
@@ -176,8 +179,6 @@ class LedgerReader:
                 break
         if recorded and newest is None:
             raise LedgerError(f"{self.path}: corrupt ledger: step record {recorded} is not in its place")
-        if not all(map(isfinite, counters)):
-            raise LedgerError(f"{self.path}: corrupt ledger: a counter is not a finite number")
         self._refresh_framework()
         return self._totals(counters, newest)
 
@@ -196,9 +197,9 @@ class LedgerReader:
         steps: list[StepRecord] = []
         base, base_index = self._base, self.position
         for record in records:
-            index = int(record[0])
-            if index <= overwritten or index > recorded:
+            if not overwritten < record[0] <= recorded:
                 continue
+            index = int(self._checked(record)[0])
             if index == 1:
                 base, base_index = (0.0,) * len(COMPONENTS), 0
             if base is not None and index == base_index + 1:
@@ -263,7 +264,13 @@ class LedgerReader:
         slot = (index - 1) % layout.RING_RECORDS
         data = self._read(layout.RING_AT + slot * layout.RECORD_BYTES, layout.RECORD_BYTES)
         record = layout.RECORD.unpack(data)
-        return record if record[0] == index else None
+        return self._checked(record) if record[0] == index else None
+
+    def _checked(self, record: tuple[float, ...]) -> tuple[float, ...]:
+        """The record, where it can be one."""
+        if not isfinite(sum(record)) or record[3] not in _PHASE_NUMBERS:
+            raise LedgerError(f"{self.path}: corrupt ledger: step record {record[0]} is no step")
+        return record
 
     def _records(self, after: int, last: int) -> list[tuple[float, ...]]:
         """The records with indices after+1..last, at most a whole ring of them."""

@@ -1,0 +1,119 @@
+"""Real training processes for tests: a script in a process of its own, and the ledgers that it leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
+
+EXPORTER = str(Path(__file__).parents[2] / "exporter")
+DEADLINE = 60.0  # seconds, for what takes milliseconds
+
+# What the scripts start with: `say` tells the test that a point is reached, `hold` waits for the test.
+PREAMBLE = """\
+import os, sys, time
+import trainwatch
+def say(text="ready"):
+    print(text, flush=True)
+def hold():
+    say()
+    sys.stdin.readline()
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A training process that has ended, and what its ledger held then."""
+
+    output: str
+    errors: str
+    totals: LedgerTotals
+    steps: list[StepRecord]
+    lost: int
+
+
+@contextmanager
+def training(
+    script: str,
+    directory: Path,
+    environment: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
+    file: Path | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Runs a script as a training process; killed, if need be, when the block ends.
+
+    `file` is where to write the script first: spawned workers import it again.
+    """
+    text = PREAMBLE + textwrap.dedent(script)
+    arguments = [sys.executable, "-W", "error", "-c", text]
+    if file is not None:
+        file.write_text(text)
+        arguments = [sys.executable, "-W", "error", str(file)]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINWATCH", "SLURM", "OMPI"))}
+    process = subprocess.Popen(
+        [*launcher, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            **inherited,
+            "PYTHONPATH": EXPORTER,
+            "TRAINWATCH_LEDGER_DIR": str(directory),
+            **(environment or {}),
+        },
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+
+
+def wait_for_line(process: subprocess.Popen[str], line: str = "ready") -> None:
+    assert process.stdout is not None
+    said = process.stdout.readline().strip()
+    if said != line:
+        process.kill()
+        raise AssertionError(f"said {said!r}, stderr: {process.stderr and process.stderr.read()}")
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+def only_ledger(directory: Path) -> LedgerReader:
+    (path,) = open_ledgers(directory)
+    return LedgerReader(path)
+
+
+def run_to_end(
+    script: str, directory: Path, environment: dict[str, str] | None = None, file: Path | None = None
+) -> Finished:
+    """Runs a script, which must end with status 0 and leave exactly one ledger, and reads that."""
+    with training(script, directory, environment, file=file) as process:
+        output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors
+    with only_ledger(directory) as reader:
+        assert not reader.alive()
+        steps, lost = reader.new_steps()
+        return Finished(output, errors, reader.totals(), steps, lost)

@@ -1,0 +1,341 @@
+"""Watched loaders, and fetches in worker processes: forked, spawned, killed, and PyTorch's own."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from trainwatch.training import layout
+from trainwatch.training.locks import is_locked
+
+from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
+
+WAIT = 0  # place of data_wait in COMPONENTS
+
+
+def test_a_wait_right_before_a_step_belongs_to_that_step(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        def batches():
+            for i in range(3):
+                time.sleep(0.02)
+                yield i
+        for batch in trainwatch.watch(batches(), workers=4, pin_memory=True, prefetch_factor=2):
+            with trainwatch.step(), trainwatch.component("forward"): time.sleep(0.001)
+        """,
+        ledgers,
+    )
+    assert len(run.steps) == 3
+    for step in run.steps:
+        assert step.components[WAIT] >= 0.02
+        assert step.duration >= 0.021
+        assert sum(step.components) <= step.duration + 1e-9
+    (loader,) = run.totals.loaders
+    assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 4, True, 2)
+    assert sum(loader.wait_counts) == 3
+    assert loader.wait_sum == pytest.approx(sum(step.components[WAIT] for step in run.steps))
+    assert run.totals.component_seconds["data_wait"] == pytest.approx(loader.wait_sum)
+
+
+def test_a_wait_inside_a_step_belongs_to_it_and_one_before_no_step_to_none(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        def batches():
+            while True:
+                time.sleep(0.02)
+                yield 1
+        loader = iter(trainwatch.watch(batches(), phase="eval"))
+        next(loader)                                # no step follows
+        next(loader)                                # before a step
+        with trainwatch.step("eval"):
+            with trainwatch.component("forward"):
+                next(loader)                        # inside
+        """,
+        ledgers,
+    )
+    (step,) = run.steps
+    assert 0.04 <= step.components[WAIT] <= step.duration
+    assert step.components[1] < step.duration - 0.04
+    assert run.totals.component_seconds["data_wait"] >= 0.06
+    assert run.totals.loaders[0].phase == "eval"
+    assert run.totals.loaders[0].workers is None
+    assert sum(run.totals.loaders[0].wait_counts) == 3
+
+
+def test_a_component_between_batch_and_step_belongs_to_that_step(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        for batch in trainwatch.watch([1, 2]):
+            with trainwatch.component("host_to_device"): time.sleep(0.01)
+            with trainwatch.step(): pass
+        """,
+        ledgers,
+    )
+    assert [step.components[5] >= 0.01 for step in run.steps] == [True, True]
+
+
+def test_a_timed_step_counts_its_watched_wait_once(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        def batches():
+            for i in range(2):
+                time.sleep(0.01)
+                yield i
+        start = time.perf_counter()
+        for batch in trainwatch.watch(batches()):
+            end = time.perf_counter()
+            trainwatch.record_step("train", start, end, data_wait=end - start)
+            start = end
+        """,
+        ledgers,
+    )
+    assert run.totals.component_seconds["data_wait"] == pytest.approx(run.totals.phase_seconds["train"])
+    assert sum(run.totals.loaders[0].wait_counts) == 2
+
+
+def test_a_watched_loader_stands_in_for_the_loader(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        class Loader(list):
+            num_workers, pin_memory, prefetch_factor = 3, False, 5
+            sampler = "mine"
+        loader = Loader([1, 2, 3])
+        watched = trainwatch.watch(loader)
+        assert len(watched) == 3 and watched.sampler == "mine"
+        assert list(watched) == [1, 2, 3] and list(watched) == [1, 2, 3]
+        try: watched.missing
+        except AttributeError as error: say(error)
+        try: len(trainwatch.watch(iter(loader)))
+        except TypeError as error: say(error)
+        """,
+        ledgers,
+    )
+    assert run.output == (
+        "'Loader' object has no attribute 'missing'\nobject of type 'list_iterator' has no len()\n"
+    )
+    (loader,) = run.totals.loaders
+    assert (loader.workers, loader.pin_memory, loader.prefetch_factor) == (3, False, 5)
+    assert sum(loader.wait_counts) == 6
+
+
+def test_an_exception_of_the_loader_goes_through(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        def broken():
+            yield 1
+            raise OSError("disk on fire")
+        try:
+            for _ in trainwatch.watch(broken()): pass
+        except OSError as error: say(error)
+        """,
+        ledgers,
+    )
+    assert run.output == "disk on fire\n"
+    assert sum(run.totals.loaders[0].wait_counts) == 1
+
+
+def test_watching_keeps_no_batch_in_memory(ledgers: Path) -> None:
+    run_to_end(
+        """
+        import weakref
+        class Batch: pass
+        iterator = iter(trainwatch.watch(Batch() for _ in range(2)))
+        batch = next(iterator)
+        gone = weakref.ref(batch)
+        del batch
+        assert gone() is None
+        """,
+        ledgers,
+    )
+
+
+WORKERS = """
+import multiprocessing
+@trainwatch.fetch
+def load(i):
+    time.sleep(0.001)
+    sum(range(10_000))
+    return i
+def work(count):
+    for i in range(count): load(i)
+def run(method):
+    context = multiprocessing.get_context(method)
+    workers = [context.Process(target=work, args=(5,)) for _ in range(3)]
+    for worker in workers: worker.start()
+    for worker in workers: worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+if __name__ == "__main__":
+    with trainwatch.step(): pass
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_fetches_of_workers_are_counted_in_their_ranks_ledger(
+    method: str, ledgers: Path, tmp_path: Path
+) -> None:
+    script = WORKERS + f"    run({method!r}); run({method!r}); load(1)\n"
+    run = run_to_end(script, ledgers, file=tmp_path / "train.py")
+    assert run.errors == ""
+    assert sum(run.totals.fetch_counts) == 2 * 3 * 5 + 1
+    assert run.totals.fetch_sum >= 31 * 0.001
+    assert 0 < run.totals.fetch_cpu_seconds < run.totals.fetch_sum
+    assert run.totals.steps == {"train": 1}
+
+
+def test_fetches_without_workers_start_the_run_and_nested_or_failed_ones_do_not_count(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        with trainwatch.fetch:
+            with trainwatch.fetch: pass
+        try:
+            with trainwatch.fetch: raise KeyError
+        except KeyError: pass
+        import threading
+        def fetches():
+            for _ in range(1000):
+                with trainwatch.fetch: pass
+        threads = [threading.Thread(target=fetches) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        ledgers,
+    )
+    assert sum(run.totals.fetch_counts) == 4001
+
+
+def test_a_killed_workers_fetches_stay_counted_and_its_slot_is_claimed_again(ledgers: Path) -> None:
+    script = """
+    import signal
+    def worker(count, then):
+        pid = os.fork()
+        if pid: return pid
+        for _ in range(count):
+            with trainwatch.fetch: pass
+        say("counted")
+        if then == "hang": time.sleep(600)
+        os._exit(0)
+    trainwatch.start()
+    first = worker(7, "hang")
+    sys.stdin.readline()
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    os.waitpid(worker(5, "end"), 0)
+    say("ended")
+    sys.stdin.readline()
+    """
+    with training(script, ledgers) as process:
+        wait_for_line(process, "counted")
+        with only_ledger(ledgers) as reader:
+            assert sum(reader.totals().fetch_counts) == 7
+            with reader.path.open("rb") as file:
+                assert is_locked(file.fileno(), layout.LOCK_WORKERS)
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                wait_for_line(process, "counted")
+                wait_for_line(process, "ended")
+                wait_until(lambda: not is_locked(file.fileno(), layout.LOCK_WORKERS))
+            assert reader.alive()
+            assert sum(reader.totals().fetch_counts) == 12
+            slot = layout.WORKERS_AT + 8 * layout.WORKER_DOUBLES
+            data = reader.path.read_bytes()[slot : slot + 8 * layout.WORKER_DOUBLES]
+            assert not any(data), "the second worker took a second slot"
+
+
+def test_more_workers_than_slots_give_one_warning_and_no_error(ledgers: Path) -> None:
+    run = run_to_end(
+        f"""
+        trainwatch.start()
+        hold_open, release = os.pipe()
+        pids = []
+        for _ in range({layout.WORKER_SLOTS} + 1):
+            counted, told = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                os.close(release)
+                with trainwatch.fetch: pass
+                os.write(told, b"x")
+                os.read(hold_open, 1)
+                os._exit(0)
+            os.read(counted, 1)
+            os.close(counted); os.close(told)
+            pids.append(pid)
+        os.close(release)
+        for pid in pids: assert os.waitpid(pid, 0)[1] == 0
+        """,
+        ledgers,
+    )
+    assert run.errors == "trainwatch: more than 128 loader workers at once: the rest are not timed\n"
+    assert sum(run.totals.fetch_counts) == layout.WORKER_SLOTS
+
+
+PYTORCH = """
+import warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+torch.set_num_threads(1)
+class Numbers(Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, i):
+        time.sleep(0.001)
+        return torch.tensor(i)
+class Stream(IterableDataset):
+    def __iter__(self): return iter(range(12))
+started = []
+def worker_started(worker):
+    open(os.environ["STARTED"], "a").write(f"{worker}\\n")
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(
+    method: str, ledgers: Path, tmp_path: Path
+) -> None:
+    script = (
+        PYTORCH
+        + f"""
+if __name__ == "__main__":
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=2, prefetch_factor=3,
+        worker_init_fn=worker_started, multiprocessing_context={method!r})
+    watched = trainwatch.watch(trainwatch.watch(loader))
+    watched = trainwatch.watch(loader)
+    for epoch in range(2):
+        for batch in watched:
+            with trainwatch.step("train"), trainwatch.component("forward"): batch.sum()
+    with open(os.environ["STARTED"]) as file:
+        assert sorted(file.read().split()) == ["0", "0", "1", "1"]
+"""
+    )
+    run = run_to_end(script, ledgers, {"STARTED": str(tmp_path / "started")}, file=tmp_path / "train.py")
+    (loader,) = run.totals.loaders
+    assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 2, False, 3)
+    assert loader.queue_depth is not None
+    assert sum(loader.wait_counts) == 6
+    assert run.totals.steps == {"train": 6}
+    assert sum(run.totals.fetch_counts) == 6
+    assert run.totals.fetch_sum >= 6 * 4 * 0.001
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_pytorch_loaders_without_workers_or_over_streams_are_watched(ledgers: Path, tmp_path: Path) -> None:
+    script = (
+        PYTORCH
+        + """
+if __name__ == "__main__":
+    for batch in trainwatch.watch(DataLoader(Numbers(), batch_size=4), phase="eval"):
+        with trainwatch.step("eval"): pass
+    for batch in trainwatch.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
+        with trainwatch.step("train"): pass
+"""
+    )
+    run = run_to_end(script, ledgers, file=tmp_path / "train.py")
+    assert run.totals.steps == {"train": 3, "eval": 3}
+    train, evaluation = run.totals.loaders
+    assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
+    assert sum(run.totals.fetch_counts) == 3
+    with only_ledger(ledgers) as reader:
+        assert reader.header.framework == "pytorch"
+        assert reader.header.framework_version.startswith("2.")

@@ -1,0 +1,82 @@
+"""Which rank this is, as launchers tell it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trainwatch.training.ranks import read_ranks, read_run_name
+
+from tests.support.training_script import only_ledger, training
+
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
+SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "7",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "9",
+}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, (0, None, 1)),
+        (TORCHRUN, (3, 1, 8)),
+        (SLURM, (5, 2, 16)),
+        (OPEN_MPI, (7, 0, 9)),
+        ({**SLURM, **TORCHRUN}, (3, 1, 8)),
+        ({**OPEN_MPI, **SLURM}, (5, 2, 16)),
+        ({"RANK": "2"}, (2, None, 3)),
+        ({"WORLD_SIZE": "4"}, (0, None, 1)),
+        ({"RANK": "first", **SLURM}, (5, 2, 16)),
+        ({"RANK": "", "WORLD_SIZE": "4"}, (0, None, 1)),
+        ({"RANK": "-1"}, (0, None, 1)),
+        ({"RANK": "0", "WORLD_SIZE": "many", "LOCAL_RANK": "?"}, (0, None, 1)),
+        ({"SLURM_NTASKS": "8"}, (0, None, 1)),  # salloc's shell: a job, but no task of it
+    ],
+)
+def test_the_most_specific_launcher_tells_the_rank(
+    environment: dict[str, str], expected: tuple[int, int | None, int]
+) -> None:
+    ranks = read_ranks(environment)
+    assert (ranks.rank, ranks.local_rank, ranks.world_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "environment", "expected"),
+    [
+        ("/home/me/train.py", {}, "train"),
+        ("-c", {}, "c"),
+        ("", {}, "python"),
+        ("train.py", {"SLURM_JOB_ID": "4711"}, "slurm-4711"),
+        ("train.py", {"SLURM_JOB_ID": "4711", "TRAINWATCH_RUN": "resnet"}, "resnet"),
+    ],
+)
+def test_the_run_is_named_by_the_user_the_job_or_the_script(
+    script: str, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [script])
+    assert read_run_name(environment) == expected
+
+
+def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
+    script = """
+    trainwatch.start(run="größe/../1 2", framework="numpy", framework_version="2.4")
+    say(os.getpid())
+    """
+    with training(script, ledgers, TORCHRUN) as process:
+        output, errors = process.communicate(timeout=60)
+    assert errors == ""
+    with only_ledger(ledgers) as reader:
+        header = reader.header
+        assert reader.path.name.startswith("gr__e_.._1_2.3.")
+    assert (header.run, header.rank, header.local_rank, header.world_size) == ("größe/../1 2", 3, 1, 8)
+    assert (header.framework, header.framework_version, header.pid) == ("numpy", "2.4", int(output))
+
+
+def test_what_is_given_to_start_goes_before_the_environment(ledgers: Path) -> None:
+    with training("trainwatch.start(rank=1, world_size=2, local_rank=0)", ledgers, TORCHRUN) as process:
+        process.communicate(timeout=60)
+    with only_ledger(ledgers) as reader:
+        assert (reader.header.rank, reader.header.local_rank, reader.header.world_size) == (1, 0, 2)

@@ -1,0 +1,334 @@
+"""Fork, full directories, foreign files, switched off: training goes on and the ledger stays right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainwatch.training import layout
+from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+
+from tests.support.training_script import (
+    EXPORTER,
+    Finished,
+    go_on,
+    only_ledger,
+    run_to_end,
+    training,
+    wait_for_line,
+    wait_until,
+)
+
+STEPS = """
+for batch in trainwatch.watch([1, 2, 3]):
+    with trainwatch.step("train"), trainwatch.component("forward"): pass
+    with trainwatch.fetch: pass
+    trainwatch.begin_step(); trainwatch.mark("forward"); trainwatch.end_step()
+    trainwatch.record_step("train", 1.0, 2.0)
+say("trained")
+"""
+
+
+def run_without_ledger(directory: Path, launcher: tuple[str, ...] = ()) -> str:
+    """Trains where no ledger can be made; gives back what was said on stderr."""
+    with training(STEPS, directory, launcher=launcher) as process:
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output) == (0, "trained\n"), errors
+    return errors
+
+
+def test_a_directory_that_cannot_be_made_gives_one_warning_and_training_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    errors = run_without_ledger(tmp_path / "file" / "ledgers")
+    assert errors == (
+        f"trainwatch: no ledger in {tmp_path}/file/ledgers (Not a directory): training goes on unrecorded\n"
+    )
+
+
+@pytest.mark.skipif(
+    os.getuid() == 0 and shutil.which("setpriv") is None,
+    reason="root may write anywhere, and setpriv is missing",
+)
+def test_a_read_only_directory_gives_one_warning_and_training_goes_on(ledgers: Path) -> None:
+    ledgers.mkdir(mode=0o555)
+    ledgers.parent.chmod(0o755)
+    drop = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
+    errors = run_without_ledger(ledgers, launcher=drop)
+    assert errors == f"trainwatch: no ledger in {ledgers} (Permission denied): training goes on unrecorded\n"
+    assert list(ledgers.iterdir()) == []
+
+
+def test_no_room_for_the_ledger_gives_one_warning_and_leaves_nothing_behind(ledgers: Path) -> None:
+    limit = ("sh", "-c", 'ulimit -f 100; exec "$@"', "sh")  # blocks of 512 or 1024 bytes: less than a ledger
+    errors = run_without_ledger(ledgers, launcher=limit)
+    assert errors == f"trainwatch: no ledger in {ledgers} (File too large): training goes on unrecorded\n"
+    assert list(ledgers.iterdir()) == []
+
+
+def test_a_full_file_system_gives_one_warning_and_training_goes_on(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("may not mount a file system here")
+    try:
+        errors = run_without_ledger(full / "ledgers")
+        assert "(No space left on device): training goes on unrecorded" in errors
+        assert errors.count("\n") == 1
+    finally:
+        subprocess.run(["umount", full], check=True)
+
+
+def test_a_symbolic_link_in_place_of_the_default_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "trainwatch").symlink_to(tmp_path / "elsewhere")
+    code = """
+import trainwatch
+from trainwatch.training import directory, session
+session.ledger_directory = lambda: PLACE
+trainwatch.start()
+""".replace("PLACE", repr(str(tmp_path / "trainwatch")))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINWATCH")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": EXPORTER},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "training goes on unrecorded" in ended.stderr
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_shared_directory_and_the_ledgers_are_open_to_the_exporter(ledgers: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        run_to_end(STEPS, ledgers)
+    finally:
+        os.umask(old)
+    assert ledgers.stat().st_mode & 0o7777 == 0o1777
+    (path,) = open_ledgers(ledgers)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_forked_child_never_writes_its_parents_steps(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        trainwatch.begin_step("train")
+        children = []
+        for _ in range(3):
+            pid = os.fork()
+            if pid == 0:
+                trainwatch.mark("forward"); trainwatch.end_step()
+                for _ in trainwatch.watch([1, 2]):
+                    with trainwatch.step("eval"), trainwatch.component("gc"): pass
+                trainwatch.record_step("predict", 1.0, 2.0)
+                trainwatch.finish()
+                os._exit(0)
+            children.append(pid)
+        for pid in children: assert os.waitpid(pid, 0)[1] == 0
+        trainwatch.mark("backward")
+        trainwatch.end_step()
+        """,
+        ledgers,
+    )
+    assert run.totals.steps == {"train": 1}
+    assert run.totals.component_seconds["gc"] == 0.0
+    assert run.totals.component_seconds["forward"] == 0.0
+    assert run.totals.component_seconds["backward"] > 0.0
+    assert run.totals.loaders == ()
+    assert run.totals.end is not None
+
+
+def test_a_forked_child_that_outlives_its_parent_keeps_no_ledger_alive(ledgers: Path) -> None:
+    script = """
+    trainwatch.start()
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    say(pid)
+    sys.stdin.readline()
+    """
+    with training(script, ledgers) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        try:
+            with only_ledger(ledgers) as reader:
+                assert reader.alive()
+                process.kill()
+                process.wait()
+                wait_until(lambda: not reader.alive())
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path) -> None:
+    script = """
+    with trainwatch.step("train"): pass
+    pid = os.fork()
+    if pid == 0:
+        trainwatch.start(rank=1, world_size=2)
+        for _ in range(5):
+            with trainwatch.step("eval"): pass
+        sys.exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    with trainwatch.step("train"): pass
+    """
+    with training(script, ledgers) as process:
+        _, errors = process.communicate(timeout=60)
+    assert errors == ""
+    found = {}
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            found[reader.header.rank] = reader.totals().steps
+    assert found == {0: {"train": 2}, 1: {"eval": 5}}
+
+
+def test_after_finish_nothing_is_recorded_until_another_start(ledgers: Path) -> None:
+    script = """
+    trainwatch.start(run="first")
+    with trainwatch.step(): pass
+    trainwatch.finish()
+    with trainwatch.step(): pass
+    trainwatch.start(run="second")
+    for _ in range(3):
+        with trainwatch.step(): pass
+    """
+    with training(script, ledgers) as process:
+        _, errors = process.communicate(timeout=60)
+    assert errors == ""
+    found = {}
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            found[reader.header.run] = reader.totals().steps_recorded
+    assert found == {"first": 1, "second": 3}
+
+
+@pytest.fixture
+def recorded(ledgers: Path) -> Path:
+    finished: Finished = run_to_end(STEPS, ledgers)
+    assert finished.totals.steps == {"train": 9}
+    (path,) = open_ledgers(ledgers)
+    return path
+
+
+def read_all(path: Path) -> None:
+    with LedgerReader(path) as reader:
+        reader.totals()
+        reader.new_steps()
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "message"),
+    [
+        (0, b"GARBAGE!", "not a ledger of Trainwatch"),
+        (8, struct.pack("<q", layout.VERSION + 1), "use the same version of Trainwatch"),
+        (16, struct.pack("<q", 12345), "corrupt ledger: not 1089536 bytes long"),
+        (layout.COUNTERS_AT, struct.pack("<d", float("nan")), "corrupt ledger"),
+        (layout.COUNTERS_AT, struct.pack("<d", 1e300), "corrupt ledger"),
+        (layout.COUNTERS_AT, struct.pack("<d", -5.0), "corrupt ledger"),
+        (layout.COUNTERS_AT + 8 * 60, struct.pack("<d", float("inf")), "corrupt ledger"),
+        (layout.RING_AT + 8 * 128 + 24, struct.pack("<d", 77.0), "corrupt ledger"),
+        (layout.RING_AT + 8 * 128 + 16, struct.pack("<d", float("nan")), "corrupt ledger"),
+    ],
+)
+def test_a_foreign_newer_or_corrupt_ledger_is_one_clear_error(
+    recorded: Path, offset: int, data: bytes, message: str
+) -> None:
+    content = bytearray(recorded.read_bytes())
+    content[offset : offset + len(data)] = data
+    recorded.write_bytes(content)
+    with pytest.raises(LedgerError, match=message) as caught:
+        read_all(recorded)
+    assert str(recorded) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 100, layout.HEADER_BYTES, layout.FILE_BYTES - 1])
+def test_a_ledger_cut_short_is_corrupt(recorded: Path, size: int) -> None:
+    os.truncate(recorded, size)
+    with pytest.raises(LedgerError, match="corrupt ledger"):
+        LedgerReader(recorded)
+
+
+def test_a_ledger_cut_short_while_open_is_corrupt_and_kills_nobody(recorded: Path) -> None:
+    with LedgerReader(recorded) as reader:
+        os.truncate(recorded, 5000)
+        with pytest.raises(LedgerError, match="cut off"):
+            reader.totals()
+
+
+def test_only_plain_files_are_taken_for_ledgers(recorded: Path) -> None:
+    folder = recorded.parent
+    (folder / "link.ledger").symlink_to(recorded)
+    (folder / "folder.ledger").mkdir()
+    os.mkfifo(folder / "pipe.ledger")
+    assert list(open_ledgers(folder)) == [recorded]
+    with pytest.raises(OSError, match="symbolic link"):
+        LedgerReader(folder / "link.ledger")
+    with pytest.raises(LedgerError, match="not a plain file"):
+        LedgerReader(folder / "pipe.ledger")
+    assert list(open_ledgers(folder / "missing")) == []
+
+
+@pytest.mark.parametrize("word", ["off", "OFF", "0", "false", "no"])
+def test_switched_off_everything_works_and_nothing_is_written(word: str, ledgers: Path) -> None:
+    script = (
+        STEPS
+        + """
+assert trainwatch.watch(loader := [1]) is loader
+def f(): pass
+for decorate in (trainwatch.step("train"), trainwatch.component("forward"), trainwatch.fetch):
+    assert decorate(f) is f
+trainwatch.start(run="x"); trainwatch.finish()
+assert "mmap" not in sys.modules
+"""
+    )
+    with training(script, ledgers, {"TRAINWATCH": word}) as process:
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (0, "trained\n", "")
+    assert not ledgers.exists()
+
+
+def test_importing_trainwatch_imports_nothing_but_the_standard_library() -> None:
+    code = """
+import sys
+import trainwatch
+foreign = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+print(sorted(name for name in foreign if not name.startswith(("_", "site", "usercustom"))))
+print([name for name in ("typing", "re", "dataclasses", "inspect", "numpy") if name in sys.modules])
+"""
+    output = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": EXPORTER},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert output == "['trainwatch']\n[]\n"
+
+
+def test_closed_stderr_does_not_break_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    script = "sys.stderr.close()\n" + STEPS
+    with training(script, tmp_path / "file" / "ledgers") as process:
+        output, _ = process.communicate(timeout=60)
+    assert output == "trained\n"
+
+
+def test_a_run_can_be_watched_from_before_its_first_step(ledgers: Path) -> None:
+    with training("trainwatch.start(run='early')\nhold()\nhold()", ledgers) as process:
+        wait_for_line(process)
+        with only_ledger(ledgers) as reader:
+            assert reader.header.run == "early"
+            assert reader.totals().steps_recorded == 0
+            assert reader.totals().phase_seconds == {}
+            assert reader.new_steps() == ([], 0)
+        go_on(process)
+        wait_for_line(process)
