@@ -34,6 +34,9 @@ servers: ## install Debian's Prometheus, Alertmanager and Chromium, where that i
 test: lint servers ## everything: style, types, and the tests against the real servers
 	$(BIN)/python -m pytest $(TESTS)
 
+golden: $(VENV)/.developing ## write the golden files of the tests anew
+	$(BIN)/python -m pytest --renew-golden -k golden $(TESTS)
+
 bench: $(VENV)/.developing ## measure what Trainwatch costs, against its budgets
 	$(BIN)/python -m benchmarks $(BENCHMARKS)
 

@@ -105,7 +105,7 @@ class Starvation(Heuristic[P, StarvedNode], Generic[P]):
     def _finding(self, nodes: Mapping[str, StarvedNode], triggered: int) -> str:
         concerned = {name: state for name, state in nodes.items() if state.triggered} if triggered else nodes
         name, worst = max(concerned.items(), key=lambda item: item[1].share)
-        scans = f", in {triggered} of {sum(s.judged for s in nodes.values())} scans" if triggered else ""
+        scans = f", in {worst.triggered} of {worst.judged} scans" if triggered else ""
         return (
             f"On {name}, {self.condition()} in {worst.share:.1f} % of the snapshots "
             f"({worst.starved} of {worst.snapshots}){scans}."

@@ -69,7 +69,7 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
         fired = [one for one in series if one.triggered]
         worst = max(fired, key=lambda one: one.excess_seconds, default=None)
         if worst is not None:
-            finding = worst.words(triggered)
+            finding = worst.words()
         elif status == "quiet":
             finding = f"No rank had more than {self.parameters.n_outliers} outliers."
         else:
@@ -161,11 +161,12 @@ class Series(State):
         longest = self.durations.longest
         return longest[longest[:, 0] > self.bound][:, [1, 0, *range(2, longest.shape[1])]]
 
-    def words(self, triggered: int) -> str:
+    def words(self) -> str:
         durations = self.durations
         sentence = (
             f"{self.outliers} of {durations.count} {self.phase} steps of rank {self.rank} took longer than "
-            f"{seconds(self.bound)} (mean {seconds(durations.mean)}), in {triggered} of {self.judged} scans"
+            f"{seconds(self.bound)} (mean {seconds(durations.mean)}), "
+            f"in {self.triggered} of {self.judged} scans"
         )
         period, component = self.period(), self.component()
         if period:

@@ -1,0 +1,124 @@
+"""How fast all rules are evaluated: values a second, whether it stays so, and against plain Python loops."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from trainwatch.evaluation.engine import Evaluator
+from trainwatch.recording.source import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
+
+from benchmarks import Row
+from tests.support import reference
+
+HOUR = 7200  # snapshots
+MINUTES_A_CHUNK = 10
+
+
+class BusyNode(Source):
+    """Hours of one node, ten minutes at a time; all chunks hold the same readings at different times."""
+
+    def __init__(self, hours: float, cores: int = 96, gpus: int = 8) -> None:
+        self.hours, self.cores, self.gpus = hours, cores, gpus
+        self.chunk = _ten_minutes(cores, gpus)
+
+    @property
+    def values(self) -> int:
+        """Readings that are evaluated: of each core two, of each GPU two, of the node three."""
+        return int(self.hours * HOUR) * (2 * self.cores + 2 * self.gpus + 3)
+
+    @property
+    def facts(self) -> RunFacts:
+        gpus = tuple(GpuFacts(str(number)) for number in range(self.gpus))
+        return RunFacts("benchmark", nodes=(NodeFacts("node", gpus=gpus),))
+
+    def read(self) -> Iterator[NodeSamples | Steps]:
+        for number in range(int(self.hours * 60 / MINUTES_A_CHUNK)):
+            yield _later(self.chunk, number * MINUTES_A_CHUNK * 60.0)
+
+
+def rows() -> list[Row]:
+    evaluated(BusyNode(1))  # warms up
+    small, large, few_cores = BusyNode(2), BusyNode(24), BusyNode(24, cores=8, gpus=1)
+    times = {
+        name: evaluated(node) for name, node in (("2 h", small), ("24 h", large), ("8 cores", few_cores))
+    }
+    per_second = {
+        "2 h": small.values / times["2 h"],
+        "24 h": large.values / times["24 h"],
+        "8 cores": few_cores.values / times["8 cores"],
+    }
+    plain = plain_speed(large.chunk)
+    memory = peak_mebibytes(BusyNode(4)), peak_mebibytes(BusyNode(48))
+    return [
+        (f"evaluation, 24 h of 96 cores and 8 GPUs ({_millions(large)})", speed, "M/s", ">= 10"),
+        (f"  2 h of them ({_millions(small)})", speed_small, "M/s", ">= 10"),
+        (f"  24 h of 8 cores and 1 GPU ({_millions(few_cores)})", speed_few, "M/s", ">= 10"),
+        ("  a value of 24 h costs, of what one of 2 h costs", speed_small / speed, "", "<= 1.5"),
+        ("  plain Python loops, three rules over ten minutes of them", plain, "M/s", ""),
+        ("  all rules are faster than these by", speed / plain, "times", ""),
+        ("  memory of 48 h, of what 4 h take", memory[1] / memory[0], "", "<= 1.1"),
+    ]
+
+
+def evaluated(source: Source) -> float:
+    """CPU seconds of a whole evaluation, the analysis with it."""
+    begin = time.process_time()
+    evaluator = Evaluator(source)
+    evaluator.advance()
+    evaluator.analysis()
+    return time.process_time() - begin
+
+
+def peak_mebibytes(source: BusyNode) -> float:
+    """The most memory that an evaluation holds at any moment, its source apart."""
+    tracemalloc.start()
+    try:
+        evaluated(source)
+        return tracemalloc.get_traced_memory()[1] / 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def plain_speed(samples: NodeSamples) -> float:
+    """Millions, of the rules that judge samples, by the loops that the tests take for the truth."""
+    bounds = {"threshold": 50.0, "patience": 1000, "interval": 60.0, "gpu_below": 10.0}
+    begin = time.process_time()
+    reference.starvation(samples, "cpu", core_above=90.0, **bounds)  # type: ignore[arg-type]
+    reference.starvation(samples, "io_wait", core_above=50.0, **bounds)  # type: ignore[arg-type]
+    reference.low_gpu_utilization(samples, p95_below=70, p5_below=10, window=500, patience=1000, interval=60)
+    values = samples.cpu.size + samples.io_wait.size + samples.gpu.size
+    return values / (time.process_time() - begin) / 1e6
+
+
+def _millions(source: BusyNode) -> str:
+    return f"{source.values / 1e6:.1f} M values"
+
+
+def _ten_minutes(cores: int, gpus: int) -> NodeSamples:
+    count = MINUTES_A_CHUNK * 120
+    random = np.random.default_rng(0)
+
+    def ratios(*shape: int) -> np.ndarray:
+        return random.random(shape, dtype=np.float32)
+
+    return NodeSamples(
+        node="node",
+        times=1_800_000_000 + 0.5 * np.arange(count, dtype=np.float64),
+        cpu=ratios(count, cores),
+        io_wait=ratios(count, cores),
+        gpu=ratios(count, gpus),
+        gpu_memory=ratios(count, gpus),
+        memory=ratios(count),
+        network=1e9 * random.random(count),
+        disk=1e9 * random.random(count),
+        gpu_power_watts=ratios(count, gpus),
+        gpu_temperature_celsius=ratios(count, gpus),
+    )
+
+
+def _later(samples: NodeSamples, seconds: float) -> NodeSamples:
+    return replace(samples, times=samples.times + seconds)

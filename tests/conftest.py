@@ -1,0 +1,28 @@
+"""Fixtures of the whole project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--renew-golden", action="store_true", help="write golden files anew instead of comparing with them"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """Compares a text with a golden file, or writes the file anew where `--renew-golden` was given."""
+
+    def compare(file: Path, text: str) -> None:
+        if request.config.getoption("--renew-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        known = file.read_text(encoding="utf-8")
+        assert text == known, f"{file.name} is not as it was: `make golden` renews it"
+
+    return compare
