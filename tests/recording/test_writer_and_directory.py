@@ -255,13 +255,14 @@ def test_the_next_writer_takes_over_and_records_no_step_twice(left_by_killed_wri
     writer = RecordingWriter(left_by_killed_writer, "n1", 0.5, "resnet")
     writer.steps(header(), [step(number) for number in range(100, 133)])  # what is still in the ledger's ring
     writer.steps(header(), [step(133)])
-    writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins anew
+    writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins anew,
+    writer.steps(header(0, pid=999, start=START + 9), [step(0)])  # and so does a new run in that process
     for tick in range(131, 135):
         writer.snapshot(snapshot(tick))
     writer.close()
     assert files(left_by_killed_writer, "n1/*.journal") == []
     for reader in (seen.read(), Seen(left_by_killed_writer).read()):
-        assert reader.numbers() == [*range(134), 0]
+        assert reader.numbers() == [*range(134), 0, 0]
         assert reader.ticks() == [*range(130), *range(131, 135)]
         assert reader.source.facts.samples_missed == 1
 

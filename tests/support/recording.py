@@ -46,14 +46,14 @@ def snapshot(tick: int, cores: int = 2, gpus: Iterable[str] = ("0", "1"), interv
     )
 
 
-def header(rank: int = 0, pid: int = 100) -> LedgerHeader:
+def header(rank: int = 0, pid: int = 100, start: float = START) -> LedgerHeader:
     return LedgerHeader(
         run="resnet",
         rank=rank,
         local_rank=rank,
         world_size=2,
         pid=pid,
-        start=START,
+        start=start,
         framework="pytorch",
         framework_version="2.13",
     )

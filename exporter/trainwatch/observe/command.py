@@ -71,6 +71,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DURATION",
         help="time between two scans of the rules, in the run's time (default: %(default)s)",
     )
+    parser.add_argument(
+        "--live-interval",
+        type=positive_duration,
+        default="10s",
+        metavar="DURATION",
+        help="time between two evaluations for the terminal and the live page (default: %(default)s)",
+    )
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, behind --")
 
 
@@ -79,23 +86,17 @@ def run(arguments: Namespace) -> int:
     # First of all: numpy, which the imports below bring in, starts threads that inherit the mask.
     with blocked_signals() as mask:
         from trainwatch.evaluation.settings import Settings
+        from trainwatch.observe.ledger_directory import ledger_directory
         from trainwatch.observe.live import LiveView
-        from trainwatch.observe.plan import (
-            make_directory,
-            make_ledger_directory,
-            plan_run,
-            remove_ledger_directory,
-        )
+        from trainwatch.observe.plan import make_directory, plan_run
 
         settings = Settings.parse(arguments.set)
         plan = plan_run(arguments)
         raise_interrupt()
         make_directory(plan.directory)
-        ledgers = make_ledger_directory()
-        try:
-            return _observe(plan, ledgers, LiveView(plan.directory, settings, plan.scan_interval), mask)
-        finally:
-            remove_ledger_directory(ledgers)
+        live = LiveView(plan.directory, settings, plan.scan_interval, arguments.live_interval)
+        with ledger_directory() as ledgers:
+            return _observe(plan, ledgers, live, mask)
 
 
 def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:

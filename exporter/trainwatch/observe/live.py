@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from trainwatch.evaluation.engine import Evaluator
     from trainwatch.evaluation.settings import Settings
 
-EVERY = 10.0  # seconds between evaluations
 BUSY_SHARE = 0.05  # of a core that evaluation and page may take: where they take long, they come less often
 SAY_AGAIN_AFTER = 300.0  # seconds of peace after a word about a rule, so that none flickers
 
@@ -52,9 +51,7 @@ class Findings:
 class LiveView:
     """A thread that evaluates the growing recording. A failure of it is said once and harms nothing else."""
 
-    def __init__(
-        self, directory: Path, settings: Settings, scan_interval: float, every: float = EVERY
-    ) -> None:
+    def __init__(self, directory: Path, settings: Settings, scan_interval: float, every: float) -> None:
         self._directory = directory
         self._settings = settings
         self._scan_interval = scan_interval

@@ -11,7 +11,6 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,22 +84,6 @@ def make_directory(directory: Path) -> None:
         raise UserError(
             f"cannot write to {directory}: {error.strerror}; choose another directory with --out"
         ) from error
-
-
-def make_ledger_directory() -> Path:
-    """A new directory in memory for the ledgers of this run, else in the folder for temporary files.
-
-    Steps must never wait for a disk: a mapped page of a busy disk may be locked while it is written back.
-    """
-    shared_memory = Path("/dev/shm")
-    in_memory = shared_memory.is_dir() and os.access(shared_memory, os.W_OK)
-    return Path(tempfile.mkdtemp(prefix="trainwatch-run-", dir=shared_memory if in_memory else None))
-
-
-def remove_ledger_directory(directory: Path) -> None:
-    """Removes the ledgers; a training process that is still alive keeps its mapped file."""
-    with suppress(OSError):
-        shutil.rmtree(directory)
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:

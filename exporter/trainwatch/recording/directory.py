@@ -111,6 +111,9 @@ def _first_time(chunk: NodeSamples | Steps) -> float:
     return float(chunk.times[0] if isinstance(chunk, NodeSamples) else chunk.starts[0])
 
 
+_Process = tuple[int, int, float]  # rank, pid and start: a rank may have had several processes
+
+
 class _Node:
     """The three tables of one node's folder."""
 
@@ -118,7 +121,7 @@ class _Node:
         self.samples = _Samples(folder)
         self.steps = _Steps(folder, self.samples)
         self._ranks = _Stream(folder, "ranks")
-        self._rows: dict[tuple[int, int, float], dict[str, Any]] = {}
+        self._rows: dict[_Process, dict[str, Any]] = {}
 
     def read_ranks(self) -> None:
         for table in self._ranks.tables():
@@ -126,8 +129,8 @@ class _Node:
                 self._rows[row["rank"], row["pid"], row["start"]] = row
 
     def rank_facts(self) -> Iterator[RankFacts]:
-        for (rank, pid, _), row in sorted(self._rows.items()):
-            yield _rank_facts(self.samples.facts.node, row, self.steps.lost(rank, pid))
+        for key, row in sorted(self._rows.items()):
+            yield _rank_facts(self.samples.facts.node, row, self.steps.lost(key))
 
     def unknowns(self) -> Iterator[str]:
         for stream in (self.samples.stream, self.steps.stream, self._ranks):
@@ -278,11 +281,11 @@ class _Steps:
     def __init__(self, folder: Path, samples: _Samples) -> None:
         self.stream = _Stream(folder, "steps")
         self._samples = samples
-        self._counted: dict[tuple[int, int, int], _Counted] = {}  # by rank, pid and phase
+        self._counted: dict[tuple[_Process, str], _Counted] = {}  # by process and phase
 
-    def lost(self, rank: int, pid: int) -> int:
+    def lost(self, process: _Process) -> int:
         """How many steps of this process were counted without a record: gaps in the steps' numbers."""
-        counted = (value for key, value in self._counted.items() if key[:2] == (rank, pid))
+        counted = (value for key, value in self._counted.items() if key[0] == process)
         return sum(value.highest + 1 - value.rows for value in counted)
 
     def read(self) -> Iterator[Steps]:
@@ -295,12 +298,12 @@ class _Steps:
     def _steps(self, table: pa.Table) -> Iterator[Steps]:
         phases = pc.index_in(table.column("phase"), pa.array(PHASES)).to_numpy().astype(np.uint8)
         numbers = table.column("number").to_numpy()
-        ranks, pids = table.column("rank").to_numpy(), table.column("pid").to_numpy()
+        ranks = table.column("rank").to_numpy()
         starts, durations = _numbers(table, "start"), _numbers(table, "duration")
         components = np.column_stack([_numbers(table, component) for component in COMPONENTS])
+        self._count(table)
         for rank in np.unique(ranks):
             of_rank = ranks == rank
-            self._count(int(rank), pids[of_rank], phases[of_rank], numbers[of_rank])
             yield Steps(
                 node=self._samples.facts.node,
                 rank=int(rank),
@@ -311,15 +314,15 @@ class _Steps:
                 components=components[of_rank],
             )
 
-    def _count(
-        self, rank: int, pids: NDArray[np.int64], phases: NDArray[np.uint8], numbers: NDArray[np.int64]
-    ) -> None:
-        for pid in np.unique(pids):
-            for phase in np.unique(phases[pids == pid]):
-                these = numbers[(pids == pid) & (phases == phase)]
-                counted = self._counted.setdefault((rank, int(pid), int(phase)), _Counted())
-                counted.rows += len(these)
-                counted.highest = max(counted.highest, int(these.max()))
+    def _count(self, table: pa.Table) -> None:
+        """Notes how many steps of each process and phase there are, and the highest number of them."""
+        keys = ["rank", "pid", "rank_start", "phase"]
+        counts = table.group_by(keys).aggregate([("number", "count"), ("number", "max")])
+        for row in counts.to_pylist():
+            process = (row["rank"], row["pid"], row["rank_start"])
+            counted = self._counted.setdefault((process, row["phase"]), _Counted())
+            counted.rows += row["number_count"]
+            counted.highest = max(counted.highest, row["number_max"])
 
 
 def _groups(
@@ -391,9 +394,13 @@ def _rank_facts(node: str, row: dict[str, Any], records_lost: int) -> RankFacts:
 
 
 def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
-    """The rank's loaders. Fetches are timed for a rank, not for a loader: they are given to its first one."""
+    """The rank's loaders. Fetches are timed for a rank, not for a loader: they are given to its first one.
+
+    Workers that time their fetches for a loader that nobody watches make one of which no more is known.
+    """
     fetched = {name: row[name] for name in ("fetches", "fetch_seconds", "fetch_cpu_seconds")}
-    for loader in row["loaders"]:
+    unknown = {"phase": PHASES[0], "workers": None, "pin_memory": None, "prefetch_factor": None}
+    for loader in row["loaders"] or ([unknown] if fetched["fetches"] else []):
         yield Loader(
             rank=row["rank"],
             phase=loader["phase"],

@@ -59,6 +59,7 @@ STEPS_SCHEMA = pa.schema(
     [
         pa.field("rank", pa.int32()),
         pa.field("pid", pa.int64()),
+        pa.field("rank_start", pa.float64()),
         pa.field("phase", pa.string()),
         pa.field("number", pa.int64()),
         pa.field("start", pa.float64()),

@@ -186,7 +186,7 @@ class RecordingWriter:
         journal.append(_snapshot_batch(snapshot, layout, journal.schema))
 
     def _record_steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
-        key = _rank_key(header)
+        key = _rank_key(header.rank, header.pid, header.start)
         last = self._recorded.setdefault(key, {})
         fresh = [record for record in records if record.number > last.get(record.phase, -1)]
         if not fresh:
@@ -269,9 +269,10 @@ def _left_by_the_writer_before(folder: Path, node: str) -> tuple[NodeFacts, dict
     recorded: dict[str, dict[str, int]] = {}
     if (steps := _last_rows(folder, "steps")) is not None:
         recorded = metadata_of(steps.schema)["recorded"]
-        columns = (steps.column(name).to_pylist() for name in ("rank", "pid", "phase", "number"))
-        for rank, pid, phase, number in zip(*columns, strict=True):
-            recorded.setdefault(f"{rank}/{pid}", {})[phase] = number
+        names = ("rank", "pid", "rank_start", "phase", "number")
+        columns = (steps.column(name).to_pylist() for name in names)
+        for rank, pid, start, phase, number in zip(*columns, strict=True):
+            recorded.setdefault(_rank_key(rank, pid, start), {})[phase] = number
     return facts, recorded
 
 
@@ -284,8 +285,9 @@ def _last_rows(folder: Path, table: str) -> pa.Table | None:
     return None
 
 
-def _rank_key(header: LedgerHeader) -> str:
-    return f"{header.rank}/{header.pid}"
+def _rank_key(rank: int, pid: int, start: float) -> str:
+    """Tells apart the processes that a rank has had, and the runs that one process has started."""
+    return f"{rank}/{pid}/{start!r}"
 
 
 def _snapshot_batch(snapshot: Snapshot, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
@@ -320,6 +322,7 @@ def _steps_batch(header: LedgerHeader, records: Sequence[StepRecord], schema: pa
     columns = [
         pa.array([header.rank] * len(records), pa.int32()),
         pa.array([header.pid] * len(records), pa.int64()),
+        pa.array([header.start] * len(records), pa.float64()),
         pa.array([record.phase for record in records], pa.string()),
         pa.array([record.number for record in records], pa.int64()),
         pa.array([record.start for record in records], pa.float64()),

@@ -1,0 +1,66 @@
+"""Where the ledgers of one observed run live: a directory of its own, in memory where that is possible."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+
+PREFIX = "trainwatch-run-"
+_LOCK = ".observed"  # held by the process that observes the run
+
+
+@contextmanager
+def ledger_directory(base: Path | None = None) -> Iterator[Path]:
+    """A new directory, removed at the end; a training process that is still alive keeps its mapped file.
+
+    Steps must never wait for a disk: a page of a mapped file may be locked while it is written back.
+    So the directory is in /dev/shm, else where temporary files go. Removes, too, what observers that were
+    killed have left there.
+    """
+    base = base or _memory_or_temporary()
+    for left in base.glob(f"{PREFIX}*"):
+        _remove_if_dead(left)
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory
+    finally:
+        os.close(lock)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _memory_or_temporary() -> Path:
+    memory = Path("/dev/shm")
+    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+
+
+def _remove_if_dead(directory: Path) -> None:
+    """Removes the directory where neither its observer nor a training process of its lives any more."""
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # somebody else's, or just being made
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not any(_is_alive(path) for path in open_ledgers(directory)):
+            shutil.rmtree(directory, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _is_alive(ledger: Path) -> bool:
+    try:
+        with LedgerReader(ledger) as reader:
+            return reader.alive()
+    except (LedgerError, OSError):
+        return False

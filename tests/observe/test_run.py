@@ -1,0 +1,522 @@
+"""`trainwatch run` beside real commands: what they see, what comes out, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.observing import PATIENCE, RUN, Observed, wait_until
+from tests.support.recording import Seen
+
+UNTIL_SIGNALLED = """
+import signal, sys, time
+def said(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    sys.exit(40)
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), said)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+STEPS = """
+import sys, time, trainwatch
+for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 100000):
+    with trainwatch.step("train"):
+        with trainwatch.component("forward"):
+            time.sleep(0.005)
+    print("step", number, flush=True)
+"""
+
+
+def run_file(directory: Path) -> dict[str, object]:
+    values: dict[str, object] = json.loads((directory / "run.json").read_text())
+    return values
+
+
+# What comes out of the command comes out of us.
+
+
+@pytest.mark.parametrize(("script", "status"), [("", 0), ("raise SystemExit(7)", 7), ("1/0", 1)])
+def test_the_exit_status_is_the_commands(tmp_path: Path, script: str, status: int) -> None:
+    with Observed(tmp_path / "run", script) as observed:
+        assert observed.status() == status
+    assert run_file(tmp_path / "run")["exit_status"] == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_command_that_a_signal_ended_gives_128_and_the_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    script = f"import os; os.kill(os.getpid(), {int(number)})"
+    with Observed(tmp_path / "run", script) as observed:
+        assert observed.status() == 128 + number
+
+
+def test_input_and_output_are_the_commands_own(tmp_path: Path) -> None:
+    script = "import sys; print(sys.stdin.read().upper(), end=''); print('to stderr', file=sys.stderr)"
+    ended = subprocess.run(
+        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", script],
+        input="words\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ended.stdout == "WORDS\n", "not a byte of ours"
+    assert "to stderr\n" in ended.stderr
+
+
+def test_the_command_finds_its_run_and_an_empty_signal_mask(tmp_path: Path) -> None:
+    script = """
+import os, signal
+print(os.environ["TRAINWATCH_RUN"])
+print(os.path.isdir(os.environ["TRAINWATCH_LEDGER_DIR"]))
+print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+    with Observed(tmp_path / "run", script, "--name", "resnet") as observed:
+        assert observed.status() == 0
+        assert observed.printed == "resnet\nTrue\nset()\n"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2],
+    ids=lambda number: str(number.name),
+)
+def test_a_signal_sent_to_us_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+    with Observed(tmp_path / "run", UNTIL_SIGNALLED) as observed:
+        observed.until_printed("ready")
+        observed.send(number)
+        assert observed.status() == 40
+        assert observed.printed == f"ready\n{number.name}\n"
+    assert run_file(tmp_path / "run")["end"] is not None
+
+
+# Mistakes are said in one line, before anything is started.
+
+
+def refused(arguments: list[str], cwd: Path) -> str:
+    """The one line that these arguments of `trainwatch run` give."""
+    ended = subprocess.run(
+        [*RUN, *arguments], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, check=False
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    return ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "no command given: put it behind --, as in `trainwatch run -- python train.py`"),
+        (["--"], "no command given"),
+        (["--", "no-such-command"], "command not found: no-such-command; check its name"),
+        (["--", "./no-such-command"], "command not found: ./no-such-command"),
+        (["--", "./plain.txt"], "./plain.txt cannot be executed: run `chmod +x ./plain.txt`"),
+        (["--colour", "--", "true"], "unrecognized arguments: --colour"),
+        (["--interval", "fast", "--", "true"], "'fast' is not a duration as 500ms"),
+        (["--interval", "0s", "--", "true"], "must be more than 0"),
+        (["--listen", "nowhere", "--", "true"], "must be [HOST]:PORT"),
+        (["--set", "CPUBottleneck.colour=1", "--", "true"], "--set CPUBottleneck.colour=1"),
+        (["--out", "plain.txt", "--", "true"], "plain.txt is not a directory: choose another one with --out"),
+        (
+            ["--out", "plain.txt/run", "--", "true"],
+            "plain.txt/run: Not a directory; choose another directory",
+        ),
+        (["--out", "/proc/run", "--", "true"], "cannot write to /proc/run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gives_one_line_and_status_2(tmp_path: Path, arguments: list[str], line: str) -> None:
+    (tmp_path / "plain.txt").write_text("")
+    assert line in refused(arguments, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["plain.txt"], "nothing half-written"
+
+
+def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", "") as observed:
+        assert observed.status() == 0
+    before = run_file(tmp_path / "run")
+    line = refused(["--out", "run", "--", "true"], tmp_path)
+    assert "run holds a recording already: choose another directory with --out" in line
+    assert run_file(tmp_path / "run") == before
+
+
+def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        line = refused(["--listen", address, "--out", "run", "--", "touch", "started"], tmp_path)
+    assert f"cannot listen on {address}: address already in use" in line
+    assert "choose another with --listen" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> None:
+    try:
+        taken = socket.create_server(("127.0.0.1", 9870))
+    except OSError:
+        taken = None  # somebody else has it: as good
+    ended = subprocess.run(
+        [*RUN, "--", sys.executable, "-c", ""],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=False,
+    )
+    if taken is not None:
+        taken.close()
+    assert ended.returncode == 0
+    assert "trainwatch: port 9870 is taken; serving on 127.0.0.1:" in ended.stderr
+    (directory,) = (tmp_path / "trainwatch-runs").iterdir()
+    assert (directory / "run.json").exists(), "and without --out it has a directory of its own"
+
+
+# What is left when something is killed.
+
+
+def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", STEPS, "--name", "resnet") as observed:
+        observed.until_printed("step 20\n")
+        observed.until_samples(5)
+        before = len(Seen(observed.directory).read().ticks())
+        first = observed.exporter()
+        first.kill()
+        observed.until_said(
+            "the exporter was killed by signal 9; it is started again and the recording goes on"
+        )
+        wait_until(lambda: [it for it in observed.exporters() if it.pid != first.pid], "another exporter")
+        observed.until_samples(before + 5)
+        observed.send(signal.SIGTERM)
+        assert observed.status() == 128 + signal.SIGTERM
+        assert observed.said.count("is started again") == 1
+        steps = observed.printed.count("\n")
+    seen = Seen(tmp_path / "run").read()
+    assert seen.numbers()[:steps] == list(range(steps))
+    assert len(seen.numbers()) in (steps, steps + 1), "the one that was cut off may have ended unprinted"
+    (rank,) = seen.source.facts.ranks
+    assert rank.steps["train"] == len(seen.numbers())
+    assert (rank.records_lost, rank.killed) == (0, True)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_steps_that_no_exporter_lived_to_see_are_recorded(tmp_path: Path) -> None:
+    script = "import time; time.sleep(2)" + STEPS
+    with Observed(tmp_path / "run", script.replace("100000", "30")) as observed:
+        observed.until_samples(1)
+        exporter = observed.exporter()
+        wait_until(lambda: observed.training(), "the command")
+        exporter.suspend()  # it neither samples nor ends: the hardest to live with
+        observed.until_printed("step 29\n")
+        exporter.kill()
+        assert observed.status() == 0
+    seen = Seen(tmp_path / "run").read()
+    assert seen.numbers() == list(range(30))
+    assert seen.source.facts.ranks[0].end is not None
+
+
+def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", STEPS, "--name", "resnet") as observed:
+        observed.until_printed("step 30\n")
+        observed.training().kill()
+        assert observed.status() == 128 + signal.SIGKILL
+        steps = observed.printed.count("\n")
+        assert "report: run/report.html" in observed.said
+    seen = Seen(tmp_path / "run").read()
+    assert len(seen.numbers()) in (steps, steps + 1)
+    assert seen.source.facts.ranks[0].killed
+    assert seen.source.facts.exit_status == 128 + signal.SIGKILL
+    assert (tmp_path / "run" / "report.html").exists()
+    assert list((tmp_path / "run" / "profiler-reports").glob("*.json")) != []
+
+
+WORKERS = """
+import multiprocessing, os, signal, time, trainwatch
+@trainwatch.fetch
+def fetch(number):
+    time.sleep(0.002)
+    return number
+def work(pipe):
+    number = 0
+    while True:
+        pipe.send(fetch(number))
+        number += 1
+if __name__ == "__main__":
+    trainwatch.start(run="resnet")
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    workers = [context.Process(target=work, args=(pipe[1],), daemon=True) for pipe in pipes]
+    for worker in workers:
+        worker.start()
+    for step in range(100):
+        with trainwatch.step("train"):
+            pipes[step % 2 if step < 50 else 1][0].recv()
+        if step == 50:
+            os.kill(workers[0].pid, signal.SIGKILL)
+    print("survived", flush=True)
+"""
+
+
+def test_a_loader_worker_that_is_killed_leaves_what_it_counted(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", WORKERS) as observed:
+        assert observed.status() == 0, observed.said
+        assert observed.printed == "survived\n"
+    (rank,) = Seen(tmp_path / "run").read().source.facts.ranks
+    assert rank.steps["train"] == 100
+    assert sum(loader.fetches for loader in rank.loaders) >= 100
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_that_can_be_reported(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", STEPS) as observed:
+        observed.until_printed("step 30\n")
+        observed.until_samples(5)
+        training, exporter = observed.training(), observed.exporter()
+        observed.send(signal.SIGKILL)
+        wait_until(lambda: not exporter.is_running() or not observed.exporters(), "the exporter's end")
+        assert training.is_running(), "the training goes on"
+        training.kill()
+        assert observed.status() == -signal.SIGKILL
+    assert list((tmp_path / "run").glob("*/*.journal")) == [], "the exporter ended in good order"
+    seen = Seen(tmp_path / "run").read()
+    assert len(seen.ticks()) >= 5
+    assert seen.numbers()[:30] == list(range(30))
+    reported = subprocess.run(
+        [sys.executable, "-m", "trainwatch", "report", "run", "--out", "run"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert reported.returncode == 0, reported.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_nothing_stays_behind_in_memory_and_no_process(tmp_path: Path) -> None:
+    script = "import os; print(os.environ['TRAINWATCH_LEDGER_DIR'])"
+    with Observed(tmp_path / "run", script) as observed:
+        assert observed.status() == 0
+        assert not Path(observed.printed.strip()).exists()
+        assert observed.exporters() == []
+
+
+def test_what_a_killed_observer_left_in_memory_goes_with_the_next_run(tmp_path: Path) -> None:
+    script = "import os; print(os.environ['TRAINWATCH_LEDGER_DIR'], flush=True); import time; time.sleep(100)"
+    with Observed(tmp_path / "first", script) as first, Observed(tmp_path / "second", script) as second:
+        wait_until(lambda: first.printed and second.printed, "the ledgers' directories")
+        of_first, of_second = Path(first.printed.strip()), Path(second.printed.strip())
+        training = first.training()
+        first.send(signal.SIGKILL)
+        first.status()
+        training.kill()
+        wait_until(lambda: not first.exporters(), "the exporter's end")
+        assert of_first.exists()
+        with Observed(tmp_path / "third", "") as third:
+            assert third.status() == 0
+        assert not of_first.exists()
+        assert of_second.exists(), "its observer lives"
+
+
+# What a full disk or a failing report leaves.
+
+
+def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))  # inherited by all that we start
+    try:
+        with Observed(tmp_path / "run", "import time; time.sleep(4); raise SystemExit(5)") as observed:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert observed.status() == 5
+            assert observed.said.count("stopped: File too large") == 1
+            assert "no report was written (" in observed.said
+            assert "make the report with `trainwatch report run --out run`" in observed.said
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(Seen(tmp_path / "run").read().ticks()) > 3
+
+
+def test_a_part_that_is_spoilt_while_the_command_runs_costs_the_report_only(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(6)") as observed:
+        observed.until_samples(2)
+        (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
+        (node / "steps-000009.parquet").write_bytes(b"no part")
+        assert observed.status() == 6
+        assert "steps-000009.parquet is not a whole Parquet file" in observed.said
+        assert "the recording is kept" in observed.said
+
+
+# What is said.
+
+
+def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", "import time; time.sleep(1)") as observed:
+        assert observed.status() == 0
+        lines = observed.said.splitlines()
+    (said,) = (number for number, line in enumerate(lines) if "no steps were recorded" in line)
+    assert "trainwatch.step(" in lines[said + 1]
+    assert lines[-1] == "trainwatch: report: run/report.html"
+    assert "\033" not in observed.said, "no colours but on a terminal"
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", STEPS, "--name", "resnet", "--live-interval", "1s") as observed:
+        address = observed.address
+        observed.until_printed("step 5\n")
+        wait_until(
+            lambda: 'trainwatch_step_duration_seconds_count{run="resnet"' in fetch(address, "metrics"),
+            "steps",
+        )
+        wait_until((observed.directory / "report.html").exists, "the live page")
+        assert "resnet" in fetch(address, "report")
+        observed.send(signal.SIGINT)
+        assert observed.status() == 1 or observed.status() == 128 + signal.SIGINT
+
+
+def fetch(address: str, page: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/{page}", timeout=PATIENCE) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_a_finding_is_said_once_while_the_command_runs(tmp_path: Path) -> None:
+    script = """
+import time, trainwatch
+for number in range(400):
+    with trainwatch.step("train"):
+        time.sleep(0.1 if number % 20 == 19 else 0.005)
+print("trained", flush=True)
+time.sleep(100)
+"""
+    flags = ("--live-interval", "1s", "--scan-interval", "1s", "--set", "StepOutlier.stddev=2")
+    with Observed(tmp_path / "run", script, *flags) as observed:
+        observed.until_said("trainwatch: StepOutlier: ")
+        observed.until_printed("trained")
+        before = observed.said.count("StepOutlier: ")
+        assert before == 1
+        psutil.Process(observed.training().pid).terminate()
+        assert observed.status() == 128 + signal.SIGTERM
+        assert "verdict: " in observed.said
+
+
+# On a terminal.
+
+ON_A_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+class Terminal:
+    """A pseudo terminal on which a command runs as from a shell."""
+
+    def __init__(self, command: list[str], cwd: Path) -> None:
+        self._master, slave = os.openpty()
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ON_A_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, cwd=cwd
+        )
+        os.close(slave)
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def until_shown(self, text: str) -> None:
+        while text not in self.shown:
+            self._read()
+
+    def status(self) -> int:
+        """The exit status, and all that was shown."""
+        try:
+            while True:
+                self._read()
+        except OSError:  # nobody holds the terminal any more
+            os.close(self._master)
+        return self.process.wait(PATIENCE)
+
+    def _read(self) -> None:
+        self.shown += os.read(self._master, 10_000).decode(errors="replace")
+
+
+def on_terminal(tmp_path: Path, script: str) -> list[str]:
+    flags = ["--interval", "100ms", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "run")]
+    return [*RUN, *flags, "--", sys.executable, "-c", script]
+
+
+def test_the_command_has_the_terminal(tmp_path: Path) -> None:
+    script = "import os; print([os.isatty(n) for n in range(3)], input('name? ').upper())"
+    terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
+    terminal.until_shown("name? ")
+    terminal.type("anna\n")
+    assert terminal.status() == 0
+    assert "[True, True, True] ANNA" in terminal.shown
+    assert "\033[" in terminal.shown, "colours on a terminal"
+
+
+def test_ctrl_c_reaches_the_command_once_and_leaves_a_report(tmp_path: Path) -> None:
+    script = """
+import signal, time
+count = 0
+def interrupted(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, interrupted)
+print("ready", flush=True)
+while not count:
+    time.sleep(0.1)
+time.sleep(1)
+print("interrupts:", count, flush=True)
+raise SystemExit(9)
+"""
+    terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
+    terminal.until_shown("ready")
+    terminal.type("\x03")
+    assert terminal.status() == 9
+    assert "interrupts: 1" in terminal.shown
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+SHELL = """
+import os, signal, subprocess, sys, termios
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = subprocess.Popen(sys.argv[1:], process_group=0) if sys.version_info >= (3, 11) else None
+if job is None:
+    job = subprocess.Popen(sys.argv[1:], preexec_fn=os.setpgrp)
+os.tcsetpgrp(0, job.pid)
+_, status = os.waitpid(job.pid, os.WUNTRACED)
+assert os.WIFSTOPPED(status), status
+os.tcsetpgrp(0, os.getpgrp())
+print("[1]+ Stopped", flush=True)
+assert sys.stdin.readline().strip() == "fg"
+os.tcsetpgrp(0, job.pid)
+os.killpg(job.pid, signal.SIGCONT)
+sys.exit(job.wait())
+"""
+
+
+def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:
+    script = "print('ready', flush=True); print('got', input(), flush=True); raise SystemExit(8)"
+    terminal = Terminal([sys.executable, "-c", SHELL, *on_terminal(tmp_path, script)], tmp_path)
+    terminal.until_shown("ready")
+    terminal.type("\x1a")
+    terminal.until_shown("Stopped")
+    terminal.type("fg\n")
+    terminal.type("words\n")
+    assert terminal.status() == 8
+    assert "got words" in terminal.shown
+    assert (tmp_path / "run" / "report.html").exists()
