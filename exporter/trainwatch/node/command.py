@@ -189,6 +189,10 @@ class Exporter:
         """Begins to sample."""
         self._sampler.start()
 
+    def tick(self) -> None:
+        """Takes one snapshot now; for who does not `start` the sampler, tests and benchmarks."""
+        self._sampler.tick()
+
     def ready(self) -> bool:
         """Whether there is a first snapshot."""
         return self._sampler.ready
