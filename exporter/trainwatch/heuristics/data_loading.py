@@ -11,7 +11,7 @@ from trainwatch.recording.source import RankFacts, RunFacts
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 
-CPU_BOUND = 0.5  # workers compute: more than this share of the fetch time is CPU time
+CPU_BOUND = 0.5  # workers compute: the CPU share of their fetches is above this part of what it can be
 CORES_FULL = 0.85  # the node's cores are so busy that workers wait for them as well
 WAITING_FOR_IO = 0.2  # the cores wait for storage for more than this share of their time
 WORKERS_BUSY = 0.5  # workers fetch for more than this share of the time
@@ -40,9 +40,13 @@ class Loading:
         return self.fetch_cpu_seconds / self.fetch_seconds if self.fetch_seconds else math.nan
 
     @property
-    def fair_share(self) -> float:
-        """Of a core, for each worker, when all workers and the training process want to compute at once."""
-        return min(1.0, self.cores / ((self.workers or 0) + 1))
+    def cpu_share_of_computing(self) -> float:
+        """The CPU share of fetches that only compute: 1 on idle cores, less the more they wait for a core.
+
+        On full cores it is the share of a core for each worker when the training process computes as well.
+        """
+        on_full_cores = min(1.0, self.cores / ((self.workers or 0) + 1))
+        return 1 - self.cpu_busy * (1 - on_full_cores)
 
     @property
     def workers_needed(self) -> int:
@@ -60,7 +64,7 @@ class Loading:
             return "slow storage"
         if not self.fetch_seconds:
             return self._cause_without_fetches()
-        if self.cpu_share <= CPU_BOUND * (self.fair_share if self.cpu_busy >= CORES_FULL else 1):
+        if self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing:
             return "slow storage"
         if self.workers == 0:
             return "too few workers"
