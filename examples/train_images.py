@@ -136,7 +136,7 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
-    parser.add_argument("--steps", type=int, default=240, metavar="N", help="training steps (default: 240)")
+    parser.add_argument("--steps", type=int, default=192, metavar="N", help="training steps (default: 192)")
     parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
     parser.add_argument(
         "--workers",

@@ -63,7 +63,8 @@ class Dense:
     """One score a class."""
 
     def __init__(self, inputs: int, outputs: int, random: np.random.Generator) -> None:
-        self.weights: Array = random.normal(0, np.sqrt(1 / inputs), (inputs, outputs)).astype(np.float32)
+        spread = 0.1 / np.sqrt(inputs)  # small, so that the first guesses are even
+        self.weights: Array = random.normal(0, spread, (inputs, outputs)).astype(np.float32)
         self.bias: Array = np.zeros(outputs, np.float32)
 
     def forward(self, values: Array) -> Array:

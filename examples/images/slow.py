@@ -39,7 +39,7 @@ def conditions(way: str, workers: int) -> Conditions:
     if way == "workers":
         return replace(usual, workers=0)
     if way == "storage":
-        return replace(usual, disk=SlowDisk(reads_per_second=800))
+        return replace(usual, disk=SlowDisk(reads_per_second=600))
     if way == "stall":
         return replace(usual, checkpoint_every=15, checkpoint_delay=0.5)
     return usual

@@ -5,6 +5,7 @@ Runs are compared with each other, so that a slow or a busy machine changes both
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -91,9 +92,15 @@ def test_every_step_and_component_is_recorded(runs: Runs, way: str) -> None:
     assert sum(trained.totals.fetch_counts) == STEPS + 9
 
 
-def test_the_loss_falls_and_the_example_says_so(tmp_path: Path, data: Path) -> None:
-    """Two passes over the images; TRAINWATCH=off shows that an example trains without being observed."""
-    command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", "60", "--batch", "256"]
+def test_the_example_learns_and_says_so(runs: Runs) -> None:
+    words = runs.of("none").output.splitlines()[-1].split()
+    loss, accuracy = (words[words.index(name) + 1] for name in ("loss", "accuracy"))
+    assert float(loss) < 0.9 * math.log(5)  # the mean of the pass; guessing gives log(5)
+    assert float(accuracy.rstrip("%")) > 40  # of unseen images; guessing gives 20
+
+
+def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path, data: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", "2", "--batch", "16"]
     result = subprocess.run(
         [*command, "--data", str(data)],
         env={**os.environ, "TRAINWATCH": "off", "TRAINWATCH_LEDGER_DIR": str(tmp_path)},
@@ -102,35 +109,27 @@ def test_the_loss_falls_and_the_example_says_so(tmp_path: Path, data: Path) -> N
         timeout=120,
     )
     assert result.returncode == 0, result.stderr
-    words = [line.split() for line in result.stdout.splitlines()[1:]]
-    losses = [float(line[line.index("loss") + 1]) for line in words]
-    accuracies = [float(line[line.index("accuracy") + 1].rstrip("%")) for line in words]
-    assert len(losses) == 2
-    assert losses[1] < 0.6 * losses[0]
-    assert accuracies[1] > 60  # by chance it is 20
+    assert "step    2/2" in result.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -> None:
     slow, usual = runs.of("augmentation"), runs.of("none")
-    assert slow.waited > 0.2
-    assert slow.waited > 2 * usual.waited
+    assert slow.waited > usual.waited + 0.1
     assert slow.cpu_seconds_per_fetch > 4 * usual.cpu_seconds_per_fetch
     assert slow.fetch_cpu_share > 2 * runs.of("storage").fetch_cpu_share
 
 
 def test_slow_storage_makes_steps_wait_while_workers_wait(runs: Runs) -> None:
     slow, usual = runs.of("storage"), runs.of("none")
-    assert slow.waited > 0.2
-    assert slow.waited > 2 * usual.waited
+    assert slow.waited > usual.waited + 0.1
     assert slow.fetch_cpu_share < 0.5
     assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
 
 
 def test_without_workers_steps_wait_for_fetches_in_their_own_process(runs: Runs) -> None:
     slow, usual = runs.of("workers"), runs.of("none")
-    assert slow.waited > 0.2
-    assert slow.waited > 2 * usual.waited
+    assert slow.waited > usual.waited + 0.1
     assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
 
 
@@ -146,10 +145,10 @@ def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> Non
 
 def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    slow, usual = runs.of("storage", "train_pytorch.py"), runs.of("none", "train_pytorch.py")
-    assert slow.totals.steps == {**slow.totals.steps, "train": STEPS, "eval": 9}
-    assert {loader.workers for loader in slow.totals.loaders} == {2}
-    assert slow.waited > usual.waited
+    slow = runs.of("storage", "train_pytorch.py")
+    assert slow.totals.steps == {"train": STEPS, "eval": 9}
+    assert {loader.workers for loader in slow.totals.loaders} == {2}  # read from the DataLoader
+    assert 0 < slow.waited < 1
     assert slow.fetch_cpu_share < 0.5
 
 
