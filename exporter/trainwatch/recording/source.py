@@ -113,6 +113,42 @@ class RankFacts:
 
 
 @dataclass(frozen=True)
+class OperatorTime:
+    """All calls of one operator (or GPU kernel) by one rank on one device."""
+
+    node: str
+    rank: int
+    device: str  # "cpu", or "gpu" and its index: "gpu0"
+    operator: str
+    calls: int
+    seconds: float  # with the operators that it called
+    self_seconds: float | None = None  # without them; None: not known
+
+
+@dataclass(frozen=True)
+class CollectiveTime:
+    """All collective operations of one kind by one rank: "allreduce", Horovod's "NEGOTIATE_ALLREDUCE"."""
+
+    node: str
+    rank: int
+    operation: str
+    calls: int
+    seconds: float
+    exposed_seconds: float | None = None  # while nothing else ran on the device; None: not known
+
+
+@dataclass(frozen=True)
+class ActivityTime:
+    """All other timed work of one kind by one rank, by the name that its profiler gave it."""
+
+    node: str
+    rank: int
+    activity: str  # "DataLoaderIter", "Forward-SubModuleInternal"
+    calls: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class GpuFacts:
     gpu: str  # the gpu label, NVML's index
     model: str = ""
@@ -144,6 +180,9 @@ class RunFacts:
     versions: dict[str, str] = field(default_factory=dict)  # trainwatch, python, ...
     nodes: tuple[NodeFacts, ...] = ()
     ranks: tuple[RankFacts, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+    activities: tuple[ActivityTime, ...] = ()
     unknowns: tuple[str, ...] = ()  # sentences: what could not be read, and why
 
 
