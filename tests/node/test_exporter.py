@@ -214,7 +214,7 @@ def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
     ],
 )
 def test_a_wrong_flag_gets_one_line_and_status_2(words: list[str], named: str) -> None:
-    result = exporter(*words)
+    result = exporter("--web.listen-address=127.0.0.1:0", *words)
     assert (result.returncode, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1, result.stderr
     assert named in result.stderr
