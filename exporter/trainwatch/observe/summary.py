@@ -18,7 +18,7 @@ def say_summary(analysis: Analysis, report: Path) -> None:
         causes = ", ".join(rule.rule for rule in fired)
         say(f"verdict: {causes}", "warning")
     elif judged:
-        say(f"verdict: nothing found by {judged} rules", "good")
+        say(f"verdict: nothing found by {judged} {'rule' if judged == 1 else 'rules'}", "good")
     else:
         say("verdict: the run was too short to judge", "plain")
     for rule in fired[:FINDINGS]:
