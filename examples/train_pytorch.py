@@ -115,7 +115,6 @@ class Images(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.files)
 
-    @trainwatch.fetch
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path, label = self.files[index]
         if self.now.disk is not None:
