@@ -195,6 +195,12 @@ def test_a_backtick_in_a_name_is_a_backtick() -> None:
     assert "A lone ` stays." in text
 
 
+def test_an_amount_stays_on_one_line() -> None:
+    text = render_html(made.slow_loader(unknowns=["Took 1 h 05 min, 3 min 20 s or 12.3 ms; 71 % of 5 min."]))
+    kept = "Took 1~h~05~min, 3~min~20~s or 12.3~ms; 71~% of 5~min."
+    assert kept.replace("~", "\u00a0") in text
+
+
 def test_a_day_of_8_gpus_and_96_cores_is_well_below_6_megabytes() -> None:
     day = replace(made.slow_loader(), heatmaps=[made.heatmap("node-a", 8, 96, columns=1440)])
     assert len(render_html(day).encode()) < 2_000_000

@@ -42,7 +42,10 @@ SECTIONS = {
 STYLE = "report.css"
 SCRIPTS = ("echarts-6.1.0.min.js", "heatmap.js", "histogram.js", "page.js")
 LIVE_SCRIPT = "live.js"
-UNIT = re.compile(r"(?<=\d) (?=%|(?:[mµ]?s|min|h)\b|[kMGT]?B/s)")
+# The spaces within an amount: "71 %", "12.3 ms", "1 h 05 min".
+AMOUNT = re.compile(
+    r"(?<=\d) (?=%|(?:[mµ]?s|min|h|d)\b|[kMGT]?B/s)|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+)
 
 
 def render_html(analysis: Analysis, refresh_seconds: int | None = None) -> str:
@@ -122,8 +125,8 @@ def _grouped(rows: Sequence[Any], attribute: str) -> list[tuple[Any, list[Any]]]
 
 
 def _with_code(sentence: str) -> Markup:
-    """Turns `words` into <code>words</code>, everything escaped; a unit stays with its number."""
-    sentence = UNIT.sub("\u00a0", sentence)
+    """Turns `words` into <code>words</code>, everything escaped; an amount stays on one line."""
+    sentence = AMOUNT.sub("\u00a0", sentence)
     pieces = sentence.split("`")
     if len(pieces) % 2 == 0:  # an odd backtick is just a character
         return escape(sentence)

@@ -16,7 +16,7 @@
         animation: false,
         textStyle: { fontFamily: look.font },
         color: look.series,
-        grid: { left: width < 500 ? 46 : 60, right: 16, top: alone ? 66 : 20, bottom: 46 },
+        grid: { left: width < 500 ? 46 : 60, right: alone ? 32 : 16, top: alone ? 66 : 20, bottom: 46 },
         legend: { show: false, data: data.ranks.map((rank) => rank.name), selected: shown },
         tooltip: {
           trigger: "axis", confine: true, axisPointer: { snap: false }, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
@@ -32,7 +32,7 @@
         },
         yAxis: {
           type: "value", name: "steps", minInterval: 1, nameTextStyle: { color: look.soft, align: "right" },
-          nameGap: 8, axisLabel: { color: look.soft }, splitLine: { lineStyle: { color: look.line } },
+          nameGap: 14, axisLabel: { color: look.soft }, splitLine: { lineStyle: { color: look.line } },
         },
         series: data.ranks.map((rank) => ({
           name: rank.name,
