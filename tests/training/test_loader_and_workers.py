@@ -183,6 +183,30 @@ def test_fetches_of_workers_are_counted_in_their_ranks_ledger(
     assert run.totals.steps == {"train": 1}
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count core waits")
+def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Path, tmp_path: Path) -> None:
+    script = """
+        import multiprocessing, os, time
+        def work(one_core):
+            os.sched_setaffinity(0, {one_core})
+            with trainwatch.fetch:
+                while time.thread_time() < 0.3: pass
+            with trainwatch.fetch: time.sleep(1)
+        trainwatch.start()
+        core = min(os.sched_getaffinity(0))
+        fork = multiprocessing.get_context("fork")
+        workers = [fork.Process(target=work, args=(core,)) for _ in range(3)]
+        for worker in workers: worker.start()
+        for worker in workers: worker.join()
+    """
+    run = run_to_end(script, ledgers, file=tmp_path / "train.py")
+    assert run.errors == ""
+    slept = run.totals.fetch_sum - run.totals.fetch_cpu_seconds - run.totals.fetch_core_wait_seconds
+    # Three workers on one core wait for 0.6 s, 0.6 s and less at the least, and sleep for 1 s each.
+    assert run.totals.fetch_core_wait_seconds > 0.5
+    assert slept == pytest.approx(3, abs=0.5)
+
+
 def test_fetches_without_workers_start_the_run_and_nested_or_failed_ones_do_not_count(ledgers: Path) -> None:
     run = run_to_end(
         """

@@ -14,6 +14,7 @@ from time import perf_counter, thread_time
 
 from trainwatch.training import layout
 from trainwatch.training.callables import wrap_call
+from trainwatch.training.core_wait import CoreWait
 from trainwatch.training.layout import FETCH_BOUNDS
 from trainwatch.training.ledger import Ledger, join_ledger
 from trainwatch.training.locks import is_locked, try_lock
@@ -41,13 +42,14 @@ class _Slot:
             at = layout.WORKERS_AT + number * size
             self.values = memoryview(ledger.memory)[at : at + size].cast("d")
 
-    def count(self, seconds: float, cpu_seconds: float) -> None:
+    def count(self, seconds: float, cpu_seconds: float, core_wait_seconds: float) -> None:
         values = self.values
         if values is None:
             return
         with self.lock:
             values[layout.WORKER_SECONDS] += seconds
             values[layout.WORKER_CPU_SECONDS] += cpu_seconds
+            values[layout.WORKER_CORE_WAIT_SECONDS] += core_wait_seconds
             values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
 
 
@@ -57,6 +59,8 @@ class _Thread(_local):
     depth = 0
     began = 0.0
     cpu_began = 0.0
+    core_wait_began = 0.0
+    core_wait: CoreWait | None = None
 
 
 _thread = _Thread()
@@ -65,7 +69,7 @@ _claiming = allocate_lock()
 
 
 class _Fetch:
-    """`@fetch` on a function or method, or `with fetch:`; wall and CPU time of the calling thread.
+    """`@fetch` on a function or method, or `with fetch:`; wall, CPU and core-waiting time of the thread.
 
     A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
     """
@@ -75,6 +79,9 @@ class _Fetch:
     def __enter__(self) -> None:
         _thread.depth += 1
         if _thread.depth == 1:
+            if _thread.core_wait is None or _thread.core_wait.pid != os.getpid():
+                _thread.core_wait = CoreWait()
+            _thread.core_wait_began = _thread.core_wait.seconds()
             _thread.cpu_began = thread_time()
             _thread.began = perf_counter()
 
@@ -82,7 +89,10 @@ class _Fetch:
         _thread.depth -= 1
         if _thread.depth == 0 and error is None:
             seconds = perf_counter() - _thread.began
-            _own_slot().count(seconds, thread_time() - _thread.cpu_began)
+            cpu_seconds = thread_time() - _thread.cpu_began
+            assert _thread.core_wait is not None
+            core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
+            _own_slot().count(seconds, cpu_seconds, core_wait_seconds)
 
     def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         return wrap_call(function, lambda: self)

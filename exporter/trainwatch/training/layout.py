@@ -80,8 +80,8 @@ UNKNOWN = -1.0  # a loader's setting that nobody told
 # -- worker slots ------------------------------------------------------------------------------------
 WORKERS_AT = COUNTERS_AT + -(-COUNTER_DOUBLES * 8 // 4096) * 4096
 WORKER_SLOTS = 128
-WORKER_SECONDS, WORKER_CPU_SECONDS = 0, 1
-WORKER_COUNTS = 2
+WORKER_SECONDS, WORKER_CPU_SECONDS, WORKER_CORE_WAIT_SECONDS = 0, 1, 2
+WORKER_COUNTS = 3
 FETCH_BUCKETS = len(FETCH_BOUNDS) + 1
 WORKER_DOUBLES = 32
 

@@ -35,7 +35,8 @@ __all__ = [
 ]
 
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
-_WORKERS = Struct(f"<{layout.WORKER_SLOTS * layout.WORKER_DOUBLES}d")
+_SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")
+_SLOTS_AT_ONCE = 8
 _ONE = Struct("<d")
 _PHASE_NUMBERS = range(len(PHASES))  # a float is in it where it is one of these numbers
 _TRIES = 10  # of a copy that no finished step disturbs
@@ -105,6 +106,7 @@ class LedgerTotals:
     fetch_counts: tuple[int, ...]  # len(FETCH_BOUNDS) + 1 counts, all workers together
     fetch_sum: float
     fetch_cpu_seconds: float
+    fetch_core_wait_seconds: float  # ready to run, but no core was free
     steps_recorded: int  # finished steps, all phases
 
 
@@ -330,17 +332,24 @@ class LedgerReader:
             },
             component_device_seconds={name: value for name, value in device if value > 0},
             loaders=tuple(_loaders(counters)),
-            fetch_counts=tuple(map(int, fetches[layout.WORKER_COUNTS :])),
+            fetch_counts=tuple(map(int, fetches[layout.WORKER_COUNTS :][: layout.FETCH_BUCKETS])),
             fetch_sum=fetches[layout.WORKER_SECONDS],
             fetch_cpu_seconds=fetches[layout.WORKER_CPU_SECONDS],
+            fetch_core_wait_seconds=fetches[layout.WORKER_CORE_WAIT_SECONDS],
             steps_recorded=int(newest[0]) if newest is not None else 0,
         )
 
     def _fetches(self) -> list[float]:
-        """The worker slots, added up."""
-        values = _WORKERS.unpack(self._read(layout.WORKERS_AT, _WORKERS.size))
-        used = layout.WORKER_COUNTS + layout.FETCH_BUCKETS
-        return [sum(values[i :: layout.WORKER_DOUBLES]) for i in range(used)]
+        """The worker slots, added up. Workers claim the first free one: behind unused ones none is used."""
+        used: list[tuple[float, ...]] = []
+        size = _SLOTS_AT_ONCE * _SLOT.size
+        for at in range(0, layout.WORKER_SLOTS * _SLOT.size, size):
+            slots = _SLOT.iter_unpack(self._read(layout.WORKERS_AT + at, size))
+            counted = [slot for slot in slots if slot[layout.WORKER_SECONDS]]
+            if not counted:
+                break
+            used += counted
+        return [sum(values) for values in zip(*used, strict=True)] or [0.0] * layout.WORKER_DOUBLES
 
 
 def _text(raw: bytes, at: int, size: int) -> str:
