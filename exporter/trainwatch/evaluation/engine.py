@@ -206,6 +206,7 @@ def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
             "fetches": loader.fetches,
             "fetch_seconds": loader.fetch_seconds,
             "fetch_cpu_seconds": loader.fetch_cpu_seconds,
+            "fetch_core_wait_seconds": loader.fetch_core_wait_seconds,
         }
         for one in sorted(facts.ranks, key=lambda one: (one.rank, one.node, one.start))
         for loader in one.loaders

@@ -11,7 +11,7 @@ from trainwatch.recording.source import RankFacts, RunFacts
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 
-CPU_BOUND = 0.5  # workers compute: the CPU share of their fetches is above this part of what it can be
+CPU_BOUND = 0.5  # workers compute: they wait for less than this share of a fetch, cores apart
 CORES_FULL = 0.85  # the node's cores are so busy that workers wait for them as well
 WAITING_FOR_IO = 0.2  # the cores wait for storage for more than this share of their time
 WORKERS_BUSY = 0.5  # workers fetch for more than this share of the time
@@ -24,6 +24,7 @@ class Loading:
     workers: int | None  # None: no loader is known
     fetch_seconds: float
     fetch_cpu_seconds: float
+    fetch_core_wait_seconds: float  # ready to run, but no core was free; 0: never, or not counted
     step_seconds: float
     wait_seconds: float
     cores: float  # for each rank of the node
@@ -40,10 +41,23 @@ class Loading:
         return self.fetch_cpu_seconds / self.fetch_seconds if self.fetch_seconds else math.nan
 
     @property
-    def cpu_share_of_computing(self) -> float:
-        """The CPU share of fetches that only compute: 1 on idle cores, less the more they wait for a core.
+    def waiting_share(self) -> float:
+        """The share of the fetch time that went by without computing and without waiting for a core."""
+        return 1 - self.cpu_share - self.fetch_core_wait_seconds / max(self.fetch_seconds, 1e-9)
 
-        On full cores it is the share of a core for each worker when the training process computes as well.
+    @property
+    def workers_wait(self) -> bool:
+        """Whether fetches wait for something that is no core. False where they were not timed."""
+        if self.fetch_core_wait_seconds:
+            return self.waiting_share >= 1 - CPU_BOUND
+        return self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing
+
+    @property
+    def cpu_share_of_computing(self) -> float:
+        """The CPU share of fetches that only compute, estimated where waiting for a core was not counted.
+
+        1 on idle cores, less the more they wait for a core. On full cores it is the share of a core for
+        each worker when the training process computes as well.
         """
         on_full_cores = min(1.0, self.cores / ((self.workers or 0) + 1))
         return 1 - self.cpu_busy * (1 - on_full_cores)
@@ -51,7 +65,9 @@ class Loading:
     @property
     def workers_needed(self) -> int:
         """Workers that would keep up with the computing: seconds of fetching for each second of it."""
-        work = self.fetch_cpu_seconds if self.cpu_share > CPU_BOUND else self.fetch_seconds
+        work = (
+            self.fetch_seconds - self.fetch_core_wait_seconds if self.workers_wait else self.fetch_cpu_seconds
+        )
         return math.ceil(work / self.computing_seconds)
 
     @property
@@ -64,7 +80,7 @@ class Loading:
             return "slow storage"
         if not self.fetch_seconds:
             return self._cause_without_fetches()
-        if self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing:
+        if self.workers_wait:
             return "slow storage"
         if self.workers == 0:
             return "too few workers"
@@ -90,7 +106,7 @@ class Loading:
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
         if cause == "slow storage":
-            facts = f"workers spend {100 * (1 - self.cpu_share):.0f} % of a fetch waiting" if timed else ""
+            facts = f"workers spend {100 * self.waiting_share:.0f} % of a fetch waiting" if timed else ""
             waits = (
                 f"the cores wait for I/O {100 * self.io_wait:.0f} % of the time"
                 if self.io_wait > 0.01

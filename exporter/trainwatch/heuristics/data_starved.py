@@ -132,6 +132,7 @@ class StarvedRanks(NodeState):
             workers=workers_of(processes[-1]) if processes else None,
             fetch_seconds=sum(loader.fetch_seconds for loader in loaders),
             fetch_cpu_seconds=sum(loader.fetch_cpu_seconds for loader in loaders),
+            fetch_core_wait_seconds=sum(loader.fetch_core_wait_seconds for loader in loaders),
             step_seconds=self.ranks[rank].step_seconds,
             wait_seconds=self.ranks[rank].seconds,
             cores=round(cores / max(len(ranks), 1), 1),
@@ -158,6 +159,7 @@ def _details(nodes: Mapping[str, StarvedRanks], facts: RunFacts) -> list[dict[st
                     "workers": loading.workers,
                     "cores": loading.cores,
                     "fetch_cpu_percent": 100 * loading.cpu_share if loading.fetch_seconds else None,
+                    "fetch_waiting_percent": 100 * loading.waiting_share if loading.fetch_seconds else None,
                     "workers_needed": loading.workers_needed if loading.fetch_seconds else None,
                 }
             )

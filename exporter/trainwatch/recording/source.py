@@ -88,6 +88,7 @@ class Loader:
     fetches: int = 0  # batches (or items) that workers fetched, where they were timed
     fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
     fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
+    fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free; 0: never, or not counted
 
 
 @dataclass(frozen=True)
