@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -76,6 +77,19 @@ def test_input_and_output_are_the_commands_own(tmp_path: Path) -> None:
     )
     assert ended.stdout == "WORDS\n", "not a byte of ours"
     assert "to stderr\n" in ended.stderr
+
+
+def test_everything_behind_the_first_two_dashes_is_the_command(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", "echo", "--name", "a", "--", "--out", "b"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert ended.stdout == "--name a -- --out b\n"
+    assert run_file(tmp_path / "run")["command"] == "echo --name a -- --out b"
 
 
 def test_the_command_finds_its_run_and_an_empty_signal_mask(tmp_path: Path) -> None:
@@ -192,14 +206,17 @@ def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Pat
     with Observed(tmp_path / "run", STEPS, "--name", "resnet") as observed:
         observed.until_printed("step 20\n")
         observed.until_samples(5)
-        before = len(Seen(observed.directory).read().ticks())
+        counted = samples_total(observed.address)
         first = observed.exporter()
         first.kill()
+        before = len(Seen(observed.directory).read().ticks())
+        assert before >= counted, "every sample that was counted is recorded"
         observed.until_said(
             "the exporter was killed by signal 9; it is started again and the recording goes on"
         )
         wait_until(lambda: [it for it in observed.exporters() if it.pid != first.pid], "another exporter")
         observed.until_samples(before + 5)
+        assert samples_total(observed.address) > counted, "the counters go on where they were"
         observed.send(signal.SIGTERM)
         assert observed.status() == 128 + signal.SIGTERM
         assert observed.said.count("is started again") == 1
@@ -384,6 +401,15 @@ def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path:
         assert "resnet" in fetch(address, "report")
         observed.send(signal.SIGINT)
         assert observed.status() == 1 or observed.status() == 128 + signal.SIGINT
+
+
+def samples_total(address: str) -> float:
+    """The exporter's counter of samples of the run called resnet."""
+    found = re.search(
+        r'^trainwatch_samples_total\{run="resnet"\} (\S+)$', fetch(address, "metrics"), re.MULTILINE
+    )
+    assert found is not None
+    return float(found[1])
 
 
 def fetch(address: str, page: str) -> str:
