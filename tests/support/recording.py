@@ -82,6 +82,7 @@ def totals(steps: int, end: float | None = None) -> LedgerTotals:
         fetch_counts=(5, 6),
         fetch_sum=3.0,
         fetch_cpu_seconds=2.5,
+        fetch_core_wait_seconds=0.5,
         steps_recorded=steps,
     )
 

@@ -393,12 +393,15 @@ def _rank_facts(node: str, row: dict[str, Any], records_lost: int) -> RankFacts:
     )
 
 
+_FETCHED = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+
+
 def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
     """The rank's loaders. Fetches are timed for a rank, not for a loader: they are given to its first one.
 
     Workers that time their fetches for a loader that nobody watches make one of which no more is known.
     """
-    fetched = {name: row[name] for name in ("fetches", "fetch_seconds", "fetch_cpu_seconds")}
+    fetched = {name: row[name] for name in _FETCHED}
     unknown = {"phase": PHASES[0], "workers": None, "pin_memory": None, "prefetch_factor": None}
     for loader in row["loaders"] or ([unknown] if fetched["fetches"] else []):
         yield Loader(

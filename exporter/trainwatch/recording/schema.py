@@ -98,6 +98,7 @@ RANKS_SCHEMA = pa.schema(
         pa.field("fetches", pa.int64()),
         pa.field("fetch_seconds", pa.float64()),
         pa.field("fetch_cpu_seconds", pa.float64()),
+        pa.field("fetch_core_wait_seconds", pa.float64()),
         pa.field("loaders", pa.list_(LOADER_TYPE)),
     ]
 )

@@ -356,6 +356,7 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
         "fetches": sum(totals.fetch_counts),
         "fetch_seconds": totals.fetch_sum,
         "fetch_cpu_seconds": totals.fetch_cpu_seconds,
+        "fetch_core_wait_seconds": totals.fetch_core_wait_seconds,
         "loaders": [
             {
                 "phase": loader.phase,
