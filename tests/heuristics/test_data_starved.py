@@ -102,6 +102,13 @@ CAUSES = [
     ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 140}, "heavy transform"),
     ({"workers": 0, "fetching": 60, "computing": 29, "cores": 2, "core_wait": 28}, "too few workers"),
     ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 30}, "slow storage"),
+    # Workers idle: what takes long lies between them and the training loop.
+    ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
+    # Fetches were not timed: what the node shows must do.
+    ({"workers": 2, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.97}, "heavy transform"),
+    ({"workers": 0, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.5}, "too few workers"),
+    ({"workers": 1, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "too few workers"),
+    ({"workers": 8, "fetching": 0, "computing": 0, "cores": 8, "io_wait": 0.5}, "slow storage"),
     ({"workers": None, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "not known"),
 ]
 
