@@ -180,6 +180,24 @@ def test_loading_in_the_training_process_itself_is_said() -> None:
     assert "The loader has 0 workers (it loads in the training process itself)." in said
 
 
+@pytest.mark.parametrize(
+    ("core_wait", "sentence"),
+    [
+        (0.0, "computed 10 % of the time; the rest it waited, for storage or for a free core."),
+        (
+            80.0,
+            "computed 10 % of the time and waited for a free core 80 %; what remains it waited for storage or",
+        ),
+    ],
+)
+def test_workers_that_wait_for_a_core_are_told_from_those_that_wait_for_storage(
+    core_wait: float, sentence: str
+) -> None:
+    fetches = {"fetch_seconds": 100.0, "fetch_cpu_seconds": 10.0, "fetch_core_wait_seconds": core_wait}
+    said = sentences.loading(made.slow_loader(loaders=[made.loader() | fetches]))
+    assert sentence in said[-1]
+
+
 def test_one_step_alone_gets_no_percentiles() -> None:
     alone = made.slow_loader(steps=[made.steps(count=1)], rules=[])
     assert sentences.steps(alone) == [

@@ -225,12 +225,17 @@ def loading(analysis: Analysis) -> list[str]:
         each = each if len(workers) == 1 else "The loaders have"
         inline = " (it loads in the training process itself)" if workers == [0] else ""
         sentences.append(f"{each} {span}{inline}.")
-    wall = sum(loader.get("fetch_seconds") or 0.0 for loader in analysis.loaders)
-    computing = sum(loader.get("fetch_cpu_seconds") or 0.0 for loader in analysis.loaders)
+    wall, computing, core_wait = (
+        sum(loader.get(name) or 0.0 for loader in analysis.loaders)
+        for name in ("fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+    )
     if wall > 0:
+        computed = f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time"
         sentences.append(
-            f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time; the rest "
-            f"it waited, for storage or for a free core."
+            f"{computed} and waited for a free core {share(min(core_wait, wall), wall)}; what remains it waited "
+            f"for storage or the like."
+            if core_wait > 0
+            else f"{computed}; the rest it waited, for storage or for a free core."
         )
     return sentences or ["A data loader was watched; nothing was fetched yet."]
 
