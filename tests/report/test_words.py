@@ -186,7 +186,7 @@ def test_loading_in_the_training_process_itself_is_said() -> None:
         (0.0, "computed 10 % of the time; the rest it waited, for storage or for a free core."),
         (
             80.0,
-            "computed 10 % of the time and waited for a free core 80 %; what remains it waited for storage or",
+            "computed 10 % of the time and waited for a free core 80 %; what remains it waited for",
         ),
     ],
 )

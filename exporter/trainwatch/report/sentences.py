@@ -232,8 +232,8 @@ def loading(analysis: Analysis) -> list[str]:
     if wall > 0:
         computed = f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time"
         sentences.append(
-            f"{computed} and waited for a free core {share(min(core_wait, wall), wall)}; what remains it waited "
-            f"for storage or the like."
+            f"{computed} and waited for a free core {share(min(core_wait, wall), wall)}; what remains "
+            f"it waited for storage or the like."
             if core_wait > 0
             else f"{computed}; the rest it waited, for storage or for a free core."
         )
