@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+comma := ,
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench golden servers clean
@@ -15,8 +16,11 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
 	@touch $@
 
+# With PYTORCH=1, and in CI, the tests that train with PyTorch run too (hundreds of MB, so not by default).
+PYTORCH ?= $(if $(CI),1)
 $(VENV)/.developing: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+		--editable '.[dev$(if $(PYTORCH),$(comma)pytorch)]'
 	@touch $@
 
 SLOW ?= augmentation
