@@ -24,7 +24,7 @@ import numpy as np
 import trainwatch
 from images.augment import augment
 from images.data import labelled_files, prepare_dataset
-from images.loader import PREFETCH_FACTOR, Batch, Loader
+from images.loader import Batch, Loader
 from images.model import Adam, Network, loss_and_hits
 from images.slow import WAYS, Conditions, conditions
 
@@ -67,9 +67,7 @@ class Training:
     def train(self, loader: Loader) -> float:
         """One pass; returns the mean loss."""
         losses = []
-        for images, labels in trainwatch.watch(
-            loader, phase="train", workers=loader.workers, prefetch_factor=PREFETCH_FACTOR
-        ):
+        for images, labels in trainwatch.watch(loader, phase="train"):
             with trainwatch.step("train"):
                 with trainwatch.component("forward"):
                     probabilities = self.network.forward(images)
@@ -88,9 +86,7 @@ class Training:
     def evaluate(self, loader: Loader) -> float:
         """The share of images that are classified rightly."""
         hits = images_seen = 0
-        for images, labels in trainwatch.watch(
-            loader, phase="eval", workers=loader.workers, prefetch_factor=PREFETCH_FACTOR
-        ):
+        for images, labels in trainwatch.watch(loader, phase="eval"):
             with trainwatch.step("eval"), trainwatch.component("forward"):
                 hits += loss_and_hits(self.network.forward(images), labels)[1]
                 images_seen += len(images)

@@ -31,18 +31,20 @@ class Loader:
     """
 
     def __init__(self, fetch: Callable[[int], Batch], batches: int, workers: int) -> None:
-        self.fetch, self.batches, self.workers = fetch, batches, workers
+        self.fetch, self.batches = fetch, batches
+        # Called as in PyTorch, so that trainwatch.watch finds them.
+        self.num_workers, self.prefetch_factor = workers, PREFETCH_FACTOR if workers else None
 
     def __len__(self) -> int:
         return self.batches
 
     def __iter__(self) -> Iterator[Batch]:
-        if self.workers == 0:
+        if self.num_workers == 0:
             return map(self.fetch, range(self.batches))
         return self._from_workers()
 
     def _from_workers(self) -> Iterator[Batch]:
-        count = min(self.workers, self.batches)
+        count = min(self.num_workers, self.batches)
         started = [self._start(range(first, self.batches, count)) for first in range(count)]
         try:
             for number in range(self.batches):

@@ -13,7 +13,7 @@ WAYS = {
     "augmentation": "every image goes through a heavy transform, more than the workers' cores can bear",
     "workers": "no worker processes: the training process loads each batch itself while the model waits",
     "storage": "images come from a simulated network disk that serves few reads a second",
-    "stall": "every 15th step waits for a checkpoint to reach a simulated slow disk",
+    "stall": "every 16th step waits for a checkpoint to reach a simulated slow disk",
 }
 
 HEAVY = 15  # smoothing passes a worker
@@ -41,7 +41,7 @@ def conditions(way: str, workers: int) -> Conditions:
     if way == "storage":
         return replace(usual, disk=SlowDisk(reads_per_second=600))
     if way == "stall":
-        return replace(usual, checkpoint_every=15, checkpoint_delay=0.5)
+        return replace(usual, checkpoint_every=16, checkpoint_delay=1.0)
     return usual
 
 

@@ -55,9 +55,9 @@ def test_the_report_names_the_cause(
 
 
 def test_the_report_counts_the_stalls_and_says_when_they_come(data: Path, tmp_path: Path) -> None:
-    words = ("--slow", "stall", "--steps", "180", "--batch", "32")
+    words = ("--slow", "stall", "--steps", "192", "--batch", "32")
     said, reports = observe(data, tmp_path / "run", *words)
     assert fired(reports) == {"StepOutlier"}
     assert reports["StepOutlier"]["Violations"] == 12
-    assert "every 15th" in said
+    assert "every 16th" in said
     assert "checkpoint" in said
