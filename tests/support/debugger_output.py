@@ -161,7 +161,7 @@ def pair(kind: str, name: str, start: float, duration: float) -> list[dict[str, 
 
 
 def write_training_job(root: Path, *, nodes: int = 2, seconds: float = 700.0) -> DebuggerDirectory:
-    """A whole job on some nodes of 4 cores and 2 GPUs: GPUs idle while core 0 is pinned; one slow step in 20."""
+    """A whole job on nodes of 4 cores and 2 GPUs: GPU 0 idles, core 0 is pinned, one step in 20 is slow."""
     directory = DebuggerDirectory(root)
     for number in range(1, nodes + 1):
         node = f"algo-{number}"

@@ -12,25 +12,29 @@ from trainwatch.errors import UserError
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.node.duration import positive_duration
-from trainwatch.recording.directory import RecordingDirectory
-from trainwatch.recording.source import Source
+from trainwatch.recording.open import open_source
 from trainwatch.report.write import write_report
 
 EXAMPLES = """\
 examples:
   trainwatch report trainwatch-runs/resnet-1 --out trainwatch-runs/resnet-1
+  trainwatch report s3-copy/my-job/profiler-output --out reports/my-job
   trainwatch report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
 
 Writes DIR/report.html, which opens without a network, and DIR/profiler-reports/RULE.json for each rule.
 """
 PROGRESS_EVERY = 0.2  # seconds
+BAR = 20  # characters
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The flags of `trainwatch report`."""
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "source", metavar="SOURCE", help="the recording: a directory that `trainwatch run` wrote"
+        "source",
+        metavar="SOURCE",
+        help="a directory: a recording of `trainwatch run`, SageMaker Debugger's profiler-output/, or traces "
+        "of the PyTorch profiler (*.pt.trace.json)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write the report")
     parser.add_argument(
@@ -52,9 +56,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates and writes. Raises UserError for a bad flag, recording or directory; writes nothing then."""
     settings = Settings.parse(arguments.set)
-    source = open_source(arguments.source)
-    _check_writable(arguments.out)
     progress = _Progress()
+    if "://" in arguments.source:
+        raise UserError(f"{arguments.source}: cannot be read from there; give a directory on this machine")
+    source = open_source(Path(arguments.source), progress.update_bytes)
+    _check_writable(arguments.out)
     try:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
@@ -65,15 +71,6 @@ def run(arguments: Namespace) -> int:
         raise _unwritable(arguments.out, error) from error
     print(arguments.out / "report.html")
     return 0
-
-
-def open_source(word: str) -> Source:
-    """The run that SOURCE names. Raises UserError where there is none, or where its kind cannot be read."""
-    if "://" in word:
-        raise UserError(
-            f"{word}: only recordings can be read; give the directory that `trainwatch run` wrote"
-        )
-    return RecordingDirectory(Path(word))
 
 
 def _check_writable(directory: Path) -> None:
@@ -90,18 +87,30 @@ def _unwritable(directory: Path, error: OSError) -> UserError:
 
 
 class _Progress:
-    """One line on a terminal that counts what was read; nothing where stderr is no terminal."""
+    """One line on a terminal that tells what was read; nothing where stderr is no terminal."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
         self._next = 0.0
+        self._rows = 0
+        self._share = ""  # of the bytes, where they are known
 
     def update(self, rows: int) -> None:
         """`rows` are the snapshots and steps read so far."""
+        self._rows = rows
+        self._show()
+
+    def update_bytes(self, done: int, total: int) -> None:
+        """The bytes that were read so far, of all that there are to read."""
+        filled = BAR * done // max(total, 1)
+        self._share = f"[{'#' * filled}{'.' * (BAR - filled)}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, "
+        self._show()
+
+    def _show(self) -> None:
         now = time.monotonic()
         if self._shown and now >= self._next:
             self._next = now + PROGRESS_EVERY
-            sys.stderr.write(f"\rread {rows:,} samples and steps")
+            sys.stderr.write(f"\r{self._share}read {self._rows:,} samples and steps")
             sys.stderr.flush()
 
     def end(self) -> None:

@@ -254,16 +254,19 @@ def _add_waits(
     ends: NDArray[np.float64],
     seconds: NDArray[np.float64],
 ) -> None:
-    """The same for waits for data; one between two steps belongs to the later, which then starts with it."""
+    """The same for waits for data; one between two steps belongs to the later, which then starts with it.
+
+    A wait is where its middle is: Debugger's times are rounded to a microsecond.
+    """
     if not len(starts):
         return
-    _add_parts(begins, finishes, starts, ends, seconds)
-    after = np.searchsorted(starts, begins, side="right")
-    between = (after < len(starts)) & ((after == 0) | (begins >= ends[after - 1]))
-    after, begins, finishes = after[between], begins[between], finishes[between]
-    whole = finishes <= starts[after]
-    np.add.at(seconds, after[whole], (finishes - begins)[whole])
-    np.minimum.at(starts, after[whole], begins[whole])
+    middles = (begins + finishes) / 2
+    after = np.searchsorted(starts, middles, side="right")
+    inside = (after > 0) & (middles < ends[after - 1])
+    np.add.at(seconds, after[inside] - 1, (finishes - begins)[inside])
+    between = ~inside & (after < len(starts))
+    np.add.at(seconds, after[between], (finishes - begins)[between])
+    np.minimum.at(starts, after[between], begins[between])
 
 
 def _nodes_of_hosts(hosts: set[str], nodes: list[str]) -> dict[str, str]:
