@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -117,12 +116,10 @@ class Network:
         return [array for layer in self.learned for array in (layer.weights_gradient, layer.bias_gradient)]
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint; one that was being written when the machine died is never mistaken for it."""
+        """Writes a checkpoint; one that a kill cut short is never mistaken for it."""
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             np.savez(file, *self.parameters())
-            file.flush()
-            os.fsync(file.fileno())
         temporary.replace(path)
 
 
