@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business: no test asserts it.
+settings.register_profile("trainwatch", deadline=None)
+settings.load_profile("trainwatch")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
