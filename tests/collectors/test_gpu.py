@@ -118,12 +118,18 @@ def test_the_snapshot_carries_the_gpus_and_their_compute_processes(nvml: FakeNvm
         sm_clock_hertz=1.98e9,
         energy_joules=5000.001,
         throttle_seconds=3.0,
+        thermal_throttle_seconds=2.0,
+        power_throttle_seconds=1.0,
+        ecc_uncorrected_errors=0.0,
+        xid_errors=0.0,
+        last_xid=snapshot.gpus["1"].last_xid,  # NaN, which equals nothing but itself
         sm_active=0.81,
         tensor_active=0.31,
         power_limit_watts=700.0,
         model="NVIDIA H100 80GB HBM3",
         uuid="GPU-00000000-0000-0000-0000-000000000001",
     )
+    assert isnan(snapshot.gpus["1"].last_xid)
     assert snapshot.gpu_processes == {4711: "0", 4712: "0", 4713: "1"}
     assert snapshot.driver_version == "580.95.05"
 
@@ -254,6 +260,8 @@ def test_throttling_that_an_old_driver_does_not_count_is_added_up_from_the_reaso
         ("0", "reliability"): 0,
     }
     assert snapshot.gpus["0"].throttle_seconds == 1.75
+    assert snapshot.gpus["0"].thermal_throttle_seconds == 0.5
+    assert snapshot.gpus["0"].power_throttle_seconds == 1.25
 
 
 def test_fields_that_meant_something_else_before_driver_580_are_not_read(

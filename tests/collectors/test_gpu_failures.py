@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from math import isnan
 from pathlib import Path
 
 import pytest
 from trainwatch.collectors import gpu_thread
 from trainwatch.collectors.gpu_session import NoReadingError
+from trainwatch.collectors.xid import last_xids
 from trainwatch.node.registry import Registry
 from trainwatch.node.snapshot import Snapshot
 
@@ -339,6 +341,32 @@ def test_xid_errors_are_counted_by_gpu_and_number_and_stay_over_a_restart_of_nvm
     assert calls_of(nvml, "nvmlInitWithFlags") == 2
     nvml.post_xid(1, 79)
     eventually(lambda: counts() == {("1", "79"): 3, ("0", "31"): 1})
+
+
+def test_the_snapshot_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml, ticks: GpuTicks) -> None:
+    def errors() -> dict[str, float]:
+        return {gpu: sample.xid_errors for gpu, sample in ticks.tick().gpus.items()}
+
+    assert errors() == {"0": 0, "1": 0, "2": 0}
+    nvml.post_xid(1, 79)
+    nvml.post_xid(0, 31)
+    eventually(lambda: errors() == {"0": 1, "1": 1, "2": 0})
+    nvml.lose(1)
+    nvml.lose(2)
+    gpus = ticks.tick().gpus
+    assert list(gpus) == ["0", "1"], "a lost GPU without an error has nothing to say"
+    assert (gpus["0"].last_xid, gpus["1"].last_xid) == (31, 79)
+    assert isnan(gpus["1"].utilization)
+    assert gpus["1"].uuid
+
+
+@pytest.mark.parametrize("order", [("79", "45"), ("45", "79")])
+def test_of_several_xid_errors_of_a_tick_that_of_the_gpu_is_kept(order: tuple[str, str]) -> None:
+    """XID 45 only says that a program ended."""
+    now = {("1", xid): 2 for xid in order}
+    assert last_xids({("1", "79"): 1}, {**now, ("0", "31"): 1}) == {"0": 31, "1": 79}
+    assert last_xids(now, {**now, ("1", "45"): 3}) == {"1": 45}
+    assert last_xids(now, now) == {}
 
 
 def test_waiting_for_xid_errors_does_not_hold_up_a_tick(nvml: FakeNvml, ticks: GpuTicks) -> None:

@@ -63,6 +63,33 @@ def test_what_was_sampled_comes_back_with_rates_instead_of_counters(tmp_path: Pa
     assert disk[1:] == pytest.approx(np.full(len(disk) - 1, 3000.0))
 
 
+def test_errors_and_throttling_of_gpus_come_back(tmp_path: Path) -> None:
+    record(tmp_path, range(10)).close()
+    seen = Seen(tmp_path).read()
+    assert seen.column("gpu_thermal_throttle_seconds")[8].tolist() == [2.0, 2.0]
+    assert seen.column("gpu_power_throttle_seconds")[8].tolist() == [1.0, 1.0]
+    assert seen.column("gpu_ecc_uncorrected_errors")[0].tolist() == [2, 2]
+    assert seen.column("gpu_xid_errors")[0].tolist() == [1, 2]
+    assert seen.column("gpu_last_xid")[0].tolist() == [63, 63]
+    assert seen.column("gpu_clock_hertz")[0].tolist() == [1.98e9, 1.98e9]
+
+
+def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_path: Path) -> None:
+    """A recording that went on after an update: the first part lacks columns that the second one has."""
+    record(tmp_path, range(2 * MINUTE)).close()
+    part = tmp_path / "n1" / "samples-000001.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns(["gpu_xid_errors_total", "gpu_thermal_throttle_seconds_total"]), part)
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == list(range(2 * MINUTE))
+    for name in ("gpu_xid_errors", "gpu_thermal_throttle_seconds"):
+        column = seen.column(name)
+        assert column.shape == (2 * MINUTE, 2)
+        assert np.isnan(column[:MINUTE]).all()
+        assert not np.isnan(column[MINUTE:]).any()
+    assert not np.isnan(seen.column("gpu")).any()
+
+
 def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     writer.snapshot(snapshot(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -59,11 +59,15 @@ def node_samples(
     memory: ArrayLike | None = None,
     network: ArrayLike | None = None,
     disk: ArrayLike | None = None,
+    of_gpus: Mapping[str, ArrayLike] | None = None,
     node: str = "node-a",
     start: float = START,
     interval: float = INTERVAL,
 ) -> NodeSamples:
-    """Snapshots of a node from rows of ratios: (n, cores) and (n, GPUs). What is not given is 0 or absent."""
+    """Snapshots of a node from rows of ratios: (n, cores) and (n, GPUs). What is not given is 0 or absent.
+
+    `of_gpus`: further fields of NodeSamples, (n, GPUs) each, which are NaN where they are not given.
+    """
     cores = np.asarray(cpu, np.float32)
     rows = len(cores)
     if cores.ndim != 2:
@@ -85,6 +89,7 @@ def node_samples(
         disk=series(disk, np.float64),
         gpu_power_watts=np.zeros_like(gpus),
         gpu_temperature_celsius=np.zeros_like(gpus),
+        **{name: np.asarray(given, np.float64).reshape(rows, -1) for name, given in (of_gpus or {}).items()},
     )
 
 

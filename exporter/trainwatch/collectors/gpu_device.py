@@ -68,6 +68,10 @@ RENUMBERED_FIELDS, RENUMBERED_IN = frozenset({269, 270, 271}), 580
 SLOW_FIELDS = ((POWER_LIMIT, 0), (CORRECTED, 0), (UNCORRECTED, 0))
 
 
+HEAT = {"sw_thermal", "hw_thermal"}
+POWER = {"sw_power_cap", "hw_power_brake"}
+
+
 class Gpu:
     """A GPU by its label: once lost and back again, its counters of ours go on."""
 
@@ -88,6 +92,7 @@ class Gpu:
         self._fast = self._slow = FieldBatch(())
         self._slow_values: list[Value] = []
         self._power_limit_watts = nan
+        self._ecc_uncorrected_errors = nan
         self._info: Value = ("gpu_info", (), 1)
         self._last_read: float | None = None
         self._slow_due = self._pids_due = 0.0
@@ -251,7 +256,7 @@ class Gpu:
         return field in self._fast.ids
 
     def _throttling(self, answers: dict[int, float], elapsed: float) -> Iterable[Value]:
-        total = None
+        known: dict[str, float] = {}
         ours = self._integrate_reasons(elapsed)
         for reason, field, bit in THROTTLES:
             if field in answers:
@@ -260,10 +265,11 @@ class Gpu:
                 seconds = self._throttle_seconds[reason]
             else:
                 continue
-            total = seconds if total is None else total + seconds
+            known[reason] = seconds
             yield "gpu_throttle_seconds_total", (self.label, reason), seconds
-        if total is not None:
-            self.sample.throttle_seconds = total
+        self.sample.throttle_seconds = _sum_of(known.values())
+        self.sample.thermal_throttle_seconds = _sum_of(known[reason] for reason in HEAT & known.keys())
+        self.sample.power_throttle_seconds = _sum_of(known[reason] for reason in POWER & known.keys())
 
     def _integrate_reasons(self, elapsed: float) -> bool:
         """Adds up the time of each reason that the driver does not count. Returns whether it could."""
@@ -325,6 +331,7 @@ class Gpu:
             self._slow_due = self._due(now, SLOW_SECONDS, first=self._slow_due == 0)
             self._slow_values = list(self._slow_tier())
         self.sample.power_limit_watts = self._power_limit_watts
+        self.sample.ecc_uncorrected_errors = self._ecc_uncorrected_errors
         return self._slow_values
 
     def _slow_tier(self) -> Iterable[Value]:
@@ -335,6 +342,7 @@ class Gpu:
         self._power_limit_watts = nan if milliwatts is None else milliwatts / 1000
         if milliwatts is not None:
             yield "gpu_power_limit_watts", self._labels, milliwatts / 1000
+        self._ecc_uncorrected_errors = answers.get(UNCORRECTED, nan)
         for field, severity in ((CORRECTED, "corrected"), (UNCORRECTED, "uncorrected")):
             if field in answers:
                 yield "gpu_ecc_errors_total", (self.label, severity), answers[field]
@@ -348,6 +356,12 @@ class Gpu:
     def _due(self, now: float, period: float, first: bool) -> float:
         """When to read next: spread, so that not all GPUs' slow readings fall into one tick."""
         return now + (period * (1 + int(self.label) % 8) / 8 if first else period)
+
+
+def _sum_of(seconds: Iterable[float]) -> float:
+    """NaN where there is nothing to add up."""
+    values = list(seconds)
+    return sum(values) if values else nan
 
 
 def fast_fields(driver_version: str) -> Iterable[tuple[int, int]]:

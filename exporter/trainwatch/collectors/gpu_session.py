@@ -6,12 +6,13 @@ A session belongs to the one thread that may poll NVML (gpu_thread.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import nan
 
 from trainwatch.collectors.gpu_device import Gpu, Value
 from trainwatch.collectors.nvml import Handle, Identity, LibraryMissingError, Nvml, NvmlError
-from trainwatch.collectors.xid import XidWatcher
+from trainwatch.collectors.xid import XidWatcher, last_xids
 from trainwatch.node.snapshot import GpuSample
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class Session:
         self._retry_seconds = retry_seconds
         self._gpus: list[Gpu] = []
         self._xids = XidWatcher(nvml)
+        self._xids_seen: Mapping[tuple[str, str], int] = {}  # at the last reading
+        self._last_xids: dict[str, int] = {}  # by GPU label
         self._started = False
         self._start_due = 0.0
         self._reason = ""
@@ -63,8 +66,22 @@ class Session:
                 self._read_gpu(gpu, interval, reading)
             if gpu.lost:
                 reading.values.append(("gpu_up", (gpu.label,), 0))
-        reading.values += [("gpu_xid_errors_total", key, count) for key, count in self._xids.counts.items()]
+        counts = self._xids.counts
+        reading.values += [("gpu_xid_errors_total", key, count) for key, count in counts.items()]
+        self._add_xids(reading, counts)
         return reading
+
+    def _add_xids(self, reading: Reading, counts: Mapping[tuple[str, str], int]) -> None:
+        """What is known of XID errors, also of a GPU that is lost: they say why."""
+        self._last_xids.update(last_xids(self._xids_seen, counts))
+        self._xids_seen = counts
+        for gpu in self._gpus:
+            if gpu.label in self._last_xids and gpu.label not in reading.samples:
+                reading.samples[gpu.label] = GpuSample(model=gpu.identity.model, uuid=gpu.identity.uuid)
+        for label, sample in reading.samples.items():
+            if label in self._xids.watched:
+                sample.xid_errors = sum(count for (gpu, _), count in counts.items() if gpu == label)
+                sample.last_xid = self._last_xids.get(label, nan)
 
     def work_between_ticks(self, interval: float) -> None:
         """What may take longer than a tick can wait: looks for lost GPUs, measures PCIe traffic."""

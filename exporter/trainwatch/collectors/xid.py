@@ -6,12 +6,13 @@ https://docs.nvidia.com/deploy/xid-errors/ says what each number means.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from threading import Event, Thread
 
 from trainwatch.collectors.gpu_device import Gpu
 from trainwatch.collectors.nvml import Nvml, NvmlError, address
+from trainwatch.xids import is_of_the_program
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class XidWatcher:
 
     def __init__(self, nvml: Nvml) -> None:
         self.counts: dict[tuple[str, str], int] = {}  # by GPU label and XID
+        self.watched: set[str] = set()  # labels of the GPUs whose errors are counted
         self._nvml = nvml
         self._stopping = Event()
         self._events: object = None
@@ -37,6 +39,7 @@ class XidWatcher:
             logger.info("no XID errors are counted: %s", error)
             return
         labels = {address(gpu.handle): gpu.label for gpu in gpus if self._register(gpu, events)}
+        self.watched |= set(labels.values())
         self._stopping = Event()
         arguments = (events, labels, self._stopping)
         self._thread = Thread(target=self._watch, args=arguments, name="xid", daemon=True)
@@ -83,3 +86,12 @@ class XidWatcher:
         if (label, xid) not in self.counts:
             logger.warning("GPU %s reported XID error %s; more of them are only counted", label, xid)
         self.counts = counts
+
+
+def last_xids(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """The XID that came between two counts, by GPU label.
+
+    Of several, one of the GPU: the driver reports the end of a program (XID 45) after what ended it.
+    """
+    new = [(gpu, int(xid)) for (gpu, xid), count in now.items() if count > before.get((gpu, xid), 0)]
+    return dict(sorted(new, key=lambda found: not is_of_the_program(found[1])))

@@ -19,6 +19,11 @@ class GpuSample:
     sm_clock_hertz: float = nan
     energy_joules: float = nan  # counter, since the driver was loaded
     throttle_seconds: float = nan  # counter, all reasons but idle and application clocks
+    thermal_throttle_seconds: float = nan  # of it because of heat (sw_thermal, hw_thermal)
+    power_throttle_seconds: float = nan  # of it because of power (sw_power_cap, hw_power_brake)
+    ecc_uncorrected_errors: float = nan  # counter, since the driver was loaded
+    xid_errors: float = nan  # counter of all XID errors, since the exporter started
+    last_xid: float = nan  # the number of the last one; one of the GPU goes before one of the program
     sm_active: float = nan
     tensor_active: float = nan
     power_limit_watts: float = nan
@@ -32,7 +37,8 @@ class Snapshot:
 
     `cpu_*` have one value a core, in the order of `cpus`; byte counters are sums over devices,
     counted since boot; `gpus` is keyed by the `gpu` label (NVML's index as a string) and holds only
-    GPUs that answered. `gpu_processes` maps the pid of each compute process on a GPU to its gpu label.
+    GPUs that answered, and of one that is lost its XID errors. `gpu_processes` maps the pid of each compute
+    process on a GPU to its gpu label.
     """
 
     time: float  # seconds since the epoch

@@ -208,11 +208,12 @@ class _Samples:
             yield self._samples(group, interval)
 
     def _belongs(self, table: pa.Table, group: list[pa.Table]) -> bool:
-        """Whether the table has the devices of those before it, and fits into one chunk with them."""
+        """Whether the table has the devices and columns of those before it, and fits into their chunk."""
         devices = _devices(group[0])
         values_in_row = 2 * (len(devices[0]) + len(devices[1])) + len(table.schema.names)
         rows = len(table) + sum(len(other) for other in group)
-        return devices == _devices(table) and rows * values_in_row <= CHUNK_VALUES
+        same = devices == _devices(table) and table.schema.names == group[0].schema.names
+        return same and rows * values_in_row <= CHUNK_VALUES
 
     def _samples(self, table: pa.Table, interval: float) -> NodeSamples:
         self.metadata = metadata_of(table.schema)
@@ -243,6 +244,12 @@ class _Samples:
             disk=disk,
             gpu_power_watts=per_gpu("gpu_power_watts"),
             gpu_temperature_celsius=per_gpu("gpu_temperature_celsius"),
+            gpu_clock_hertz=per_gpu("gpu_clock_hertz"),
+            gpu_thermal_throttle_seconds=per_gpu("gpu_thermal_throttle_seconds_total"),
+            gpu_power_throttle_seconds=per_gpu("gpu_power_throttle_seconds_total"),
+            gpu_ecc_uncorrected_errors=per_gpu("gpu_ecc_uncorrected_errors_total"),
+            gpu_xid_errors=per_gpu("gpu_xid_errors_total"),
+            gpu_last_xid=per_gpu("gpu_last_xid"),
         )
 
     def _learn(self, facts: NodeFacts) -> None:
@@ -359,8 +366,11 @@ def _devices(table: pa.Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _matrix(table: pa.Table, name: str, devices: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[Any]:
-    """(n, len(wanted)) a list column, one column a device; NaN for devices that the table does not have."""
-    if not devices:
+    """(n, len(wanted)) a list column, one column a device; NaN for what the table does not have.
+
+    That is devices which came later, and columns which an older Trainwatch did not write.
+    """
+    if not devices or name not in table.schema.names:
         return np.full((len(table), len(wanted)), nan, dtype=np.float32)
     column = table.column(name).combine_chunks()
     values: NDArray[Any] = column.flatten().to_numpy().reshape(len(table), len(devices))

@@ -51,6 +51,11 @@ GPU_COLUMNS = {
     "gpu_clock_hertz": ("sm_clock_hertz", pa.float64()),
     "gpu_energy_joules_total": ("energy_joules", pa.float64()),
     "gpu_throttle_seconds_total": ("throttle_seconds", pa.float64()),
+    "gpu_thermal_throttle_seconds_total": ("thermal_throttle_seconds", pa.float64()),
+    "gpu_power_throttle_seconds_total": ("power_throttle_seconds", pa.float64()),
+    "gpu_ecc_uncorrected_errors_total": ("ecc_uncorrected_errors", pa.float64()),
+    "gpu_xid_errors_total": ("xid_errors", pa.float64()),
+    "gpu_last_xid": ("last_xid", pa.float64()),
     "gpu_sm_active_ratio": ("sm_active", pa.float32()),
     "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,13 @@ COMPONENTS = (
 )
 
 
+_NOT_GIVEN: Times = np.empty((0, 0))
+
+
+def _not_given() -> Times:
+    return _NOT_GIVEN
+
+
 @dataclass(frozen=True)
 class NodeSamples:
     """Consecutive snapshots of one node, in time order. Ratios are 0..1 and NaN where missing.
@@ -45,6 +52,18 @@ class NodeSamples:
     disk: Times  # (n,) read and written bytes per second
     gpu_power_watts: Floats  # (n, g)
     gpu_temperature_celsius: Floats  # (n, g)
+    # (n, g) each, NaN where the source does not have them. Counters begin anywhere, and anew at 0.
+    gpu_clock_hertz: Times = field(default_factory=_not_given)  # of the multiprocessors
+    gpu_thermal_throttle_seconds: Times = field(default_factory=_not_given)  # counter
+    gpu_power_throttle_seconds: Times = field(default_factory=_not_given)  # counter
+    gpu_ecc_uncorrected_errors: Times = field(default_factory=_not_given)  # counter
+    gpu_xid_errors: Times = field(default_factory=_not_given)  # counter
+    gpu_last_xid: Times = field(default_factory=_not_given)  # the number of the last one
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if getattr(self, item.name) is _NOT_GIVEN:
+                object.__setattr__(self, item.name, np.broadcast_to(np.nan, self.gpu.shape))
 
     def __len__(self) -> int:
         return len(self.times)
