@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import Row
 
-MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation")
+MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation", "debugger_reading")
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 

@@ -82,9 +82,9 @@ def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int, bool]]:
             rest += data
             cut = rest.rstrip().rfind(b"\n") + 1
             if cut:
-                yield rest[:cut], line, False
-                line += rest.count(b"\n", 0, cut)
-                rest = rest[cut:]
+                block, rest = rest[:cut], rest[cut:]
+                yield block, line, False
+                line += _lines(block)
     if rest.strip():
         yield rest, line, True
 
@@ -120,12 +120,12 @@ def _table(block: bytes) -> pa.Table | None:
     except pa.ArrowInvalid:
         return None
     in_order = all(_words(table, key)[1] == [field] for key, field in keys.items())
-    return table if in_order and len(table) == _lines_of(block) else None
+    return table if in_order and len(table) == _lines(block) else None
 
 
-def _lines_of(block: bytes) -> int:
-    """Lines that are not empty, in the usual case that none is."""
-    return block.count(b"\n")
+def _lines(block: bytes) -> int:
+    """Ends of lines; numpy counts bytes several times faster than bytes.count."""
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n")))
 
 
 def _words(table: pa.Table, column: str) -> tuple[NDArray[np.int64], list[str]]:

@@ -94,9 +94,7 @@ def load(path: Path) -> Trace:
     try:
         events = sorted(_events(rows), key=lambda event: (event.start, -event.end))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path}: an event is not as the profiler writes them ({error!r}); export it again"
-        ) from error
+        raise UserError(f"{path}: an event is not the profiler's ({error!r}); export it again") from error
     if not events:
         raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
     about: dict[str, Any] = document if isinstance(document, dict) else {}
