@@ -41,7 +41,7 @@ def conditions(way: str, workers: int) -> Conditions:
     if way == "storage":
         return replace(usual, disk=SlowDisk(reads_per_second=600))
     if way == "stall":
-        return replace(usual, checkpoint_every=16, checkpoint_delay=1.0)
+        return replace(usual, checkpoint_every=16, checkpoint_delay=1.5)
     return usual
 
 

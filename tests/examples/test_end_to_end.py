@@ -39,7 +39,6 @@ def fired(reports: dict[str, dict[str, Any]]) -> set[str]:
     ("way", "rules", "words"),
     [
         ("augmentation", {"DataStarved"}, "the transform is too heavy for the cores"),
-        ("workers", {"DataStarved", "Dataloader"}, "there are too few loader workers"),
         ("storage", {"DataStarved"}, "storage is slow"),
         ("none", set(), "verdict: nothing found"),
     ],
