@@ -188,6 +188,7 @@ def test_horovod_events_need_no_base_time(directory: DebuggerDirectory) -> None:
         *pair("Adam_Allreduce/dense", "NEGOTIATE_ALLREDUCE", 77575.0, 0.5),
         *pair("Adam_Allreduce/dense", "ALLREDUCE", 77576.0, 0.25),
         *pair("Adam_Allreduce/conv", "ALLREDUCE", 77576.0, 0.125),
+        event("Adam_Allreduce/conv", "4", 77575.1, 0.0),  # rank 4 is ready
         {"kind": "Adam_Allreduce/conv", "name": "CYCLE_START", "ph": "i", "ts": 77576, "s": "g"},
     ]
     directory.write_events(events, kind="horovod_timeline", base=None, end=START + 80)
@@ -224,7 +225,8 @@ def test_files_still_being_written_are_said(directory: DebuggerDirectory) -> Non
 
 
 def test_tensorflow_traces_count_what_streams_ran(directory: DebuggerDirectory) -> None:
-    directory.write_events([step(0, 0.0, 1.0)])
+    for process in ("151-algo-1", "151-algo-2"):
+        directory.write_events([step(0, 0.0, 1.0)], process)
 
     def named(kind: str, name: str, **more: Any) -> dict[str, Any]:
         return {"ph": "M", "name": kind, "args": {"name": name}, **more}
@@ -242,12 +244,13 @@ def test_tensorflow_traces_count_what_streams_ran(directory: DebuggerDirectory) 
             ran(1, 99, "MatMul", 500000),
             ran(9, 1, "IteratorGetNext", 250000),
             {},
-        ]
+        ],
+        process="151-algo-2",
     )
     facts = read(directory.root)[1]
-    assert {(one.device, one.operator, one.seconds) for one in facts.operators} == {
-        ("cpu", "IteratorGetNext", 0.25),
-        ("gpu0", "volta_sgemm", 0.5),
+    assert {(one.node, one.rank, one.device, one.operator, one.seconds) for one in facts.operators} == {
+        ("algo-2", 1, "cpu", "IteratorGetNext", 0.25),
+        ("algo-2", 1, "gpu0", "volta_sgemm", 0.5),
     }
 
 

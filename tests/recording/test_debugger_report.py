@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,21 @@ def test_a_pinned_core_of_one_node_and_an_idle_gpu_of_another_are_no_bottleneck(
     assert main(["report", str(directory.root), "--out", str(tmp_path / "out")]) == 0
     bottleneck = rule(tmp_path / "out", "CPUBottleneck")
     assert (bottleneck["Violations"], bottleneck["Datapoints"], bottleneck["RuleTriggered"]) == (0, 2400, 0)
+
+
+def test_a_terminal_shows_how_much_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwatch.report.command.PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    directory = DebuggerDirectory(tmp_path / "profiler-output")
+    times = [START + 60.0 * index for index in range(4)]
+    directory.write_readings(row for time in times for row in snapshot(time, (5.0,)))
+    assert main(["report", str(directory.root), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().err
+    assert "[#####...............] 0 of 0 MB, read 0 samples" in shown
+    assert "[####################] 0 of 0 MB, read 4 samples and steps" in shown
+    assert shown.endswith("\r\033[K")
 
 
 def bad_directories() -> dict[str, tuple[dict[str, str], str]]:

@@ -114,10 +114,14 @@ class DebuggerDirectory:
         self.write(path, text)
         return path
 
-    def write_tensorflow_trace(self, events: list[dict[str, Any]], host: str = "ip-10-0-0-1") -> Path:
+    def write_tensorflow_trace(
+        self, events: list[dict[str, Any]], host: str = "ip-10-0-0-1", process: str = ""
+    ) -> Path:
         folder = self.root / "framework/tensorflow/detailed_profiling/2020091312/000000005"
         path = folder / "plugins/profile/2020_09_13_12_27_00" / f"{host}.trace.json.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
+        if process:
+            (folder / f"{process}_1600000020000000_1600000021000000.metadata").touch()
         with gzip.open(path, "wt") as file:
             json.dump({"displayTimeUnit": "ns", "traceEvents": events}, file)
         return path

@@ -135,8 +135,8 @@ def _tensorflow(root: Path) -> Iterator[EventFile]:
 
 
 def _metadata_process(path: Path) -> tuple[str, int]:
-    """Debugger leaves <process>_<start in us>.metadata beside the folder of a TensorFlow trace."""
-    return _process(path.stem.rpartition("_")[0] or path.stem)
+    """Debugger leaves <process>_<start>_<end>.metadata beside the folder of a TensorFlow trace."""
+    return _process(path.stem.rsplit("_", 2)[0])
 
 
 def _process(name: str) -> tuple[str, int]:

@@ -31,7 +31,7 @@ from trainwatch.recording.source import (
 )
 
 STEP = "Step:ModeKeys."
-# Kind of event -> component of a step.
+# Kind of event -> component of a step. Waits come last: they move the beginnings of steps.
 COMPONENT_OF = {
     "Forward-SubModuleInternal": "forward",
     "Backward-SubModuleInternal": "backward",
@@ -77,6 +77,8 @@ class Process:
             self.start = event.start if self.start is None else min(self.start, event.start)
         kind = event.kind.lower()
         if file_kind in COLLECTIVE_FILES:
+            if event.name.isdigit():  # Horovod's mark that this rank is ready
+                return
             self.collectives.setdefault(event.name, Sum()).add(event.duration)
         elif event.kind.startswith(STEP) or event.name.startswith(STEP):
             self._take_step(event)
