@@ -18,15 +18,14 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainwatch.errors import UserError
 
 BASE_TIME = "start_time_since_epoch_in_micros"
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     kind: str  # what Debugger calls its phase: "Step:ModeKeys.TRAIN", "DataLoaderIter", "cpu_functions"
     name: str
     start: float | None  # seconds since the epoch; None: the file has no base time
@@ -110,8 +109,9 @@ def _rows(path: Path, truncated: Callable[[Path], None]) -> Iterator[tuple[int, 
             rows = _parsed(text)
             if rows is None:
                 wrong = number
-            else:
-                yield from ((number, row) for row in rows)
+                continue
+            for row in rows:
+                yield number, row
     if wrong is not None:
         truncated(path)
 
