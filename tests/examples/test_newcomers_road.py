@@ -1,0 +1,51 @@
+"""What newcomers read first is true: links lead somewhere, rules and make targets exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from trainwatch.heuristics import all_heuristics
+
+from examples.images.slow import WAYS
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/README.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text())
+    assert links
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+def test_the_readme_names_every_rule_and_its_question() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name, rule in all_heuristics().items():
+        assert name in readme
+        assert name == "OverallSystemUsage" or rule.question in readme
+
+
+def test_every_page_of_the_documentation_is_in_both_indexes() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    for index in ("README.md", "docs/README.md"):
+        assert pages <= {Path(link).name for link in re.findall(r"\]\(([^)#]+)", (ROOT / index).read_text())}
+
+
+def test_the_makefile_has_each_target_that_is_named() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"`make ([a-z]+)", (ROOT / page).read_text())) <= targets
+
+
+def test_each_slow_way_is_named_where_newcomers_look() -> None:
+    help_of_run = next(
+        line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("run:")
+    )
+    assert all(way in help_of_run for way in WAYS)
+
+
+def test_the_picture_is_light() -> None:
+    assert (ROOT / "docs" / "pictures" / "report.png").stat().st_size <= 300_000
