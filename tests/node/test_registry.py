@@ -10,7 +10,7 @@ from threading import Event
 from typing import ClassVar
 
 import pytest
-from trainwatch.collectors.base import Collector
+from trainwatch.collectors.base import Collector, SourceAbsentError
 from trainwatch.node.families import Family
 from trainwatch.node.registry import Registry
 from trainwatch.node.snapshot import Snapshot
@@ -99,6 +99,20 @@ def test_a_failing_collector_publishes_nothing_and_the_others_everything(
         tick(registry)
     assert success(registry)["bad"] == 1
     assert caplog.messages[-1] == "collector bad works again"
+    registry.close()
+
+
+def test_a_source_that_this_node_does_not_have_is_noted_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = Registry([Stub("absent", Failing(SourceAbsentError("no such device here")))])
+    with caplog.at_level(logging.INFO):
+        tick(registry)
+        tick(registry)
+    assert success(registry) == {"absent": 0}
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "collector absent failed: no such device here")
+    ]
     registry.close()
 
 

@@ -85,6 +85,7 @@ def percentiles(node: str, resource: str, p95: float, p50: float) -> UsageRow:
         ((60, 12), (40, 20), "GPUs and CPU were under-utilised: at or below 60 % and 40 %"),
         ((90, 12), (40, 20), "The GPUs were at or below 12 % in half of the samples; one sample of twenty"),
         (None, (99, 90), "No GPU was read; the CPU was busy: 90 % or more in half of the samples."),
+        (None, (100, 100), "No GPU was read; the CPU was busy: 100 % in half of the samples."),
         (None, (66, 30), "No GPU was read; the CPU was at or below 30 % in half of the samples, 66 %"),
         (None, None, "Neither CPU nor GPU could be read."),
     ],

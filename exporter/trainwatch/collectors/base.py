@@ -11,6 +11,10 @@ from trainwatch.node.families import Family
 from trainwatch.node.snapshot import Snapshot
 
 
+class SourceAbsentError(OSError):
+    """This node does not have what the collector reads, as many have no GPU: worth a note, no warning."""
+
+
 class Collector(ABC):
     """Reads one source. Being a module of this folder with a `Collector` in it is the registration.
 

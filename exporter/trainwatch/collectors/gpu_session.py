@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import nan
 
+from trainwatch.collectors.base import SourceAbsentError
 from trainwatch.collectors.gpu_device import Gpu, Value
 from trainwatch.collectors.nvml import Handle, Identity, LibraryMissingError, Nvml, NvmlError
 from trainwatch.collectors.xid import XidWatcher, last_xids
@@ -24,6 +25,10 @@ BACKGROUND_SHARE = 0.4  # of an interval, for what may take long, after a readin
 
 class NoReadingError(OSError):
     """There is nothing to publish; says why in one sentence that stays the same while the reason does."""
+
+
+class NoGpuError(NoReadingError, SourceAbsentError):
+    """This node has no driver, or its driver no GPU."""
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Session:
         self._last_xids: dict[str, int] = {}  # by GPU label
         self._started = False
         self._start_due = 0.0
-        self._reason = ""
+        self._not_started = NoReadingError()
         self._driver_version = ""
         self._look_due = 0.0
         self._restart_wait = retry_seconds
@@ -105,23 +110,24 @@ class Session:
             self._start_due = now + self._retry_seconds
             self._start()
         if not self._started:
-            raise NoReadingError(self._reason)
+            raise self._not_started
 
     def _start(self) -> None:
         """Starts NVML and finds its GPUs, or notes the reason why not."""
         self._nvml.subject = "the driver"
+        kind: type[NoReadingError]
         try:
             self._nvml.start()
             self._started = True
             self._driver_version = self._nvml.driver_version()
             self._attach_gpus()
-            reason = "" if self._gpus else "NVML finds no GPU"
+            kind, reason = NoGpuError, "" if self._gpus else "NVML finds no GPU"
         except LibraryMissingError as error:
-            reason = f"no NVIDIA driver here ({error})"
+            kind, reason = NoGpuError, f"no NVIDIA driver here ({error})"
         except NvmlError as error:
-            reason = f"no answer from the driver ({error})"
+            kind, reason = NoReadingError, f"no answer from the driver ({error})"
         if reason:
-            self._reason = f"{reason}; looking again every {self._retry_seconds:g} s"
+            self._not_started = kind(f"{reason}; looking again every {self._retry_seconds:g} s")
             self._stop()
         else:
             self._xids.start([gpu for gpu in self._gpus if not gpu.lost])

@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 
-from trainwatch.collectors.base import Collector
+from trainwatch.collectors.base import Collector, SourceAbsentError
 from trainwatch.node.families import Family
 from trainwatch.node.snapshot import Snapshot
 
@@ -90,6 +90,7 @@ class _Entry:
         self.hanging = False
         self.seconds = 0.0
         self._complaint: str | None = None
+        self._absent = False  # the last reading failed because there is nothing to read
         self._lock = Lock()  # between a reading that ends late and the one who writes it off
         self._reading = False
 
@@ -98,9 +99,12 @@ class _Entry:
         with self._lock:
             self._reading = True
         begin = perf_counter()
+        self._absent = False
         try:
             self.collector.collect(snapshot)
             complaint = None
+        except SourceAbsentError as error:
+            complaint, self._absent = describe(error), True
         except Exception as error:  # noqa: BLE001 - whatever a source raises, the other collectors go on
             complaint = describe(error)
         seconds = perf_counter() - begin
@@ -131,7 +135,8 @@ class _Entry:
             self._clear()
         if complaint != self._complaint:
             if complaint is not None:
-                logger.warning("collector %s failed: %s", self.name, complaint)
+                level = logging.INFO if self._absent else logging.WARNING
+                logger.log(level, "collector %s failed: %s", self.name, complaint)
             else:
                 logger.info("collector %s works again", self.name)
         self._complaint = complaint

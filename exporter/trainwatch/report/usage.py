@@ -59,8 +59,8 @@ def _nothing_read(_: list[_Use]) -> str:
 
 
 def _cpu_busy(uses: list[_Use]) -> str:
-    half = _lowest(use.cpu_p50 for use in uses)
-    return f"no GPU was read; the CPU was busy: {half} or more in half of the samples."
+    half = _at_least(use.cpu_p50 for use in uses)
+    return f"no GPU was read; the CPU was busy: {half} in half of the samples."
 
 
 def _cpu_not_busy(uses: list[_Use]) -> str:
@@ -69,8 +69,8 @@ def _cpu_not_busy(uses: list[_Use]) -> str:
 
 
 def _gpus_well_used(uses: list[_Use]) -> str:
-    half = _lowest(use.gpu_p50 for use in uses)
-    return f"the GPUs were well used: {half} or more in half of the samples."
+    half = _at_least(use.gpu_p50 for use in uses)
+    return f"the GPUs were well used: {half} in half of the samples."
 
 
 def _gpus_low_and_cpu_high(uses: list[_Use]) -> str:
@@ -92,6 +92,11 @@ def _both_low(uses: list[_Use]) -> str:
 def _gpus_in_bursts(uses: list[_Use]) -> str:
     half, top = _highest(use.gpu_p50 for use in uses), _lowest(use.gpu_p95 for use in uses)
     return f"the GPUs were at or below {half} in half of the samples; one sample of twenty was above {top}."
+
+
+def _at_least(values: Iterable[float]) -> str:
+    lowest = _lowest(values)
+    return lowest if lowest == "100 %" else f"{lowest} or more"
 
 
 def _lowest(values: Iterable[float]) -> str:
