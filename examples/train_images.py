@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import trainwatch
 from images.augment import augment
-from images.data import labelled_files, prepare_dataset
+from images.data import labelled_files, prepare_dataset, warm
 from images.loader import Batch, Loader
 from images.model import Adam, Network, loss_and_hits
 from images.slow import WAYS, Conditions, conditions
@@ -36,7 +36,7 @@ def main() -> int:
 
     trainwatch.start(framework="numpy", framework_version=np.__version__)
     dataset = prepare_dataset(arguments.data)
-    train_files, eval_files = labelled_files(dataset, "train"), labelled_files(dataset, "eval")
+    train_files, eval_files = warm(labelled_files(dataset, "train")), warm(labelled_files(dataset, "eval"))
     training = Training(now, checkpoint=arguments.data / "checkpoint.npz")
     epoch = 0
     while training.steps < arguments.steps:

@@ -23,7 +23,7 @@ except ImportError:
 import numpy as np
 import trainwatch
 from images.augment import augment
-from images.data import CLASSES, SIZE, labelled_files, prepare_dataset
+from images.data import CLASSES, SIZE, labelled_files, prepare_dataset, warm
 from images.slow import WAYS, Conditions, conditions
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -110,7 +110,7 @@ class Images(Dataset[tuple[Tensor, int]]):
     """A split of the data set, augmented where it is for training."""
 
     def __init__(self, dataset: Path, split: str, now: Conditions) -> None:
-        self.files, self.split, self.now = labelled_files(dataset, split), split, now
+        self.files, self.split, self.now = warm(labelled_files(dataset, split)), split, now
 
     def __len__(self) -> int:
         return len(self.files)

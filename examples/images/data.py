@@ -45,6 +45,13 @@ def prepare_dataset(folder: Path, train: int = TRAIN_IMAGES, evaluation: int = E
     return dataset
 
 
+def warm(files: list[tuple[Path, int]]) -> list[tuple[Path, int]]:
+    """Reads every file once, so that later reads do not depend on when the disk was last asked for it."""
+    for path, _ in files:
+        path.read_bytes()
+    return files
+
+
 def labelled_files(dataset: Path, split: str) -> list[tuple[Path, int]]:
     """Every image file of a split ("train" or "eval") with its class, in a fixed order."""
     return [

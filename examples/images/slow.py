@@ -16,7 +16,7 @@ WAYS = {
     "stall": "every 16th step waits for a checkpoint to reach a simulated slow disk",
 }
 
-HEAVY = 15  # smoothing passes a worker
+HEAVY = 25  # smoothing passes a worker
 
 
 @dataclass(frozen=True)
