@@ -43,7 +43,8 @@ class Loading:
     @property
     def waiting_share(self) -> float:
         """The share of the fetch time that went by without computing and without waiting for a core."""
-        return 1 - self.cpu_share - self.fetch_core_wait_seconds / max(self.fetch_seconds, 1e-9)
+        elsewhere = self.cpu_share + self.fetch_core_wait_seconds / max(self.fetch_seconds, 1e-9)
+        return max(1 - elsewhere, 0.0)  # two clocks: their sum may exceed the whole by a little
 
     @property
     def workers_wait(self) -> bool:
