@@ -10,6 +10,7 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trainwatch.node.clock import Clock
 from trainwatch.node.registry import Registry
 from trainwatch.node.sampler import Sampler, Schedule
 from trainwatch.node.snapshot import Snapshot
@@ -21,6 +22,16 @@ def eventually(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
     return condition()
+
+
+class SetClock(Clock):
+    """Stands at the first of `now`; waiting takes its real time."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        return self.now[0]
 
 
 def counts(sampler: Sampler) -> list[float]:
@@ -91,7 +102,7 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
             stuck.set()
             going_on.wait(60)
 
-    sampler = Sampler(Registry([]), 0.01, [sink], clock=lambda: now[0])
+    sampler = Sampler(Registry([]), 0.01, [sink], SetClock(now))
     sampler.start()
     assert eventually(sampler.fresh)
     going_on.clear()

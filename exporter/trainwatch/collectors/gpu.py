@@ -34,14 +34,16 @@ class GpuCollector(Collector):
         retry_seconds: float = RETRY_SECONDS,
         clock: Callable[[], float] = monotonic,
         longest_patience: float = LONGEST_PATIENCE,
+        nvml: Nvml | None = None,
     ) -> None:
         """`library`: the libnvidia-ml.so.1 to use; without it the dynamic loader finds one.
 
-        The other arguments are for tests: seconds between looks for a driver or a lost GPU, a monotonic
-        clock in seconds, and the most seconds that a tick waits for NVML.
+        The other arguments are for tests and simulations: seconds between looks for a driver or a lost
+        GPU, a monotonic clock in seconds, the most seconds that a tick waits for NVML, and what stands in
+        for NVML.
         """
         self._longest_patience = longest_patience
-        nvml = Nvml(library)
+        nvml = nvml or Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
         self._families = {family.name.removeprefix("trainwatch_"): family for family in _families()}
 
@@ -70,8 +72,7 @@ class GpuCollector(Collector):
 
     def collect(self, snapshot: Snapshot) -> None:
         """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""
-        patience = min(snapshot.interval * PATIENCE_SHARE, self._longest_patience)
-        reading = self._thread.read(snapshot.interval, patience)
+        reading = self._thread.read(snapshot.interval, self.patience(snapshot.interval))
         samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
         for family, labels, value in reading.values:
             samples[family][labels] = value
@@ -80,6 +81,10 @@ class GpuCollector(Collector):
         snapshot.gpus = reading.samples
         snapshot.gpu_processes = reading.processes
         snapshot.driver_version = reading.driver_version
+
+    def patience(self, interval: float) -> float:
+        """The most seconds that a tick waits for NVML, with so many seconds from tick to tick."""
+        return min(interval * PATIENCE_SHARE, self._longest_patience)
 
     def close(self) -> None:
         self._thread.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import add
@@ -42,9 +42,15 @@ class TrainingCollector(Collector):
 
     name = "training"
 
-    def __init__(self, directory: Path, retention: float = 300.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        retention: float = 300.0,
+        open_ledger: Callable[[Path], LedgerReader] = LedgerReader,
+    ) -> None:
         self.directory = directory
         self.retention = retention
+        self._open_ledger = open_ledger
         self.keep_steps = False  # whether someone takes the step records; else they are not gathered
         self.ledgers: list[Ledger] = []
         self._runs: dict[str, _Run] = {}
@@ -121,7 +127,7 @@ class TrainingCollector(Collector):
 
     def _open(self, path: Path, signature: _Signature) -> None:
         try:
-            reader = LedgerReader(path)
+            reader = self._open_ledger(path)
         except FileNotFoundError:
             return
         except (LedgerError, OSError) as error:

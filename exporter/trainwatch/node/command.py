@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from trainwatch import __version__
 from trainwatch.collectors import add_flags, discover, enabled, summary
 from trainwatch.collectors.base import Collector
 from trainwatch.collectors.training import TrainingCollector
+from trainwatch.node.clock import Clock
 from trainwatch.node.duration import parse_duration, positive_duration
 from trainwatch.node.exposition import Exposition, Format
 from trainwatch.node.families import Family
@@ -144,7 +144,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
-    _log_to_stderr(arguments.log_level)
+    log_to_stderr(arguments.log_level)
     parent = os.getppid()
     web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
     addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]
@@ -155,20 +155,33 @@ def run(arguments: Namespace) -> int:
         stack.callback(exporter.close)
         exporter.start()
         watched = parent if arguments.exit_with_parent else None
-        asyncio.run(_serve(exporter, arguments, web, sockets, watched))
+        asyncio.run(serve(exporter, arguments.report_dir, web, sockets, watched))
     logger.info("stopped")
     return 0
 
 
 class Exporter:
-    """Everything but the serving: collectors, sampler, counters, recording, and the scrape of them all."""
+    """Everything but the serving: collectors, sampler, counters, recording, and the scrape of them all.
 
-    def __init__(self, arguments: Namespace) -> None:
-        collectors = enabled(arguments, arguments.collectors)
+    A simulation gives its own collectors, its clock, sinks that want its snapshots as well, and its name.
+    """
+
+    def __init__(
+        self,
+        arguments: Namespace,
+        collectors: Sequence[Collector] | None = None,
+        clock: Clock | None = None,
+        sinks: Sequence[Callable[[Snapshot], None]] = (),
+        simulated: str = "",
+    ) -> None:
+        if collectors is None:
+            collectors = enabled(arguments, arguments.collectors)
+        clock = clock or Clock()
+        self.simulated = simulated
         self.node: str = arguments.node or socket.gethostname().partition(".")[0]
         self._training = _training_of(collectors)
         self._recording = (
-            _Recording.open(arguments, self.node, self._training) if arguments.recording else None
+            _Recording.open(arguments, self.node, self._training, clock) if arguments.recording else None
         )
         self._registry = Registry(collectors)
         self._counters = SampleCounters(
@@ -176,13 +189,13 @@ class Exporter:
             lambda: self._training.active_runs if self._training else (),
             told=arguments.run,
             retention=arguments.run_retention,
-            now=time.time(),
+            now=clock.time(),
         )
-        sinks: list[Callable[[Snapshot], None]] = [self._counters.count]
+        every_sink = [self._counters.count, *sinks]
         if self._recording:
-            sinks.append(self._recording.keep)
-        self._sampler = Sampler(self._registry, arguments.sample_interval, sinks)
-        self._process = ProcessMetrics()
+            every_sink.append(self._recording.keep)
+        self._sampler = Sampler(self._registry, arguments.sample_interval, every_sink, clock)
+        self._process = ProcessMetrics(simulated)
         self._exposition = Exposition()
 
     def start(self) -> None:
@@ -208,6 +221,11 @@ class Exporter:
             families += self._registry.own_families()
         return self._exposition.write([*families, *self._sampler.families, *self._process.families], format)
 
+    def catch_up(self) -> None:
+        """Waits until every snapshot so far is recorded; a simulation may be faster than the disk."""
+        if self._recording:
+            self._recording.catch_up()
+
     def close(self) -> None:
         """Ends the sampling, then takes the steps that finished since the last tick."""
         if not self._sampler.stop():
@@ -222,27 +240,33 @@ class Exporter:
 class _Recording:
     """Hands what was sampled to the recording."""
 
-    def __init__(self, writer: RecordingWriter, training: TrainingCollector | None) -> None:
+    def __init__(self, writer: RecordingWriter, training: TrainingCollector | None, clock: Clock) -> None:
         self._writer = writer
         self._training = training
+        self._clock = clock
 
     @classmethod
-    def open(cls, arguments: Namespace, node: str, training: TrainingCollector | None) -> _Recording:
+    def open(
+        cls, arguments: Namespace, node: str, training: TrainingCollector | None, clock: Clock
+    ) -> _Recording:
         from trainwatch.recording.writer import RecordingWriter  # numpy and pyarrow: only who records pays
 
         directory: Path = arguments.recording
         if training:
             training.keep_steps = True
         run = arguments.run or directory.absolute().name
-        return cls(RecordingWriter(directory, node, arguments.sample_interval, run), training)
+        return cls(RecordingWriter(directory, node, arguments.sample_interval, run), training, clock)
 
     def keep(self, snapshot: Snapshot) -> None:
         self._writer.snapshot(snapshot)
         self._keep_ledgers()
 
+    def catch_up(self) -> None:
+        self._writer.catch_up()
+
     def close(self) -> None:
         if self._training:
-            self._training.collect(Snapshot(time=time.time()))
+            self._training.collect(Snapshot(time=self._clock.time()))
             self._keep_ledgers()
         self._writer.close()
 
@@ -251,21 +275,26 @@ class _Recording:
             return
         for header, records in self._training.take_steps():
             self._writer.steps(header, records)
-        self._writer.ranks([(seen.header, seen.totals, seen.alive) for seen in self._training.ledgers])
+        seen = [(ledger.header, ledger.totals, ledger.alive) for ledger in self._training.ledgers]
+        self._writer.ranks(seen, self._clock.time())
 
 
-async def _serve(
+async def serve(
     exporter: Exporter,
-    arguments: Namespace,
+    report_directory: Path | None,
     web: WebConfig,
     sockets: Sequence[socket.socket],
-    parent: int | None,
+    parent: int | None = None,
 ) -> None:
+    """Serves until SIGTERM or SIGINT, or until the process `parent` is no longer this one's parent."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    pages = Pages(exporter.node, exporter.scrape, exporter.ready, arguments.report_dir, web.authentication)
+    notice = f"Simulated: nothing here was measured ({exporter.simulated})." if exporter.simulated else ""
+    pages = Pages(
+        exporter.node, exporter.scrape, exporter.ready, report_directory, web.authentication, notice
+    )
     server = Server(pages.answer, web.tls)
     scheme = "https" if web.tls else "http"
     for listening in sockets:
@@ -307,7 +336,7 @@ class _OneLine(logging.Formatter):
         return super().formatMessage(record).replace("\n", r"\n")
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

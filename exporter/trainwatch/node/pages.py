@@ -26,7 +26,7 @@ body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
 </head>
 <body>
 <h1>Trainwatch on {node}</h1>
-<p>This exporter publishes what the node's processors, GPUs and training processes do.</p>
+{notice}<p>This exporter publishes what the node's processors, GPUs and training processes do.</p>
 <ul>
 <li><a href="/metrics">Metrics</a> for Prometheus</li>
 {report}<li><a href="/-/healthy">Healthy?</a> and <a href="/-/ready">ready?</a></li>
@@ -47,8 +47,11 @@ class Pages:
         ready: Callable[[], bool],
         report_directory: Path | None = None,
         authentication: BasicAuthentication | None = None,
+        notice: str = "",
     ) -> None:
+        """`notice`: what who looks at the node must know first, a sentence on its landing page."""
         self._node = node
+        self._notice = f"<p><strong>{escape(notice)}</strong></p>\n" if notice else ""
         self._scrape = scrape
         self._ready = ready
         self._report = report_directory / "report.html" if report_directory else None
@@ -85,7 +88,9 @@ class Pages:
 
     def _landing_page(self, _: Request) -> Response:
         report = '<li><a href="/report">Report</a> of the run so far</li>\n' if self._report else ""
-        page = LANDING_PAGE.format(node=escape(self._node), report=report, version=__version__)
+        page = LANDING_PAGE.format(
+            node=escape(self._node), notice=self._notice, report=report, version=__version__
+        )
         return _html(page.encode())
 
     def _report_page(self, _: Request) -> Response:

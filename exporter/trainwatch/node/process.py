@@ -19,9 +19,12 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessMetrics:
-    """Read at each scrape, always from the real /proc: --path.procfs is for the node's metrics."""
+    """Read at each scrape, always from the real /proc: --path.procfs is for the node's metrics.
 
-    def __init__(self) -> None:
+    `simulated` names the scenario where the node's metrics are no real node's: a label then says so.
+    """
+
+    def __init__(self, simulated: str = "") -> None:
         self._cpu = Family("process_cpu_seconds_total", "counter", "CPU time spent, user and system.")
         self._virtual = Family("process_virtual_memory_bytes", "gauge", "Virtual memory size.")
         self._resident = Family("process_resident_memory_bytes", "gauge", "Resident memory size.")
@@ -32,10 +35,10 @@ class ProcessMetrics:
             "trainwatch_exporter_build_info",
             "info",
             "What this exporter is built from; the value is always 1.",
-            ("version", "python_version", "python_implementation"),
+            ("version", "python_version", "python_implementation", *(("simulated",) if simulated else ())),
         )
         python = (platform.python_version(), platform.python_implementation())
-        self._build.publish({(__version__, *python): 1})
+        self._build.publish({(__version__, *python, *((simulated,) if simulated else ())): 1})
         self._start.publish({(): _boot_time() + int(_stat_fields()[19]) / _TICKS_PER_SECOND})
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
+from trainwatch.node.clock import Clock
 from trainwatch.node.families import Family
 from trainwatch.node.registry import Registry, describe
 from trainwatch.node.snapshot import Snapshot
@@ -44,15 +44,15 @@ class Sampler:
         registry: Registry,
         interval: float,
         sinks: Sequence[Sink] = (),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._registry = registry
         self._interval = interval
         self._sinks = dict.fromkeys(sinks, "")  # and what each complained of last
-        self._clock = clock
+        self._clock = clock or Clock()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
-        self._last_tick: float | None = None  # by the clock
+        self._last_tick: float | None = None  # by the monotonic clock
         self._ticks = Family(
             "trainwatch_sampler_ticks_total", "counter", "Snapshots that the sampler has taken."
         )
@@ -86,17 +86,18 @@ class Sampler:
         """Whether the last snapshot is young enough to be published: of the last few ticks."""
         # A collector that hangs holds a tick up for the registry's patience, 2 s, before it is written off.
         age_limit = max(4 * self._interval, 4.0)
-        return self._last_tick is not None and self._clock() - self._last_tick < age_limit
+        return self._last_tick is not None and self._clock.monotonic() - self._last_tick < age_limit
 
     def _run(self) -> None:
-        schedule = Schedule(self._interval, self._clock())
-        while not self._stopping.wait(max(0.0, schedule.wait_seconds(self._clock()))):
-            self._missed_count += schedule.tick(self._clock())
+        clock = self._clock
+        schedule = Schedule(self._interval, clock.monotonic())
+        while not clock.wait(self._stopping, max(0.0, schedule.wait_seconds(clock.monotonic()))):
+            self._missed_count += schedule.tick(clock.monotonic())
             self.tick()
 
     def tick(self) -> None:
         """Takes one snapshot; the sampler's thread does so at each deadline."""
-        snapshot = Snapshot(time=time.time(), interval=self._interval)
+        snapshot = Snapshot(time=self._clock.time(), interval=self._interval)
         self._registry.collect(snapshot)
         for sink, last_complaint in self._sinks.items():
             try:
@@ -109,7 +110,7 @@ class Sampler:
             self._sinks[sink] = complaint
         self._ticks_count += 1
         self._publish()
-        self._last_tick = self._clock()
+        self._last_tick = self._clock.monotonic()
 
     def _publish(self) -> None:
         self._ticks.publish({(): self._ticks_count})

@@ -121,9 +121,15 @@ class RecordingWriter:
         if records:
             self._hand_over(partial(self._record_steps, header, records))
 
-    def ranks(self, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]]) -> None:
+    def ranks(
+        self, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]], now: float | None = None
+    ) -> None:
         """Records what each rank's ledger holds now and whether its process lives. Returns at once."""
-        self._hand_over(partial(self._record_ranks, time.time(), list(ranks)))
+        self._hand_over(partial(self._record_ranks, time.time() if now is None else now, list(ranks)))
+
+    def catch_up(self) -> None:
+        """Waits until all that was handed over is recorded: for who hands over faster than time passes."""
+        self._queue.join()
 
     def close(self) -> None:
         """Writes what is left and makes a part of it. Nothing may be recorded afterwards."""
@@ -147,6 +153,7 @@ class RecordingWriter:
     def _work(self) -> None:
         while (record := self._queue.get()) is not None:
             self._guarded(record)
+            self._queue.task_done()
         self._guarded(self._write_ranks)
         for table in list(self._journals):
             self._cut(table)
