@@ -33,7 +33,7 @@ def test_the_last_word_counts() -> None:
         ("threshold=5", "write Rule.parameter=value"),
         (
             "CPUBotleneck.threshold=5",
-            "there is no rule 'CPUBotleneck'; the rules are CPUBottleneck, ",
+            "there is no rule 'CPUBotleneck'; the rules are BatchSize, CPUBottleneck, ",
         ),
         ("CPUBottleneck.treshold=5", "its parameters are threshold, cpu_threshold, gpu_threshold, patience"),
         ("OverallSystemUsage.threshold=5", "it has none"),

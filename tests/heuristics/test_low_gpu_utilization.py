@@ -119,4 +119,4 @@ def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> No
 def test_it_is_listed_after_the_cause_although_it_lost_more_time() -> None:
     samples = node_samples(np.ones((1500, 1)), np.tile([0.0, 0.3], (1500, 1)))
     rules = [found for found in evaluate(MemorySource(samples)).rules if found.status == "fired"]
-    assert [found.rule for found in rules] == ["CPUBottleneck", "LowGPUUtilization"]
+    assert [found.rule for found in rules] == ["CPUBottleneck", "LowGPUUtilization", "LoadBalancing"]

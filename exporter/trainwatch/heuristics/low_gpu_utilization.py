@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
+from trainwatch.heuristics.box_plot import box_plot
+from trainwatch.heuristics.last_readings import LastReadings, percentiles
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
@@ -98,12 +99,11 @@ class OneGpu(State):
 
     def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
         self.parameters = parameters
-        self.recent: Floats = np.empty(0, np.float32)
+        self.last = LastReadings(1, parameters.window, parameters.patience)
         self.readings = RatioSketch()
-        self.at_last_scan = 0  # readings so far
         self.judged = self.under_utilised = self.fluctuating = 0
         self.p95 = self.p5 = np.nan  # of the last window judged
-        self.last_time = self.last_fired = np.nan
+        self.last_fired = np.nan
 
     @property
     def triggered(self) -> int:
@@ -120,26 +120,13 @@ class OneGpu(State):
         return f"{' and '.join(what)} (mean {100 * self.readings.mean:.0f} %)"
 
     def observe(self, column: Floats, times: Times, scans: Scans) -> None:
-        there = ~np.isnan(column)
-        values, times = column[there], times[there]
-        ends = np.concatenate(([0], np.cumsum(there)))[scans]  # readings of this block in each scan or before
-        so_far = self.readings.count + ends
-        # A scan that brought no new reading says nothing new: a GPU that is gone is not judged again.
-        new = np.diff(so_far, prepend=self.at_last_scan) > 0
-        if len(so_far):
-            self.at_last_scan = int(so_far[-1])
-        history = np.concatenate((self.recent, values))
-        known = np.concatenate(([self.last_time], times))
-        judged = ends[new & (so_far > self.parameters.patience)]
-        self._judge(history, judged + len(self.recent), known[judged])
-        self.recent = history[-self.parameters.window :]
-        self.last_time = float(known[-1])
-        self.readings.add(values)
+        self.readings.add(column)
+        self._judge(*self.last.add(column[None], times, scans))
 
     def _judge(self, history: Floats, ends: NDArray[np.intp], times: Times) -> None:
         if not len(ends):
             return
-        p95, p5 = _percentiles(history, ends, self.parameters.window)
+        p95, p5 = percentiles(history[0], ends, self.parameters.window, (95, 5))
         low = p95 < self.parameters.threshold_p95 / 100
         fits_and_starts = (p95 > self.parameters.threshold_p95 / 100) & (
             p5 < self.parameters.threshold_p5 / 100
@@ -151,23 +138,6 @@ class OneGpu(State):
         fired = times[low | fits_and_starts]
         if len(fired):
             self.last_fired = float(fired[-1])
-
-
-def _percentiles(history: Floats, ends: NDArray[np.intp], window: int) -> tuple[Floats, Floats]:
-    """The 95th and 5th percentile of the (at most) `window` values before each end.
-
-    Interpolated in float64, then rounded to what the readings are, so that a GPU that stays exactly on a
-    threshold is neither above nor below it.
-    """
-    full = ends >= window
-    both = np.empty((2, len(ends)))
-    if full.any():
-        windows = sliding_window_view(history, window)[ends[full] - window].astype(np.float64)
-        both[:, full] = np.percentile(windows, (95, 5), axis=1)
-    for index in np.flatnonzero(~full):
-        both[:, index] = np.percentile(history[: ends[index]].astype(np.float64), (95, 5))
-    p95, p5 = both.astype(np.float32)
-    return p95, p5
 
 
 def _details(nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> dict[str, Any]:
@@ -185,18 +155,11 @@ def _details(nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> dict[str, Any]
 
 
 def _box(gpu: OneGpu) -> dict[str, float | int]:
-    quartiles = {f"p{percent}": 100 * gpu.readings.percentile(percent) for percent in (25, 50, 75, 95)}
-    reach = 1.5 * (quartiles["p75"] - quartiles["p25"])
-    box = {
-        "gpu_max": 100 * gpu.readings.max,
-        "gpu_95": 100 * gpu.p95,
-        "gpu_5": 100 * gpu.p5,
-        **quartiles,
-        "upper": min(quartiles["p75"] + reach, 100 * gpu.readings.max),
-        "lower": max(quartiles["p25"] - reach, 100 * gpu.readings.min),
-    }
     return {
-        **{name: round(value, 4) for name, value in box.items()},
+        "gpu_max": round(100 * gpu.readings.max, 4),
+        "gpu_95": round(100 * gpu.p95, 4),
+        "gpu_5": round(100 * gpu.p5, 4),
+        **box_plot(gpu.readings),
         "under_utilised": gpu.under_utilised,
         "fluctuating": gpu.fluctuating,
     }

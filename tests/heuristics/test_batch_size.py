@@ -1,0 +1,130 @@
+"""BatchSize: cores, GPU and its memory are all used little over the last window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+
+from tests.support.source import MemorySource, node_samples
+
+NAN = float("nan")
+
+
+def analysis(gpu: Any, memory: Any = 0.3, cpu: Any = 0.3, **parameters: float) -> list[RuleResult]:
+    """`gpu` is (n, GPUs); the others are one value for all, or arrays."""
+    gpus = np.asarray(gpu, np.float32)
+    cores = np.broadcast_to(cpu, (len(gpus), 2)) if np.ndim(cpu) == 0 else cpu
+    samples = node_samples(cores, gpus, gpu_memory=np.broadcast_to(memory, gpus.shape))
+    settings = Settings.parse([f"BatchSize.{name}={value}" for name, value in parameters.items()])
+    return evaluate(MemorySource(samples), settings).rules
+
+
+def result(*readings: Any, **parameters: Any) -> RuleResult:
+    return next(found for found in analysis(*readings, **parameters) if found.rule == "BatchSize")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory", "cpu", "status"),
+    [
+        (0.69, 0.69, 0.69, "fired"),
+        (0.70, 0.69, 0.69, "quiet"),
+        (0.69, 0.70, 0.69, "quiet"),
+        (0.69, 0.69, 0.70, "quiet"),
+        (0.71, 0.0, 0.0, "quiet"),
+        (0.0, 0.71, 0.0, "quiet"),
+        (0.0, 0.0, 0.71, "quiet"),
+        (0.0, 0.0, 0.0, "fired"),
+        (1.0, 1.0, 1.0, "quiet"),
+    ],
+)
+def test_all_three_must_be_below_70_percent(gpu: float, memory: float, cpu: float, status: str) -> None:
+    assert result(np.full((1001, 1), gpu), memory, cpu).status == status
+
+
+@pytest.mark.parametrize("parameter", ["gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95"])
+@pytest.mark.parametrize(("bound", "status"), [(29, "quiet"), (30, "quiet"), (31, "fired")])
+def test_each_threshold_can_be_set(parameter: str, bound: float, status: str) -> None:
+    assert result(np.full((1001, 1), 0.3), **{parameter: bound}).status == status
+
+
+@pytest.mark.parametrize(("readings", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
+    found = result(np.full((readings, 1), 0.2))
+    assert (found.status, found.triggered) == (status, status == "fired")
+    if status == "not judged":
+        assert str(readings) in found.finding
+
+
+def test_only_the_last_window_counts() -> None:
+    gpu = np.full((1200, 1), 0.2)
+    gpu[:700] = 1.0  # the windows of the two scans that decide begin with readings 580 and 700
+    found = result(gpu)
+    assert (found.triggered, found.status) == (1, "fired")
+
+
+def test_the_mean_of_the_cores_decides_not_the_busiest() -> None:
+    """One pinned core of 192 leaves the node all but idle."""
+    cores = np.zeros((1001, 192))
+    cores[:, 7] = 1.0
+    assert result(np.full((1001, 1), 0.2), 0.2, cores).status == "fired"
+
+
+def test_each_gpu_and_scan_counts_and_a_busy_gpu_beside_them_changes_nothing() -> None:
+    gpu = np.tile([0.2, 1.0, 0.3], (1200, 1))
+    found = result(gpu)
+    assert found.triggered == found.violations == 4  # two GPUs, two scans
+    assert found.datapoints == 1200
+    assert set(found.details["node-a"]) == {"cpu", "GPU 0", "GPU 0_memory", "GPU 2", "GPU 2_memory"}
+    assert "GPU 0 of node-a" in found.finding
+
+
+def test_a_snapshot_that_lacks_one_of_the_three_is_no_reading() -> None:
+    memory = np.full((2200, 1), 0.3)
+    memory[1::2] = NAN
+    found = result(np.full((2200, 1), 0.2), memory)
+    assert (found.status, found.triggered) == ("fired", 3)  # 1,001 readings are there after 2,001 snapshots
+    assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "not judged"
+
+
+def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
+    gpu = np.full((2400, 1), 0.2)
+    gpu[1200:] = NAN
+    assert result(gpu).triggered == 2
+
+
+def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
+    found = result(np.empty((2000, 0)))
+    assert (found.status, found.datapoints) == ("not judged", 2000)
+    assert "No GPU" in found.finding
+
+
+def test_details_are_box_plots_in_percent_with_whiskers_inside_the_data() -> None:
+    random = np.random.default_rng(1)
+    gpu, memory = (np.round(random.beta(2, 9, (3000, 1)), 2) for _ in range(2))
+    cores = np.round(random.beta(2, 9, (3000, 1)), 2)
+    details = result(gpu, memory, cores).details["node-a"]
+    for name, values in (("GPU 0", gpu), ("GPU 0_memory", memory), ("cpu", cores)):
+        box = details[name]
+        for percent in (25, 50, 75, 95):
+            assert box[f"p{percent}"] == pytest.approx(100 * np.percentile(values, percent), abs=0.01)
+        reach = 1.5 * (box["p75"] - box["p25"])
+        assert box["upper"] == pytest.approx(min(box["p75"] + reach, 100 * values.max()), abs=1e-3)
+        assert box["lower"] == pytest.approx(max(box["p25"] - reach, 100 * values.min()), abs=1e-3)
+
+
+def test_it_explains_low_utilisation_of_the_same_gpu_and_is_listed_before_it() -> None:
+    fired = [found for found in analysis(np.full((1500, 1), 0.2)) if found.status == "fired"]
+    assert [found.rule for found in fired] == ["BatchSize", "LowGPUUtilization"]
+    assert fired[0].seconds_lost == pytest.approx(0.8 * 1500 * 0.5, rel=1e-3)
+
+
+def test_a_pinned_core_is_the_cause_and_listed_before_it() -> None:
+    cores = np.zeros((1500, 8))
+    cores[:, 3] = 1.0
+    fired = [found for found in analysis(np.zeros((1500, 1)), 0.2, cores) if found.status == "fired"]
+    assert [found.rule for found in fired] == ["CPUBottleneck", "BatchSize", "LowGPUUtilization"]
