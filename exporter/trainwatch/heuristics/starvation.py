@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.heuristics.base import Heuristic, P, Verdict, status_of
+from trainwatch.heuristics.recent_steps import DIGITS, RecentSteps
+from trainwatch.heuristics.shares import inside_steps, of_phases
 from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.recording.source import Floats, NodeSamples, RunFacts
+from trainwatch.recording.source import COMPONENTS, PHASES, Floats, NodeSamples, RunFacts, Steps
 
 # The details list this many of the last snapshots concerned of a node; the counts cover all of them.
 SNAPSHOTS_LISTED = 10_000
@@ -30,6 +32,7 @@ class StarvedNode(NodeState):
         self.triggered = self.judged = 0
         self.gpu_seen = self.core_seen = False
         self.last: NDArray[np.float64] = np.empty((0, 3))  # time, GPUs and cores of snapshots concerned
+        self.ranks: dict[int, RecentSteps] = {}
 
     def observe_cores(self, cores: Floats, samples: NodeSamples, scans: Scans) -> None:
         """`cores` is (n, c): the ratio of each core that `core_above` bounds."""
@@ -51,6 +54,9 @@ class StarvedNode(NodeState):
             (samples.times[starved], low[starved].sum(axis=1), high[starved].sum(axis=1))
         )
         self.last = np.concatenate((self.last, concerned))[-SNAPSHOTS_LISTED:]
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+        self.ranks.setdefault(steps.rank, RecentSteps()).add(steps)
 
     @property
     def share(self) -> float:
@@ -133,6 +139,7 @@ def _details(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:
     return {
         "bottlenecks": bottlenecks,
         "low_gpu_utilization": sum(state.low_gpu for state in nodes.values()),
+        **_what_ran(nodes),
         "nodes": {
             name: {
                 "triggered": state.triggered,
@@ -142,4 +149,20 @@ def _details(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:
             }
             for name, state in nodes.items()
         },
+    }
+
+
+def _what_ran(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:
+    """Debugger's `phase`, `forward_backward` and `general` (percent): what ran at the snapshots listed."""
+    told, phases, components = 0, np.zeros(len(PHASES)), np.zeros(len(COMPONENTS))
+    for state in nodes.values():
+        for _, rank in sorted(state.ranks.items()):
+            its_told, its_phases, its_components = rank.during(state.last[:, 0])
+            told, phases, components = told + its_told, phases + its_phases, components + its_components
+    if not told:
+        return {}
+    by_phase = dict(zip(PHASES, phases.tolist(), strict=True))
+    return {
+        "phase": of_phases(by_phase, others=max(0.0, round(told - float(phases.sum()), DIGITS))),
+        **inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True))),
     }

@@ -22,6 +22,7 @@ from trainwatch.heuristics.parameters import (
     PhaseOrNone,
     StepCount,
 )
+from trainwatch.heuristics.shares import inside_steps, of_phases
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import ordinal, seconds
 from trainwatch.recording.source import COMPONENTS, PHASES, RunFacts, Steps, Times
@@ -83,7 +84,10 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
             sum(one.durations.count for one in series),
             worst.excess_seconds if worst else 0.0,
             worst.recommendation() if worst else None,
-            {"step_details": {one.label: one.details() for one in series if one.durations.count}},
+            {
+                "step_details": {one.label: one.details() for one in series if one.durations.count},
+                **_what_ran(fired),
+            },
         )
 
 
@@ -225,6 +229,18 @@ class Series(State):
             "rank": self.rank,
             "triggered": self.triggered,
         }
+
+
+def _what_ran(series: list[Series]) -> dict[str, Any]:
+    """Debugger's `phase`, `forward_backward` and `general` (percent): the time of outliers that are known."""
+    phases, components = dict.fromkeys(PHASES, 0.0), np.zeros(len(COMPONENTS))
+    for one in series:
+        outliers = one.longest_outliers()
+        phases[one.phase] += float(outliers[:, 1].sum())
+        components += outliers[:, 2:].sum(axis=0)
+    shares = of_phases(phases, others=0.0)
+    its_parts = inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True)))
+    return {"phase": shares, **its_parts} if shares else {}
 
 
 def histogram(ordered: Times) -> tuple[list[int], list[float]]:
