@@ -15,6 +15,7 @@ from trainwatch.evaluation.settings import Settings
 from trainwatch.recording.source import Loader, NodeSamples, RunFacts, Source, Steps
 
 from tests.support.source import (
+    START,
     MemorySource,
     cut,
     node_samples,
@@ -31,6 +32,13 @@ EAGER = Settings.parse(
         "LowGPUUtilization.patience=20",
         "LowGPUUtilization.window=50",
         "StepOutlier.n_outliers=2",
+        "BatchSize.patience=20",
+        "BatchSize.window=50",
+        "BatchSize.cpu_threshold_p95=80",
+        "GPUMemoryIncrease.patience=20",
+        "LoadBalancing.patience=20",
+        "LoadBalancing.threshold=0.05",
+        "MaxInitializationTime.threshold=2",
     ]
 )
 Chunk = NodeSamples | Steps
@@ -45,12 +53,33 @@ def made_up_run(rows: int = 3000) -> list[Chunk]:
         cpu[random.random(cpu.shape) < 0.3] = 1.0
         gpu[random.random(gpu.shape) < 0.5] = 0.0
         gpu[random.random(gpu.shape) < 0.01] = np.nan
+        gpu[:, 1] *= np.repeat(random.choice([0.5, 1.0], rows // 50 + 1), 50)[:rows]  # quiet spells
+        cpu *= np.repeat(random.choice([0.7, 1.0], rows // 70 + 1), 70)[:rows, None]
+        memory = np.cumsum(random.normal(0, 0.002, (rows, 2)), axis=0) % 0.6
         chunks.append(
-            node_samples(cpu, gpu, random.random((rows, 3)), node=node, network=random.random(rows))
+            node_samples(
+                cpu,
+                gpu,
+                random.random((rows, 3)),
+                gpu_memory=memory,
+                node=node,
+                network=random.random(rows),
+            )
         )
         durations = random.normal(0.5, 0.01, rows)
         durations[::37] += 1
-        chunks.append(node_steps(durations, rank=rank, node=node, data_wait=random.random(rows) / 3))
+        waits = random.random(rows) / 3
+        chunks.append(
+            node_steps(
+                durations,
+                rank=rank,
+                node=node,
+                start=START + 180,
+                data_wait=waits,
+                forward=0.05,
+                backward=0.1,
+            )
+        )
     return chunks
 
 
@@ -69,6 +98,10 @@ def test_the_made_up_run_has_something_of_everything() -> None:
         "LowGPUUtilization",
         "StepOutlier",
         "DataStarved",
+        "BatchSize",
+        "GPUMemoryIncrease",
+        "LoadBalancing",
+        "MaxInitializationTime",
     }
     assert len(WHOLE.heatmaps) == 2
     assert len(WHOLE.steps) == 2
@@ -159,13 +192,30 @@ MONOTONE = [
     ("StepOutlier", "stddev", -1),
     ("DataStarved", "threshold", -1),
     ("DataStarved", "patience", -1),
+    ("BatchSize", "cpu_threshold_p95", +1),
+    ("BatchSize", "gpu_threshold_p95", +1),
+    ("BatchSize", "gpu_memory_threshold_p95", +1),
+    ("BatchSize", "patience", -1),
+    ("GPUMemoryIncrease", "increase", -1),
+    ("GPUMemoryIncrease", "horizon", +1),
+    ("GPUMemoryIncrease", "patience", -1),
+    ("LoadBalancing", "threshold", -1),
+    ("LoadBalancing", "patience", -1),
+    ("MaxInitializationTime", "threshold", -1),
 ]
+VALUES = (0, 1, 5, 10, 20, 35, 50, 70, 90, 100)
+# What may be set where these values may not, or hardly differ.
+OTHER_VALUES = {
+    ("GPUMemoryIncrease", "increase"): (0, 0.5, 1, 2, 5, 20),
+    ("GPUMemoryIncrease", "horizon"): (0, 0.02, 0.1, 0.5, 1, 5),
+    ("LoadBalancing", "threshold"): (0, 0.02, 0.1, 0.3, 1),
+}
 
 
 @pytest.mark.parametrize(("rule", "parameter", "direction"), MONOTONE)
 def test_rules_are_monotone_in_their_thresholds(rule: str, parameter: str, direction: int) -> None:
     counts = []
-    for value in (0, 1, 5, 10, 20, 35, 50, 70, 90, 100):
+    for value in OTHER_VALUES.get((rule, parameter), VALUES):
         chosen = Settings({**EAGER.values, rule: {**EAGER.values.get(rule, {}), parameter: value}})
         analysis = evaluate(MemorySource(*made_up_run(600), facts=facts()), chosen, 5.0)
         counts.append(by_rule(analysis)[rule].triggered)
@@ -174,7 +224,7 @@ def test_rules_are_monotone_in_their_thresholds(rule: str, parameter: str, direc
 
 
 def test_scaling_time_and_the_scan_interval_alike_changes_no_count() -> None:
-    """A run at half the speed with scans half as often; steps take twice as long."""
+    """A run at half the speed with scans half as often; what is set in minutes is twice as long."""
     slow: list[Chunk] = []
     for chunk in made_up_run():
         if isinstance(chunk, NodeSamples):
@@ -182,7 +232,12 @@ def test_scaling_time_and_the_scan_interval_alike_changes_no_count() -> None:
         else:
             starts, durations, components = 2 * chunk.starts, 2 * chunk.durations, 2 * chunk.components
             slow.append(replace(chunk, starts=starts, durations=durations, components=components))
-    stretched = evaluate(MemorySource(*slow, facts=facts()), EAGER, 120.0)
+    minutes = {"GPUMemoryIncrease": {"horizon": 2}, "MaxInitializationTime": {"threshold": 4}}
+    slowly = Settings(
+        {**EAGER.values, **{rule: {**EAGER.values[rule], **its} for rule, its in minutes.items()}}
+    )
+    its_facts = replace(facts(), start=2 * START)
+    stretched = evaluate(MemorySource(*slow, facts=its_facts), slowly, 120.0)
     for rule, before in by_rule(WHOLE).items():
         after = by_rule(stretched)[rule]
         assert (after.triggered, after.violations) == (before.triggered, before.violations), rule
