@@ -22,6 +22,8 @@ SECONDS = 60
 async def answer(request: Request) -> Response:
     if request.path == "/fails":
         raise RuntimeError("a bug")
+    if request.path == "/reads":
+        return Response(HTTPStatus.OK, b"read " + await request.body())
     body = BIG if request.path == "/big" else f"{request.method} {request.path}".encode()
     return Response(HTTPStatus.OK, body)
 
@@ -154,6 +156,47 @@ def test_the_body_of_a_request_is_not_taken_for_another_request() -> None:
     with serving() as port, Client(port) as client:
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 26\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n")
         assert client.response()[1]["connection"] == "close"
+        assert client.is_closed()
+
+
+def test_a_body_that_is_asked_for_is_read_and_the_connection_goes_on() -> None:
+    with serving(Limits(body_bytes=10)) as port, Client(port) as client:
+        client.send(b"POST /reads HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n01234")
+        client.send(b"56789")
+        assert client.response()[2] == b"read 0123456789"
+        client.get("/reads")
+        assert client.response()[2] == b"read "
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "status"),
+    [
+        ("Content-Length: 11", b"01234567890", 413),
+        ("Content-Length: 10000000", b"0" * 1000, 413),
+        ("Content-Length: 9" + "9" * 30, b"", 400),
+        ("Content-Length: -1", b"", 400),
+        ("Content-Length: 3\r\nContent-Length: 4", b"012", 400),
+        ("Transfer-Encoding: chunked", b"1\r\n0\r\n0\r\n\r\n", 411),
+        ("Content-Length: 10", b"012", 408),
+    ],
+)
+def test_a_body_of_wrong_length_is_refused_and_ends_the_connection(
+    header: str, body: bytes, status: int
+) -> None:
+    with serving(Limits(body_bytes=10, request_seconds=0.5)) as port:
+        with Client(port) as client:
+            client.send(f"POST /reads HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n".encode() + body)
+            answered, headers, text = client.response()
+            assert (answered, headers["connection"]) == (status, "close")
+            assert text.count(b"\n") == 1
+            assert client.is_closed()
+        assert fetch(port) == b"GET /x"
+
+
+def test_a_client_reads_the_answer_though_its_body_was_not_wanted() -> None:
+    with serving(Limits(body_bytes=4_000_000)) as port, Client(port) as client:
+        client.send(b"POST /no HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n" + b"0" * 3_000_000)
+        assert client.response()[2] == b"POST /no"
         assert client.is_closed()
 
 

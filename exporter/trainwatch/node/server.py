@@ -18,7 +18,7 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -43,13 +43,33 @@ class Limits:
     first_seconds: float = 10.0  # from the connection to the first byte, TLS handshake included
     response_seconds: float = 30.0  # for reading a response to its end
     head_bytes: int = 16 * 1024  # request line and headers
+    body_bytes: int = 0  # a request's body; 0: no handler asks for one
+
+
+class RequestError(Exception):
+    """A request that cannot be served as it is: a handler may raise it, too. `text` is one line."""
+
+    def __init__(self, status: HTTPStatus, text: str = "") -> None:
+        super().__init__(text or status.phrase)
+        self.status = status
+
+    @property
+    def response(self) -> Response:
+        return Response(self.status, f"{self}\n".encode())
+
+
+async def _no_body() -> bytes:
+    return b""
 
 
 @dataclass(frozen=True)
 class Request:
+    """`body` reads the request's body, within the server's limits, and raises RequestError; call it once."""
+
     method: str
     path: str
     headers: Mapping[str, str]  # by lower-case name
+    body: Callable[[], Awaitable[bytes]] = _no_body
 
 
 @dataclass(frozen=True)
@@ -191,30 +211,34 @@ class Server:
                 reader, limits.idle_seconds if use.requests else limits.first_seconds
             )
             request, keep = _parse(head)
-        except _BadRequestError as mistake:
-            head_only, keep = False, False
-            response = Response(mistake.status, f"{mistake.status.phrase}\n".encode())
+        except RequestError as mistake:
+            writer.write(_render(mistake.response, False, False))
+            await asyncio.wait_for(writer.drain(), limits.response_seconds)
+            return False
         except asyncio.IncompleteReadError:
             return False
-        else:
-            head_only = request.method == "HEAD"
-            response = await self._answer(request)
-        writer.write(_render(response, keep, head_only))
+        body = _Body(reader, request.headers, limits)
+        response = await self._answer(replace(request, body=body.read))
+        keep = keep and body.ended  # else what is left of the body would be taken for another request
+        writer.write(_render(response, keep, request.method == "HEAD"))
         await asyncio.wait_for(writer.drain(), limits.response_seconds)
+        await body.discard()
         return keep
 
     async def _read_head(self, reader: asyncio.StreamReader, patience: float) -> bytes:
-        """Bytes up to the empty line. Raises TimeoutError, IncompleteReadError, _BadRequestError."""
+        """Bytes up to the empty line. Raises TimeoutError, IncompleteReadError, RequestError."""
         first = await asyncio.wait_for(reader.readexactly(1), patience)
         try:
             rest = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), self._limits.request_seconds)
         except asyncio.LimitOverrunError:
-            raise _BadRequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+            raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
         return first + rest
 
     async def _answer(self, request: Request) -> Response:
         try:
             response = await self._handler(request)
+        except RequestError as mistake:
+            return mistake.response
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"Internal Server Error\n")
@@ -239,9 +263,50 @@ class _Use:
         return self.requests > 0, self.since
 
 
-class _BadRequestError(Exception):
-    def __init__(self, status: HTTPStatus) -> None:
-        self.status = status
+class _Body:
+    """The body of one request, read only when a handler asks for it."""
+
+    def __init__(self, reader: asyncio.StreamReader, headers: Mapping[str, str], limits: Limits) -> None:
+        self._reader = reader
+        self._limits = limits
+        self._chunked = "transfer-encoding" in headers
+        length = headers.get("content-length", "0")
+        self._left = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None  # None: nobody knows
+
+    @property
+    def ended(self) -> bool:
+        return self._left == 0 and not self._chunked
+
+    async def read(self) -> bytes:
+        """All of it. Raises RequestError where it is too long, too slow, or of unknown length."""
+        if self._chunked:
+            raise RequestError(HTTPStatus.LENGTH_REQUIRED)
+        if self._left is None:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "Content-Length: not a number")
+        if self._left > self._limits.body_bytes:
+            raise RequestError(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"longer than {self._limits.body_bytes} bytes"
+            )
+        try:
+            body = await asyncio.wait_for(self._reader.readexactly(self._left), self._limits.request_seconds)
+        except asyncio.TimeoutError:
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT) from None
+        except asyncio.IncompleteReadError:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "shorter than its Content-Length") from None
+        self._left = 0
+        return body
+
+    async def discard(self) -> None:
+        """Takes in what the client still sends, within limits: a reset could cost it our response."""
+        room = 0 if self.ended else self._limits.body_bytes
+        if self._left is not None and not self._chunked:
+            room = min(room, self._left)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._discard(room), self._limits.request_seconds)
+
+    async def _discard(self, room: int) -> None:
+        while room > 0 and (piece := await self._reader.read(min(room, 65536))):
+            room -= len(piece)
 
 
 _REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (\S{1,8000}) HTTP/1\.([01])")
@@ -249,26 +314,23 @@ _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
 
 
 def _parse(head: bytes) -> tuple[Request, bool]:
-    """The request, and whether the client may send another behind it on the same connection."""
+    """The request, and whether the client wants to send another on the same connection."""
     first, *lines = head.decode("latin-1").strip("\r\n").split("\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
-        raise _BadRequestError(HTTPStatus.BAD_REQUEST)
+        raise RequestError(HTTPStatus.BAD_REQUEST)
     headers: dict[str, str] = {}
     for line in lines:
         header = _HEADER.fullmatch(line)
         if header is None:
-            raise _BadRequestError(HTTPStatus.BAD_REQUEST)
+            raise RequestError(HTTPStatus.BAD_REQUEST)
         name = header[1].lower()
         headers[name] = f"{headers[name]}, {header[2]}" if name in headers else header[2]
     if match[3] == "1" and "host" not in headers:
-        raise _BadRequestError(HTTPStatus.BAD_REQUEST)
+        raise RequestError(HTTPStatus.BAD_REQUEST)
     connection = headers.get("connection", "").lower()
     keep = "close" not in connection if match[3] == "1" else "keep-alive" in connection
-    # No request of ours has a body. One that brings it is answered, but what follows is not read.
-    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    path = match[2].partition("?")[0]
-    return Request(match[1], path, headers), keep and not has_body
+    return Request(match[1], match[2].partition("?")[0], headers), keep
 
 
 def _render(response: Response, keep: bool, head_only: bool) -> bytes:

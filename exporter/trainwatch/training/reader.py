@@ -17,7 +17,7 @@ from struct import Struct
 
 from trainwatch.training import layout
 from trainwatch.training.layout import COMPONENTS, FETCH_BOUNDS, PHASES, STEP_BOUNDS, WAIT_BOUNDS
-from trainwatch.training.locks import is_locked
+from trainwatch.training.locks import is_locked, lock_holder
 
 __all__ = [
     "COMPONENTS",
@@ -163,6 +163,14 @@ class LedgerReader:
     def alive(self) -> bool:
         """Whether the writer still holds its ledger: false as soon as the kernel has ended the process."""
         return is_locked(self._fd, layout.LOCK_ALIVE)
+
+    def holder(self) -> int | None:
+        """The pid of the process that holds the ledger, by the kernel's word; see `locks.lock_holder`."""
+        return lock_holder(self._fd, layout.LOCK_ALIVE)
+
+    def owner(self) -> int:
+        """The number of the user whose file the ledger is."""
+        return os.fstat(self._fd).st_uid
 
     def totals(self) -> LedgerTotals:
         """A copy of all counters, taken between two steps.
