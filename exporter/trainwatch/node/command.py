@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwatch import __version__
 from trainwatch.collectors import add_flags, discover, enabled, summary
 from trainwatch.collectors.base import Collector
 from trainwatch.collectors.training import TrainingCollector
@@ -22,12 +19,14 @@ from trainwatch.node.clock import Clock
 from trainwatch.node.duration import parse_duration, positive_duration
 from trainwatch.node.exposition import Exposition, Format
 from trainwatch.node.families import Family
+from trainwatch.node.logs import log_to_stderr as log_to_stderr
 from trainwatch.node.pages import Pages
 from trainwatch.node.process import ProcessMetrics
-from trainwatch.node.registry import Registry
+from trainwatch.node.registry import PATIENCE_SECONDS, Registry
 from trainwatch.node.sample_counters import SampleCounters
 from trainwatch.node.sampler import Sampler
-from trainwatch.node.server import Server, bind, parse_address
+from trainwatch.node.server import bind, parse_address
+from trainwatch.node.serving import serve_until_told
 from trainwatch.node.snapshot import Snapshot
 from trainwatch.node.web_config import WebConfig, read_web_config
 from trainwatch.training.directory import open_directory
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT_ADDRESS = ":9870"
-PARENT_CHECK_SECONDS = 0.5
 
 EXAMPLES = """\
 examples:
@@ -163,7 +161,8 @@ def run(arguments: Namespace) -> int:
 class Exporter:
     """Everything but the serving: collectors, sampler, counters, recording, and the scrape of them all.
 
-    A simulation gives its own collectors, its clock, sinks that want its snapshots as well, and its name.
+    A simulation gives its own collectors, its clock, sinks that want its snapshots as well, its name, and
+    more patience with its collectors (seconds), so that a busy machine takes nothing from it.
     """
 
     def __init__(
@@ -173,6 +172,7 @@ class Exporter:
         clock: Clock | None = None,
         sinks: Sequence[Callable[[Snapshot], None]] = (),
         simulated: str = "",
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         if collectors is None:
             collectors = enabled(arguments, arguments.collectors)
@@ -183,7 +183,7 @@ class Exporter:
         self._recording = (
             _Recording.open(arguments, self.node, self._training, clock) if arguments.recording else None
         )
-        self._registry = Registry(collectors)
+        self._registry = Registry(collectors, patience)
         self._counters = SampleCounters(
             arguments.state_dir or _shared_directory(arguments.ledger_dir),
             lambda: self._training.active_runs if self._training else (),
@@ -287,35 +287,11 @@ async def serve(
     parent: int | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, or until the process `parent` is no longer this one's parent."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     notice = f"Simulated: nothing here was measured ({exporter.simulated})." if exporter.simulated else ""
     pages = Pages(
         exporter.node, exporter.scrape, exporter.ready, report_directory, web.authentication, notice
     )
-    server = Server(pages.answer, web.tls)
-    scheme = "https" if web.tls else "http"
-    for listening in sockets:
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        logger.info("trainwatch %s listening on %s://%s:%d/", __version__, scheme, shown, port)
-    server.start(sockets)
-    watch = asyncio.create_task(_until_parent_is_gone(parent, stopping)) if parent else None
-    await stopping.wait()
-    if watch:
-        watch.cancel()
-    await server.close()
-    if web.authentication:
-        web.authentication.close()
-
-
-async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
-    while os.getppid() == parent:
-        await asyncio.sleep(PARENT_CHECK_SECONDS)
-    logger.info("the process that started this exporter is gone")
-    stopping.set()
+    await serve_until_told(pages.answer, web, sockets, parent=parent)
 
 
 def _shared_directory(ledgers: Path) -> Path:
@@ -327,16 +303,3 @@ def _shared_directory(ledgers: Path) -> Path:
 
 def _training_of(collectors: Iterable[Collector]) -> TrainingCollector | None:
     return next((collector for collector in collectors if isinstance(collector, TrainingCollector)), None)
-
-
-class _OneLine(logging.Formatter):
-    """One line an event, whatever a message holds; a traceback follows only an error of our own."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return super().formatMessage(record).replace("\n", r"\n")
-
-
-def log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
