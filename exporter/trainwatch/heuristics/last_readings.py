@@ -37,8 +37,10 @@ class LastReadings(State):
     def add(self, values: Floats, times: Times, scans: Scans) -> Decisions:
         """`values` is (quantities, n), NaN where missing."""
         there = ~np.isnan(values).any(axis=0)
-        values, times = values[:, there], times[there]
-        ends = np.concatenate(([0], np.cumsum(there)))[scans]  # readings of this block, up to each scan
+        ends = scans  # readings of this block, up to each scan
+        if not there.all():
+            values, times = values[:, there], times[there]
+            ends = np.concatenate(([0], np.cumsum(there)))[scans]
         so_far = self.count + ends
         new = np.diff(so_far, prepend=self.at_last_scan) > 0
         if len(so_far):
@@ -64,8 +66,19 @@ def percentiles(
     full = ends >= window
     found = np.empty((len(percents), len(ends)))
     if full.any():
-        windows = sliding_window_view(readings, window)[ends[full] - window].astype(np.float64)
-        found[:, full] = np.percentile(windows, percents, axis=1)
+        windows = sliding_window_view(readings, window)[ends[full] - window]
+        found[:, full] = _percentiles_of_rows(windows, percents)
     for index in np.flatnonzero(~full):
-        found[:, index] = np.percentile(readings[: ends[index]].astype(np.float64), percents)
+        found[:, index] = _percentiles_of_rows(readings[None, : ends[index]], percents)[:, 0]
     return found.astype(np.float32)
+
+
+def _percentiles_of_rows(rows: Floats, percents: Sequence[float]) -> NDArray[np.float64]:
+    """numpy's linear percentiles, (percents, rows). Sorting float32 takes less than numpy.percentile."""
+    ordered = np.sort(rows, axis=1)
+    positions = (rows.shape[1] - 1) * np.asarray(percents, np.float64) / 100
+    below = positions.astype(np.intp)
+    above = np.minimum(below + 1, rows.shape[1] - 1)
+    low, high = ordered[:, below].astype(np.float64), ordered[:, above].astype(np.float64)
+    found: NDArray[np.float64] = (low + (positions - below) * (high - low)).T
+    return found
