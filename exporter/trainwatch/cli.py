@@ -14,7 +14,10 @@ from trainwatch.errors import UserError
 COMMANDS = {
     "run": ("trainwatch.observe.command", "observe a training command and report on it"),
     "exporter": ("trainwatch.node.command", "publish this node's metrics for Prometheus"),
+    "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
+    "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see what rules find"),
+    "rules": ("trainwatch.rules.command", "write alerting rules for Prometheus, or check written ones"),
 }
 
 EXAMPLES = """\

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from trainwatch.evaluation.analysis import RuleResult, Status
 from trainwatch.heuristics.parameters import Parameters
+from trainwatch.heuristics.promql import PrometheusRules, Scraping
 from trainwatch.heuristics.state import NodeState
 from trainwatch.recording.source import RunFacts
 
@@ -56,6 +57,13 @@ class Heuristic(ABC, Generic[P, N]):
 
     @abstractmethod
     def judge(self, nodes: Mapping[str, N], facts: RunFacts) -> Verdict: ...
+
+    def rules(self, scraping: Scraping) -> PrometheusRules | None:  # noqa: ARG002
+        """The same in PromQL; None: there is nothing to alert on.
+
+        Raises ValueError where the exporter has no bound at one of the parameters.
+        """
+        return None
 
     def result(self, nodes: Mapping[str, N], facts: RunFacts) -> RuleResult:
         verdict = self.judge(nodes, facts)

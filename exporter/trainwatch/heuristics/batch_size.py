@@ -17,6 +17,14 @@ from trainwatch.heuristics.box_plot import box_plot
 from trainwatch.heuristics.last_readings import Decisions, LastReadings, percentiles
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
+from trainwatch.heuristics.promql import (
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    at_most,
+    share_at_most,
+)
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -85,6 +93,43 @@ class BatchSize(Heuristic[BatchSizeParameters, "SmallBatchNode"]):
             f"{name} was busy for {100 * gpu.utilisation.mean:.0f} % of the time and used "
             f"{100 * gpu.memory.mean:.0f} % of its memory, while the cores were not busy either, "
             f"in {gpu.triggered} of {gpu.judged} scans{others}."
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """As LowGPUUtilization's, of three quantities."""
+        its = self.parameters
+        window, whole = scraping.window(its.window), its.patience >= its.window
+        gpu, memory, cpu = (
+            f"trainwatch_{name}_samples" for name in ("gpu_utilization", "gpu_memory", "cpu_utilization")
+        )
+        low_gpu = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
+        low_memory = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
+        low_cpu = "run_instance:trainwatch_small_batch_cpu:ratio"
+        bounds = {
+            name: at_most(getattr(its, name), name)
+            for name in ("gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95")
+        }
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        return PrometheusRules(
+            targets=f"{gpu}_count",
+            records=[
+                Record(low_gpu, share_at_most(gpu, bounds["gpu_threshold_p95"], window, whole)),
+                Record(low_memory, share_at_most(memory, bounds["gpu_memory_threshold_p95"], window, whole)),
+                Record(low_cpu, share_at_most(cpu, bounds["cpu_threshold_p95"], window, whole)),
+            ],
+            alerts=[
+                Alert(
+                    f"{low_gpu} > 0.95\n"
+                    f"  and {low_memory} > 0.95\n"
+                    f"  and ignoring (gpu) {low_cpu} > 0.95\n"
+                    f"  and {gpu}_count > {its.patience}",
+                    severity="info",
+                    summary=f"{where} has too little to do in each step",
+                    description=f"{where} was used {its.gpu_threshold_p95:g} % or less in "
+                    "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }}, while "
+                    "its memory had room and the cores were not busy (fires above 95 % of each).",
+                )
+            ],
         )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
+from trainwatch.heuristics.promql import PrometheusRules, Scraping
+from trainwatch.heuristics.shared_rules import starved_rules
 from trainwatch.heuristics.starvation import CoresNode, Starvation
 
 
@@ -44,3 +46,8 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     def condition(self) -> str:
         its = self.parameters
         return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        above = "cpu_threshold", its.cpu_threshold
+        return starved_rules("cpu", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

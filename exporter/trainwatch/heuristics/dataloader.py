@@ -15,6 +15,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict
 from trainwatch.heuristics.data_loading import ranks_of, workers_of
 from trainwatch.heuristics.parameters import AnyPercent, Parameters
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.heuristics.sketch import SizeSketch
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import count
@@ -62,6 +63,42 @@ class Dataloader(Heuristic[DataloaderParameters, "LoadingNode"]):
 
     def _unsuited(self, found: _Found) -> bool:
         return not self.parameters.min_threshold <= found.percent <= self.parameters.max_threshold
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        low, high = self.parameters.min_threshold, self.parameters.max_threshold
+        record = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
+        workers = "trainwatch_dataloader_workers"
+        return PrometheusRules(
+            targets="trainwatch_samples_total",
+            each_minute=True,
+            records=[
+                # Of each rank the training loader; of its other loaders the largest where none trains.
+                Record(
+                    record,
+                    f"""
+                    sum without (rank) (
+                      max without (phase) ({workers}{{phase="train"}})
+                        or
+                      max without (phase) ({workers})
+                    )
+                      / ignoring (run) group_left ()
+                    count without (cpu) (trainwatch_cpu_utilization_ratio)
+                    """,
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{record} < {ratio(low)}\n  or {record} > {ratio(high)}",
+                    severity="info",
+                    pending=120,  # ranks start their loaders one after the other
+                    summary="The number of data-loading workers does not suit the cores of "
+                    "{{ $labels.instance }}",
+                    description="The loaders of run {{ $labels.run }} have {{ $value | humanizePercentage }} "
+                    "as many workers as {{ $labels.instance }} has cores "
+                    f"(fires below {low:g} % and above {high:g} %).",
+                )
+            ],
+        )
 
 
 class LoadingNode(NodeState):

@@ -18,6 +18,15 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.box_plot import box_plot
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Bounds, Parameters, Percent, Samples, Window
+from trainwatch.heuristics.promql import (
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    duration,
+    gained,
+    ratio,
+)
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -85,6 +94,37 @@ class GPUMemoryIncrease(Heuristic[GPUMemoryIncreaseParameters, "NodeOfMemories"]
         return (
             f"The used memory of {name} rose by {gpu.largest:.1f} points within {its.horizon:g} min, "
             f"and reached {100 * gpu.readings.max:.0f} %."
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """Moving averages are at least of what lies between two scrapes, and one a scrape."""
+        its = self.parameters
+        samples = "trainwatch_gpu_memory_samples"
+        window, whole = scraping.window(its.window), its.patience >= its.window
+        mean = "run_instance_gpu:trainwatch_gpu_memory:mean"
+        rise = "run_instance_gpu:trainwatch_gpu_memory:rise"
+        horizon = duration(scraping.reach(60 * its.horizon))
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        return PrometheusRules(
+            targets=f"{samples}_count",
+            records=[
+                Record(
+                    mean,
+                    f"{gained(f'{samples}_sum', window, whole)}\n"
+                    f"  / {gained(f'{samples}_count', window, whole)}",
+                ),
+                Record(rise, f"round({mean} - min_over_time({mean}[{horizon}]), 0.000001)"),
+            ],
+            alerts=[
+                Alert(
+                    f"{rise} > {ratio(its.increase)} and {samples}_count > {its.patience}",
+                    summary=f"{where} suddenly uses much more memory",
+                    description=f"In run {{{{ $labels.run }}}}, the used memory of {where} rose by "
+                    f"{{{{ $value | humanizePercentage }}}} of all its memory within {its.horizon:g} min "
+                    f"(fires above {its.increase:g} %).",
+                    keep_firing=300,  # a rise is over when it is seen
+                )
+            ],
         )
 
 

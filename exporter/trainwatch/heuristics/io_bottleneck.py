@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
+from trainwatch.heuristics.promql import PrometheusRules, Scraping
+from trainwatch.heuristics.shared_rules import starved_rules
 from trainwatch.heuristics.starvation import Starvation, WaitingNode
 
 
@@ -46,3 +48,8 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
             f"a core waited for I/O for more than {its.io_threshold:g} % of its time "
             f"while a GPU was below {its.gpu_threshold:g} %"
         )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        above = "io_threshold", its.io_threshold
+        return starved_rules("io", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Bounds, Parameters, Samples
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts
 
@@ -89,6 +90,41 @@ class LoadBalancing(Heuristic[LoadBalancingParameters, "NodeOfDistributions"]):
         return (
             f"On {name}, the utilisation of {labels[one]} (mean {means[one]:.0f} %) and of {labels[other]} "
             f"(mean {means[other]:.0f} %) differs most, by {distance:.2f}{scans}."
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """The widest gap at each bound between the GPU with the largest share and the one with the least."""
+        its = self.parameters
+        histogram = "trainwatch_gpu_utilization_samples"
+        record = "run_instance:trainwatch_gpu_load_distance:max"
+        share = f"{histogram}_bucket / ignoring (le) group_left () ({histogram}_count > {its.patience})"
+        return PrometheusRules(
+            targets="trainwatch_samples_total",
+            each_minute=True,
+            records=[
+                Record(
+                    record,
+                    f"""
+                    round(
+                      max without (le) (
+                        max without (gpu) ({share})
+                          -
+                        min without (gpu) ({share})
+                      ),
+                      0.000000000001
+                    )
+                    """,
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{record} > {its.threshold:.12g}",
+                    summary="The GPUs of {{ $labels.instance }} do not work alike",
+                    description="In run {{ $labels.run }}, the distributions of the utilisation of two GPUs "
+                    'of {{ $labels.instance }} are {{ printf "%.2f" $value }} apart '
+                    f"(fires above {its.threshold:g}; 0: alike, 1: nothing in common).",
+                )
+            ],
         )
 
 

@@ -16,6 +16,14 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.box_plot import box_plot
 from trainwatch.heuristics.last_readings import LastReadings, percentiles
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
+from trainwatch.heuristics.promql import (
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    at_most,
+    share_at_most,
+)
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -80,6 +88,44 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
         ]
         others = f"; so were {len(fired) - 1} more GPUs" if len(fired) > 2 else ""
         return f"{' and '.join(fired[:2]) if len(fired) == 2 else fired[0]}{others}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """A percentile is below a threshold where more than its share of the samples lies at or below it."""
+        its = self.parameters
+        histogram = "trainwatch_gpu_utilization_samples"
+        window, whole = scraping.window(its.window), its.patience >= its.window
+        low = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
+        idle = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        enough = f"{histogram}_count > {its.patience}"
+        p95 = at_most(its.threshold_p95, "threshold_p95")
+        p5 = at_most(its.threshold_p5, "threshold_p5")
+        return PrometheusRules(
+            targets=f"{histogram}_count",
+            records=[
+                Record(low, share_at_most(histogram, p95, window, whole)),
+                Record(idle, share_at_most(histogram, p5, window, whole)),
+            ],
+            alerts=[
+                Alert(
+                    f"{low} > 0.95 and {enough}",
+                    summary=f"{where} is under-utilised",
+                    description=f"{where} was used {its.threshold_p95:g} % or less in "
+                    "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
+                    "(fires above 95 %).",
+                    labels={"trouble": "under-utilised"},
+                ),
+                Alert(
+                    f"{idle} > 0.05\n  and {low} <= 0.95\n  and {enough}",
+                    summary=f"{where} is used in fits and starts",
+                    description=f"{where} was used {its.threshold_p5:g} % or less in "
+                    "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
+                    "(fires above 5 %), though it was busy in others.",
+                    keep_firing=300,  # a long step or evaluation comes and goes
+                    labels={"trouble": "fluctuating"},
+                ),
+            ],
+        )
 
 
 class NodeOfGpus(NodeState):

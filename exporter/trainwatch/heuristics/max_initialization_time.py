@@ -15,6 +15,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_loading import ranks_of
 from trainwatch.heuristics.parameters import Minutes, Parameters
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import seconds
 from trainwatch.recording.source import NodeSamples, RunFacts, Steps, Times
@@ -65,6 +66,46 @@ class MaxInitializationTime(Heuristic[MaxInitializationTimeParameters, "Starting
         if shown.first_end is None:
             return f"On {shown.node}, no step had finished {_time(shown.took)} after the run's start."
         return f"On {shown.node}, the first step finished {_time(shown.took)} after the run's start."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """The first step's start is known once it has finished; until then the time goes on."""
+        threshold = self.parameters.threshold
+        start, first = "trainwatch_run_start_time_seconds", "trainwatch_run_first_step_time_seconds"
+        end = "trainwatch_run_end_time_seconds"
+        record = "run_instance:trainwatch_initialization:seconds"
+        late = f"{record} > {60 * threshold:.12g}"
+        return PrometheusRules(
+            targets=start,
+            records=[
+                Record(
+                    record,
+                    f"""
+                    {first} - {start}
+                    or
+                    {end} - {start}
+                    or
+                    time() - {start}
+                    """,
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{late} unless {first} unless {end}",
+                    summary="Run {{ $labels.run }} has made no step on {{ $labels.instance }} yet",
+                    description="{{ $value | humanizeDuration }} after its start, run {{ $labels.run }} has "
+                    f"not finished a step on {{{{ $labels.instance }}}} (fires after {threshold:g} min).",
+                    labels={"stage": "waiting"},
+                ),
+                Alert(
+                    f"{late} and ({first} or {end})",
+                    severity="info",
+                    summary="The first step of run {{ $labels.run }} on {{ $labels.instance }} came late",
+                    description="Run {{ $labels.run }} passed {{ $value | humanizeDuration }} on "
+                    f"{{{{ $labels.instance }}}} before its first step (fires after {threshold:g} min).",
+                    labels={"stage": "late"},
+                ),
+            ],
+        )
 
 
 class StartingNode(NodeState):

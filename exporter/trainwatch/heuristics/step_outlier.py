@@ -22,6 +22,7 @@ from trainwatch.heuristics.parameters import (
     PhaseOrNone,
     StepCount,
 )
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.shares import inside_steps, of_phases
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import ordinal, seconds
@@ -88,6 +89,65 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
                 "step_details": {one.label: one.details() for one in series if one.durations.count},
                 **_what_ran(fired),
             },
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """Counts the steps beyond the first bound of their histogram that is not below the limit.
+
+        Steps between the limit and that bound are not counted, for other steps may lie there too: never more
+        outliers than there are, often less.
+        """
+        its = self.parameters
+        phase = f'{{phase="{its.mode}"}}' if its.mode else ""
+        steps = f"trainwatch_step_duration_seconds_count{phase}"
+        buckets = f"trainwatch_step_duration_seconds_bucket{phase}"
+        bounds = "trainwatch_step_duration_bound_seconds"
+        mean, limit, outliers = (
+            f"run_instance_rank_phase:trainwatch_step_{name}"
+            for name in ("duration:mean_seconds", "outlier_limit:seconds", "outliers:count")
+        )
+        return PrometheusRules(
+            targets=steps,
+            each_minute=True,
+            records=[
+                Record(mean, f"trainwatch_step_duration_seconds_sum{phase} / {steps}"),
+                Record(
+                    limit,
+                    f"""
+                    {mean}
+                      + {its.stddev:.12g} * sqrt(
+                          clamp_min(
+                            trainwatch_step_duration_squared_seconds_total{phase} / {steps} - {mean} ^ 2, 0
+                          )
+                        )
+                    """,
+                ),
+                # `+ 0 *` gives each bucket its bound for a value, to be compared with the limit.
+                Record(
+                    outliers,
+                    f"""
+                    {steps}
+                      -
+                    min without (le) (
+                      {buckets}
+                        and
+                      0 * {buckets} + ignoring (run, rank, phase) group_left () {bounds}
+                        >= ignoring (le) group_left () {limit}
+                    )
+                    """,
+                ),
+            ],
+            alerts=[
+                Alert(
+                    f"{outliers} > {its.n_outliers} and {steps} >= {STEPS_NEEDED}",
+                    severity="info",
+                    summary="Some {{ $labels.phase }} steps of run {{ $labels.run }} take far too long",
+                    description="At least {{ $value | humanize }} {{ $labels.phase }} steps of rank "
+                    "{{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} took longer "
+                    f"than the mean and {its.stddev:g} standard deviations "
+                    f"(fires above {its.n_outliers} steps).",
+                )
+            ],
         )
 
 

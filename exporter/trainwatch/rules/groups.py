@@ -1,0 +1,134 @@
+"""Rule groups of the heuristics: their own rules, and status, parameters and words as series."""
+
+from __future__ import annotations
+
+from textwrap import dedent, indent
+from typing import Any
+
+from trainwatch.errors import UserError
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.parameters import Bounds, specifications
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Severity, duration
+from trainwatch.rules.options import Options
+
+Group = dict[str, Any]
+Rule = dict[str, Any]
+
+STATUS = "trainwatch:rule_status"
+PARAMETER = "trainwatch:rule_parameter"
+INFO = "trainwatch:rule_info"
+
+MINUTE = 60.0
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # the least first
+# Grafana's dashboard of one run, and the variables that it takes.
+DASHBOARD = "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$labels.instance|urlquery}}"
+
+
+def heuristic_groups(options: Options) -> list[Group]:
+    """A group a heuristic that alerts, and one of what dashboards show of all of them.
+
+    Raises UserError where a setting is wrong, or cannot be told in Prometheus.
+    """
+    given = [(one, _rules(one, options)) for one in options.settings.heuristics()]
+    alerting = [(one, rules) for one, rules in given if rules is not None]
+    groups = [_group(one, rules, options) for one, rules in alerting]
+    described = [rule for one, rules in alerting for rule in _description(one, rules)]
+    return [*groups, {"name": "trainwatch-descriptions", "interval": duration(MINUTE), "rules": described}]
+
+
+def laid_out(expression: str) -> str:
+    """An expression without the indentation of the code that it is written in."""
+    return dedent(expression).strip()
+
+
+def annotated(
+    options: Options, summary: str, description: str, recommendation: str, anchor: str
+) -> dict[str, str]:
+    """What an alert says; `anchor` is page and section of the docs."""
+    return {
+        "summary": summary,
+        "description": description,
+        "recommendation": recommendation,
+        "dashboard_url": options.grafana_url + DASHBOARD,
+        "runbook_url": f"{options.docs_url}/{anchor}",
+    }
+
+
+def _rules(heuristic: Heuristic[Any, Any], options: Options) -> PrometheusRules | None:
+    try:
+        return heuristic.rules(options.scraping)
+    except ValueError as error:
+        raise UserError(f"--set {heuristic.name}.{error}") from None
+
+
+def _group(heuristic: Heuristic[Any, Any], rules: PrometheusRules, options: Options) -> Group:
+    interval = max(MINUTE, options.scraping.interval) if rules.each_minute else options.scraping.interval
+    records: list[Rule] = [
+        {"record": record.name, "expr": laid_out(record.expression)} for record in rules.records
+    ]
+    return {
+        "name": f"trainwatch-{heuristic.name}",
+        "interval": duration(interval),
+        "rules": [
+            *records,
+            status(heuristic.name, rules),
+            *(alert_rule(heuristic, alert, options) for alert in rules.alerts),
+        ],
+    }
+
+
+def status(name: str, rules: PrometheusRules) -> Rule:
+    """1 where a condition holds, else 0 for every target."""
+    conditions = [_clamped(alert.expression, 1) for alert in rules.alerts]
+    return {
+        "record": STATUS,
+        "expr": "\nor\n".join([*conditions, _clamped(rules.targets, 0)]),
+        "labels": {"rule": name},
+    }
+
+
+def _clamped(expression: str, value: int) -> str:
+    """`value` for whatever the expression has a value."""
+    text = laid_out(expression)
+    if "\n" in text:
+        text = f"\n{indent(text, '  ')},\n  "
+        return f"clamp({text}{value}, {value}\n)"
+    return f"clamp({text}, {value}, {value})"
+
+
+def alert_rule(heuristic: Heuristic[Any, Any], alert: Alert, options: Options) -> Rule:
+    name = heuristic.name
+    holds = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
+    return {
+        "alert": name,
+        "expr": laid_out(alert.expression),
+        **{field: duration(seconds) for field, seconds in holds.items() if seconds},
+        "labels": {"rule": name, "severity": alert.severity, **alert.labels},
+        "annotations": annotated(
+            options,
+            alert.summary,
+            alert.description,
+            heuristic.recommendation,
+            f"heuristics.md#{name.lower()}",
+        ),
+    }
+
+
+def _description(heuristic: Heuristic[Any, Any], rules: PrometheusRules) -> list[Rule]:
+    severity = max((alert.severity for alert in rules.alerts), key=SEVERITIES.index)
+    words = {
+        "rule": heuristic.name,
+        "severity": severity,
+        "question": heuristic.question,
+        "description": heuristic.description,
+        "recommendation": heuristic.recommendation,
+    }
+    parameters = []
+    for name, specification in specifications(type(heuristic.parameters)).items():
+        value = getattr(heuristic.parameters, name)
+        if isinstance(specification.limits, Bounds):
+            labels = {"rule": heuristic.name, "parameter": name, "unit": specification.limits.unit}
+            parameters.append({"record": PARAMETER, "expr": f"vector({value:.12g})", "labels": labels})
+        elif value is not None:  # a word is no number: it is a label
+            words[name] = value
+    return [{"record": INFO, "expr": "vector(1)", "labels": words}, *parameters]

@@ -1,0 +1,102 @@
+"""What rule files are rendered with; the files say it in their header, so that they can be checked."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass, field
+
+from trainwatch.errors import UserError
+from trainwatch.evaluation.settings import Settings
+from trainwatch.heuristics.promql import Scraping, duration
+from trainwatch.node.duration import positive_duration
+
+GRAFANA_URL = "http://localhost:3000"
+DOCS_URL = "https://github.com/trainwatch/trainwatch/blob/main/docs"
+COMMAND = "trainwatch rules render"
+
+
+@dataclass(frozen=True)
+class Options:
+    words: tuple[str, ...] = ()  # Rule.parameter=value
+    scraping: Scraping = field(default_factory=Scraping)
+    grafana_url: str = GRAFANA_URL
+    docs_url: str = DOCS_URL
+
+    @property
+    def settings(self) -> Settings:
+        """Raises UserError where a word is none."""
+        return Settings.parse(self.words)
+
+    def command(self) -> str:
+        """The command that renders with these options, without `--out`."""
+        words = [
+            *COMMAND.split(),
+            *("--scrape-interval", duration(self.scraping.interval)),
+            *("--sample-interval", duration(self.scraping.sample_interval)),
+        ]
+        if self.grafana_url != GRAFANA_URL:
+            words += ["--grafana-url", self.grafana_url]
+        if self.docs_url != DOCS_URL:
+            words += ["--docs-url", self.docs_url]
+        for word in self.words:
+            words += ["--set", word]
+        return shlex.join(words)
+
+    @classmethod
+    def from_command(cls, command: str) -> Options:
+        """The options of what `command` gave. Raises UserError where it is no such command."""
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise UserError(f"{command}: cannot be read ({error})") from None
+        if words[: len(COMMAND.split())] != COMMAND.split():
+            raise UserError(f"{command}: is not `{COMMAND} ...`")
+        parser = _RaisingParser(add_help=False)
+        add_options(parser)
+        return cls.from_arguments(parser.parse_args(words[len(COMMAND.split()) :]))
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> Options:
+        return cls(
+            tuple(arguments.set),
+            Scraping(arguments.scrape_interval, arguments.sample_interval),
+            arguments.grafana_url.rstrip("/"),
+            arguments.docs_url.rstrip("/"),
+        )
+
+
+class _RaisingParser(ArgumentParser):
+    def error(self, message: str) -> object:  # type: ignore[override]
+        raise UserError(message)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """The flags that say what is rendered."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="Rule.parameter=value",
+        help="set a parameter of a rule, may be repeated",
+    )
+    parser.add_argument(
+        "--scrape-interval",
+        type=positive_duration,
+        default="15s",
+        metavar="DURATION",
+        help="how often Prometheus scrapes the exporter; rules are evaluated as often (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sample-interval",
+        type=positive_duration,
+        default="500ms",
+        metavar="DURATION",
+        help="the exporter's (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--grafana-url", default=GRAFANA_URL, metavar="URL", help="for dashboard_url (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--docs-url", default=DOCS_URL, metavar="URL", help="for runbook_url (default: %(default)s)"
+    )

@@ -1,0 +1,264 @@
+"""Rules over sample counters, in promtool: the inputs of the numpy tests, counted as the exporter counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest
+from tests.support.scrapes import Series, only, scraped_samples
+from tests.support.source import node_samples
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+NAN = float("nan")
+BEFORE, AT = 33 * 15, 34 * 15  # scrapes that see 990 and 1020 snapshots: patience is 1000
+BOTTLENECKS = pytest.mark.parametrize("rule", ["CPUBottleneck", "IOBottleneck"])
+CORE_LIMIT = {"CPUBottleneck": 0.9, "IOBottleneck": 0.5}
+
+
+def starving(rule: str, cores: Any, gpus: Any, run: str) -> Series:
+    """`cores` are of the reading that the rule looks at."""
+    of_cores = (cores, None) if rule == "CPUBottleneck" else (np.zeros_like(cores), cores)
+    samples = node_samples(of_cores[0], gpus, io_wait=of_cores[1])
+    return only(scraped_samples(samples, run), "trainwatch_samples_total", "trainwatch_gpu_starved")
+
+
+@BOTTLENECKS
+def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    for run, concerned in (("at", 510), ("above", 511)):  # of the 1020 that the scrape sees
+        gpus = np.ones((1020, 2))
+        gpus[np.random.default_rng(1).permutation(1020)[:concerned], 1] = 0.0
+        test.add(starving(rule, np.ones((1020, 2)), gpus, run))
+        test.equals(
+            f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='{run}'}}", AT, concerned / 1020
+        )
+    gpus = np.zeros((1020, 1))
+    test.add(starving(rule, np.ones((1020, 1)), gpus, "all"))
+    test.status(rule, BEFORE, 0)
+    test.firing(rule, BEFORE, 0)
+    for run, fires in (("at", 0), ("above", 1), ("all", 1)):
+        test.status(rule, AT, fires, run=run)
+        test.firing(rule, AT, fires, run=run)
+    test.run(tmp_path)
+
+
+@BOTTLENECKS
+def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    cases = [(+0.01, -0.01, 1), (0.0, -0.01, 0), (-0.01, -0.01, 0), (+0.01, 0.0, 0), (+0.01, +0.01, 0)]
+    for number, (core, gpu, fires) in enumerate(cases):
+        cores, gpus = np.full((1020, 2), CORE_LIMIT[rule] + core), np.full((1020, 1), 0.1 + gpu)
+        test.add(starving(rule, cores, gpus, f"case-{number}"))
+        test.status(rule, AT, fires, run=f"case-{number}")
+    test.run(tmp_path)
+
+
+@BOTTLENECKS
+def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_snapshots_are_none(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    cores, gpus = np.zeros((1020, 192)), np.ones((1020, 8))
+    cores[:, 77], gpus[:, 5] = 1.0, 0.0
+    test = RuleTest(rules)
+    test.add(starving(rule, cores, gpus, "pinned"))
+    cores, gpus = np.zeros((1020, 1)), np.ones((1020, 1))
+    cores[::2], gpus[1::2] = 1.0, 0.0
+    test.add(starving(rule, cores, gpus, "never-together"))
+    test.firing(rule, AT, 1, run="pinned")
+    test.status(rule, AT, 0, run="never-together")
+    test.run(tmp_path)
+
+
+@BOTTLENECKS
+def test_missing_readings_are_neither_high_nor_low_and_the_status_is_there_all_the_same(
+    rule: str, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    test.add(starving(rule, np.full((1020, 2), NAN), np.zeros((1020, 1)), "no-cores"))
+    test.add(starving(rule, np.ones((1020, 2)), np.full((1020, 1), NAN), "no-gpu-reading"))
+    test.add(starving(rule, np.ones((1020, 2)), np.empty((1020, 0)), "no-gpu"))
+    for run in ("no-cores", "no-gpu-reading", "no-gpu"):
+        test.status(rule, AT, 0, run=run)
+    test.gives_nothing(f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='no-gpu'}}", AT)
+    test.run(tmp_path)
+
+
+def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, tmp_path: Path) -> None:
+    """3,019 snapshots of which 2,129 were bottlenecks: 70.52 %; the last scrape before its end sees 3,000."""
+    cores, gpus = np.full((3030, 8), 0.14), np.full((3030, 1), 0.6)
+    concerned = np.random.default_rng(2129).permutation(3000)[:2116]
+    cores[concerned, 3], gpus[concerned] = 0.97, 0.04
+    test = RuleTest(rules)
+    test.add(starving("CPUBottleneck", cores, gpus, "published"))
+    where = {"run": "published", "instance": "node-a", "job": "trainwatch"}
+    test.alerts(
+        "CPUBottleneck",
+        100 * 15,
+        {
+            "labels": {"rule": "CPUBottleneck", "severity": "warning", **where},
+            "annotations": {
+                "summary": "GPUs of node-a wait for a busy core",
+                "description": "On node-a, a core was above 90 % while a GPU was below 10 % in 70.53% of the "
+                "snapshots of run published (fires above 50 %).",
+                "recommendation": "Give the data loader more workers, let it prefetch, or move the heavy "
+                "transform off the CPU.",
+                "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=published&var-instance=node-a",
+                "runbook_url": "https://github.com/trainwatch/trainwatch/blob/main/docs/heuristics.md"
+                "#cpubottleneck",
+            },
+        },
+    )
+    test.run(tmp_path)
+
+
+def gpu_series(gpu: Any, run: str, **more: Any) -> Series:
+    samples = node_samples(np.zeros((len(gpu), 1)), gpu, **more)
+    return only(
+        scraped_samples(samples, run), "trainwatch_gpu_utilization", "trainwatch_gpu_memory", "trainwatch_cpu"
+    )
+
+
+def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:
+    """Readings of two kinds, evenly mixed."""
+    return np.where(np.arange(rows) % 100 < 100 * share_low, low, high).reshape(rows, 1)
+
+
+def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    cases = {
+        "0.69": (np.full((1020, 1), 0.69), "under-utilised"),
+        "0.71": (np.full((1020, 1), 0.71), None),
+        "0": (np.zeros((1020, 1)), "under-utilised"),
+        "1": (np.ones((1020, 1)), None),
+        "idle-6": (mixed(1020, 0.95, 0.0, 0.06), "fluctuating"),
+        "idle-4": (mixed(1020, 0.95, 0.0, 0.04), None),
+        "low-6": (mixed(1020, 0.95, 0.09, 0.06), "fluctuating"),
+        "higher-6": (mixed(1020, 0.95, 0.11, 0.06), None),
+        "recovered": (np.where(np.arange(1020) < 500, 0.0, 1.0).reshape(-1, 1), None),
+        "lost": (np.where(np.arange(1020) < 500, 1.0, 0.0).reshape(-1, 1), "under-utilised"),
+    }
+    for run, (gpu, trouble) in cases.items():
+        test.add(only(gpu_series(gpu, run), "trainwatch_gpu_utilization"))
+        test.status("LowGPUUtilization", BEFORE, 0, run=run)
+        test.status("LowGPUUtilization", AT, 0 if trouble is None else 1, run=run)
+        for word in ("under-utilised", "fluctuating"):
+            test.firing("LowGPUUtilization", AT, int(word == trouble), run=run, trouble=word)
+    test.run(tmp_path)
+
+
+def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, tmp_path: Path) -> None:
+    gpu = np.zeros((1800, 2))
+    gpu[1020:, 1] = NAN
+    test = RuleTest(rules)
+    test.add(only(gpu_series(gpu, "run"), "trainwatch_gpu_utilization"))
+    test.firing("LowGPUUtilization", AT, 1, gpu="1")
+    test.firing("LowGPUUtilization", AT + 255, 0, gpu="1")
+    test.firing("LowGPUUtilization", AT + 255, 1, gpu="0")
+    test.status("LowGPUUtilization", AT + 255, 0, gpu="1")
+    test.run(tmp_path)
+
+
+def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(gpu_series(np.empty((1020, 0)), "run"))
+    test.gives_nothing('trainwatch:rule_status{rule="LowGPUUtilization"}', AT)
+    test.run(tmp_path)
+
+
+def test_a_window_longer_than_patience_takes_all_there_is(
+    rendered: Callable[..., Path], tmp_path: Path
+) -> None:
+    rules = rendered("LowGPUUtilization.patience=10") / "trainwatch.yml"
+    test = RuleTest(rules)
+    test.add(only(gpu_series(np.zeros((60, 1)), "run"), "trainwatch_gpu_utilization"))
+    test.firing("LowGPUUtilization", 0, 0)
+    test.firing("LowGPUUtilization", 15, 1)
+    test.run(tmp_path)
+
+
+def test_batch_size_needs_gpu_memory_and_cores_to_be_low(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    low, high = np.full((1020, 1), 0.3), np.full((1020, 1), 0.9)
+    cases = {
+        "small": (low, low, low, 1),
+        "busy-gpu": (high, low, low, 0),
+        "full-memory": (low, high, low, 0),
+        "busy-cores": (low, low, high, 0),
+    }
+    for run, (gpu, memory, cores, fires) in cases.items():
+        samples = node_samples(cores, gpu, gpu_memory=memory)
+        test.add(only(scraped_samples(samples, run), "trainwatch_gpu", "trainwatch_cpu_utilization_samples"))
+        test.status("BatchSize", BEFORE, 0, run=run)
+        test.firing("BatchSize", AT, fires, run=run)
+    test.run(tmp_path)
+
+
+def test_gpu_memory_that_rises_within_a_minute_alerts_and_slow_growth_does_not(
+    rules: Path, tmp_path: Path
+) -> None:
+    rows = 1500
+    time = np.arange(rows) / 2  # seconds
+    test = RuleTest(rules)
+    cases = {
+        "steady": (np.full(rows, 0.5), 0),
+        "jump": (np.where(time < 600, 0.5, 0.5601), 1),
+        "small-jump": (np.where(time < 600, 0.5, 0.55), 0),
+        "fall": (np.where(time < 600, 0.5, 0.3), 0),
+        "slow": (0.3 + 0.04 * time / 60, 0),
+        "fast": (0.1 + 0.06 * time / 60, 1),
+        "before-patience": (np.where(time < 100, 0.3, 0.6), 0),
+    }
+    for run, (memory, fires) in cases.items():
+        test.add(
+            only(
+                gpu_series(np.ones((rows, 1)), run, gpu_memory=memory.reshape(-1, 1)),
+                "trainwatch_gpu_memory",
+            )
+        )
+        test.status("GPUMemoryIncrease", 615, fires, run=run)
+        test.firing("GPUMemoryIncrease", 615, fires, run=run)
+    test.firing("GPUMemoryIncrease", 105 + 15, 0, run="before-patience")
+    test.status("GPUMemoryIncrease", 720, 0, run="jump")
+    test.firing("GPUMemoryIncrease", 720, 1, run="jump")  # it is kept firing, so that it is seen
+    test.run(tmp_path)
+
+
+def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
+    rules: Path, tmp_path: Path
+) -> None:
+    rows = 1080  # the group is evaluated each minute: at 8 min (960 snapshots) and at 9 min (1080)
+    high = np.ones(rows)
+
+    def with_idle(share: float) -> np.ndarray:
+        return np.where(np.arange(rows) % 20 < 20 * share, 0.0, 1.0)
+
+    test = RuleTest(rules)
+    cases = {
+        "alike": ([high, high], 0.0, 0),
+        "at": ([high, with_idle(0.2)], 0.2, 0),
+        "above": ([high, with_idle(0.25)], 0.25, 1),
+        "between": ([with_idle(0.5), with_idle(0.6), with_idle(0.35)], 0.25, 1),
+        "one": ([high], 0.0, 0),
+    }
+    for run, (gpus, distance, fires) in cases.items():
+        test.add(only(gpu_series(np.stack(gpus, axis=1), run), "trainwatch_gpu_utilization"))
+        test.add({f'trainwatch_samples_total{{job="trainwatch",instance="node-a",run="{run}"}}': [1.0] * 40})
+        test.gives_nothing(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 480)
+        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 540, distance)
+        test.status("LoadBalancing", 540, fires, run=run)
+        test.firing("LoadBalancing", 540, fires, run=run)
+    test.run(tmp_path)

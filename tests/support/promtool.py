@@ -1,0 +1,89 @@
+"""`promtool test rules` for tests: series in, values and alerts out, many cases in one call."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Values = Sequence[float | None]  # a value a scrape, None where there was none
+
+JUST_EQUAL = 1e-9
+
+
+class RuleTest:
+    """One storage, filled with series, in which the rules of some files are evaluated from 0 s on."""
+
+    def __init__(self, *rule_files: Path, interval: float = 15) -> None:
+        self.rule_files, self.interval = rule_files, interval
+        self._series: dict[str, str] = {}
+        self._expressions: list[dict[str, Any]] = []
+        self._alerts: list[dict[str, Any]] = []
+
+    def add(self, series: Mapping[str, Values]) -> None:
+        """Series by name and labels."""
+        self._series |= {name: " ".join(map(_written, values)) for name, values in series.items()}
+
+    def equals(self, expression: str, at: float, expected: float, tolerance: float = JUST_EQUAL) -> None:
+        """The expression gives values that sum up to `expected`, at `at` seconds."""
+        self._expect(f"abs(sum({expression}) - {expected!r}) <= bool {tolerance!r}", at, [("{}", 1.0)])
+
+    def gives_nothing(self, expression: str, at: float) -> None:
+        self._expect(expression, at, [])
+
+    def status(self, rule: str, at: float, expected: int, **labels: str) -> None:
+        """`expected` of the rule's targets have the status 1; there must be some target."""
+        self.equals(f"trainwatch:rule_status{_selector(rule=rule, **labels)}", at, expected)
+
+    def firing(self, rule: str, at: float, expected: int, **labels: str) -> None:
+        """So many alerts of the rule fire."""
+        selector = _selector(alertname=rule, alertstate="firing", **labels)
+        self.equals(f"count(ALERTS{selector}) or vector(0)", at, expected)
+
+    def alerts(self, rule: str, at: float, *expected: Mapping[str, Mapping[str, str]]) -> None:
+        """Exactly these alerts fire: each with `labels` and `annotations`."""
+        found = [
+            {"exp_labels": dict(one["labels"]), "exp_annotations": dict(one["annotations"])}
+            for one in expected
+        ]
+        self._alerts.append({"eval_time": f"{at:g}s", "alertname": rule, "exp_alerts": found})
+
+    def run(self, folder: Path) -> None:
+        """Raises AssertionError with promtool's words where an expectation was not met."""
+        assert self._expressions or self._alerts, "nothing is expected"
+        test = {
+            "interval": f"{self.interval:g}s",
+            "input_series": [{"series": name, "values": values} for name, values in self._series.items()],
+            "promql_expr_test": self._expressions,
+            "alert_rule_test": self._alerts,
+        }
+        content = {
+            "rule_files": [str(path) for path in self.rule_files],
+            "evaluation_interval": f"{self.interval:g}s",
+            "tests": [test],
+        }
+        path = folder / "test.yml"
+        path.write_text(json.dumps(content))  # which is YAML too
+        done = subprocess.run(
+            ["promtool", "test", "rules", path], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _expect(self, expression: str, at: float, samples: Sequence[tuple[str, float]]) -> None:
+        self._expressions.append(
+            {
+                "expr": expression,
+                "eval_time": f"{at:g}s",
+                "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
+            }
+        )
+
+
+def _written(value: float | None) -> str:
+    return "_" if value is None else repr(value)
+
+
+def _selector(**labels: str) -> str:
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
