@@ -102,6 +102,7 @@ CAUSES = [
     ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 140}, "heavy transform"),
     ({"workers": 0, "fetching": 60, "computing": 29, "cores": 2, "core_wait": 28}, "too few workers"),
     ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 30}, "slow storage"),
+    ({"workers": 2, "fetching": 200, "computing": 20, "cores": 2, "core_wait": 94}, "slow storage"),
     # Workers idle: what takes long lies between them and the training loop.
     ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
     # Fetches were not timed: what the node shows must do.

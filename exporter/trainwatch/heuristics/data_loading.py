@@ -11,7 +11,7 @@ from trainwatch.recording.source import RankFacts, RunFacts
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 
-CPU_BOUND = 0.5  # workers compute: they wait for less than this share of a fetch, cores apart
+CPU_BOUND = 0.5  # workers compute: for more than this share of a fetch, waiting for a core apart
 CORES_FULL = 0.85  # the node's cores are so busy that workers wait for them as well
 WAITING_FOR_IO = 0.2  # the cores wait for storage for more than this share of their time
 WORKERS_BUSY = 0.5  # workers fetch for more than this share of the time
@@ -50,7 +50,8 @@ class Loading:
     def workers_wait(self) -> bool:
         """Whether fetches wait for something that is no core. False where they were not timed."""
         if self.fetch_core_wait_seconds:
-            return self.waiting_share >= 1 - CPU_BOUND
+            # Waiting for a core counts for neither: who computes needs one, and who wakes up from a read.
+            return self.cpu_share <= CPU_BOUND * (self.cpu_share + self.waiting_share)
         return self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing
 
     @property
