@@ -14,6 +14,8 @@ from trainwatch.node.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_SECONDS = 2.0
+
 
 class Registry:
     """The collectors, and how each of them did at the last tick.
@@ -24,7 +26,7 @@ class Registry:
     twice at once (NVML must be polled from one thread at a time).
     """
 
-    def __init__(self, collectors: Sequence[Collector], patience: float = 2.0) -> None:
+    def __init__(self, collectors: Sequence[Collector], patience: float = PATIENCE_SECONDS) -> None:
         self._entries = [_Entry(collector) for collector in collectors]
         self._patience = patience
         self._crew: _Crew | None = None
