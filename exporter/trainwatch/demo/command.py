@@ -1,0 +1,205 @@
+"""`trainwatch demo`: a simulated node behind the real exporter, to look at before one has a slow run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from math import isfinite
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING
+
+from trainwatch.demo.clock import SimulatedClock
+from trainwatch.demo.node import INTERVAL, Sink, make_exporter
+from trainwatch.demo.scenario import Scenario
+from trainwatch.demo.scenarios import all_scenarios, summary
+from trainwatch.demo.simulation import Simulation
+from trainwatch.errors import UserError
+from trainwatch.node.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
+from trainwatch.node.duration import positive_duration
+from trainwatch.node.server import bind, parse_address
+from trainwatch.node.web_config import WebConfig
+from trainwatch.training.directory import SHARED_MEMORY
+
+if TYPE_CHECKING:
+    from trainwatch.demo.write import Written
+
+logger = logging.getLogger(__name__)
+
+EXAMPLES = """\
+examples:
+  trainwatch demo --list                                    what there is to simulate
+  trainwatch demo cpu-bottleneck                            serve it on http://localhost:9870/metrics
+  trainwatch demo straggler --speed 10                      ten simulated seconds each second
+  trainwatch demo thermal --write-recording runs/thermal    write a run at once, then:
+  trainwatch report runs/thermal --out runs/thermal         ... its report
+
+Everything in it is simulated; the exporter, the recording and the rules are the real ones.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The flags of `trainwatch demo`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("scenario", nargs="?", metavar="SCENARIO", help="see --list")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and the rules that fire")
+    parser.add_argument(
+        "--web.listen-address",
+        dest="listen",
+        action="append",
+        metavar="[HOST]:PORT",
+        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS}, and none with --write-...)",
+    )
+    parser.add_argument(
+        "--speed",
+        type=_speed,
+        default=1.0,
+        metavar="FACTOR",
+        help="simulated seconds a second: 1, 10, ... (default: 1)",
+    )
+    parser.add_argument(
+        "--duration",
+        type=positive_duration,
+        metavar="DURATION",
+        help="how long the run lasts, in simulated time (default: until Ctrl-C; with --write-... what the "
+        "rules need to decide)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the same seed gives the same run again (default: 0)"
+    )
+    parser.add_argument(
+        "--write-recording", type=Path, metavar="DIR", help="write the run as `trainwatch run` records it"
+    )
+    parser.add_argument(
+        "--write-debugger", type=Path, metavar="DIR", help="write it as SageMaker Debugger's profiler-output/"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Serves until SIGTERM or SIGINT, or writes the run and returns. Raises UserError for a bad flag."""
+    if arguments.list:
+        _print_list()
+        return 0
+    scenario = _scenario(arguments.scenario)
+    log_to_stderr("info")
+    writes = bool(arguments.write_recording or arguments.write_debugger)
+    listen = arguments.listen or ([] if writes else [DEFAULT_ADDRESS])
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
+        directory = stack.enter_context(simulated_directory())
+        demo = _Demo(scenario, arguments, directory, at_once=not sockets)
+        if sockets:
+            demo.serve(sockets)
+        else:
+            demo.write()
+    return 0
+
+
+@contextmanager
+def simulated_directory() -> Iterator[Path]:
+    """A directory for a simulation, gone behind it: in memory, as its /proc is written at each tick."""
+    in_memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix="trainwatch-demo-", dir=in_memory) as directory:
+        yield Path(directory)
+
+
+class _Demo:
+    """A simulation, the exporter that reads it, and what it is written to."""
+
+    def __init__(self, scenario: Scenario, arguments: Namespace, directory: Path, at_once: bool) -> None:
+        writes = bool(arguments.write_recording or arguments.write_debugger)
+        duration = arguments.duration or (60 * scenario.minutes if writes else None)
+        now = float(int(time.time()))
+        start = now - duration if at_once and duration else now
+        name = f"simulated-{scenario.name}"
+        self._clock = SimulatedClock(start, arguments.speed)
+        self._written: Written | None = None
+        sinks: list[Sink] = []
+        if writes:
+            from trainwatch.demo.write import Written  # numpy and pyarrow: only who writes pays
+
+            self._written = Written.begin(
+                scenario, arguments.seed, name, start, arguments.write_recording, arguments.write_debugger
+            )
+        debugger = self._written.debugger if self._written else None
+        if debugger:
+            sinks.append(debugger.snapshot)
+        self._simulation = Simulation(
+            scenario, arguments.seed, name, start, duration, directory, *([debugger.step] if debugger else [])
+        )
+        self._exporter: Exporter = make_exporter(
+            self._simulation, self._clock, directory, arguments.write_recording, sinks
+        )
+
+    def serve(self, sockets: list[socket]) -> None:
+        """Serves until SIGTERM or SIGINT."""
+        logger.info("simulated: %s", summary(type(self._simulation.scenario)))
+        try:
+            self._exporter.start()
+            asyncio.run(serve(self._exporter, None, WebConfig(None, None), sockets))
+        finally:
+            self._close()
+        logger.info("stopped")
+
+    def write(self) -> None:
+        """Takes the whole run's snapshots at once."""
+        from trainwatch.demo.write import run_at_once
+
+        assert self._simulation.duration is not None
+        ticks = 1 + int(self._simulation.duration / INTERVAL)
+        try:
+            run_at_once(self._exporter, ticks, self._clock.advance, _progress(ticks))
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self._exporter.close()
+        if self._written:
+            self._written.end(self._clock.time(), self._simulation.stalled)
+
+
+def _scenario(name: str | None) -> Scenario:
+    scenarios = all_scenarios()
+    known = ", ".join(scenarios)
+    if name is None:
+        raise UserError(f"give a SCENARIO: {known}")
+    if name not in scenarios:
+        raise UserError(f"there is no scenario {name!r}; there are {known}")
+    return scenarios[name]()
+
+
+def _print_list() -> None:
+    scenarios = all_scenarios()
+    width = max(map(len, scenarios))
+    for name, scenario in scenarios.items():
+        print(f"{name:{width}}  {summary(scenario)}")
+        print(f"{'':{width}}  fires: {', '.join(sorted(scenario.fires)) or 'nothing'}")
+
+
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not (isfinite(speed) and speed > 0):
+        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10")
+    return speed
+
+
+def _progress(ticks: int) -> Callable[[int], None]:
+    """Shows on a terminal how far the writing is; nothing where stderr is no terminal."""
+
+    def show(done: int) -> None:
+        if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
+            end = "\r\033[K" if done == ticks else ""
+            sys.stderr.write(f"\rwrote {done:,} of {ticks:,} snapshots{end}")
+            sys.stderr.flush()
+
+    return show

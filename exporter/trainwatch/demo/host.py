@@ -1,0 +1,91 @@
+"""The simulated host: a /proc as Linux writes it, for the real collectors to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainwatch.demo.scenario import CORES
+
+TICKS = 100  # of the kernel's clock, a second
+MEMORY_KIBIBYTES = 1024 * 1024 * 1024
+SECTOR_BYTES = 512
+NETWORK_BYTES = 2e6  # a second, each way
+
+
+class SimulatedHost:
+    """Counters since "boot", and the files that tell them."""
+
+    def __init__(self, procfs: Path) -> None:
+        self._procfs = procfs
+        self._busy, self._idle, self._waiting = ([0] * CORES for _ in range(3))
+        self._seconds = 0.0
+        self._read_bytes = 0.0
+        self._waited = {"cpu": 0.0, "io": 0.0, "memory": 0.0}  # seconds
+        for folder in ("net", "pressure"):
+            (procfs / folder).mkdir(parents=True, exist_ok=True)
+        (procfs / "vmstat").write_text("pswpin 0\npswpout 0\n")
+        self.write(0.0)
+
+    def advance(
+        self, seconds: float, busy: Sequence[float], waiting: Sequence[float], disk_bytes: float
+    ) -> None:
+        """Lets time pass: `busy` and `waiting` are ratios of each core, `disk_bytes` are read a second."""
+        ticks = round(TICKS * seconds)
+        for core in range(CORES):
+            its_busy = round(ticks * busy[core])
+            its_waiting = min(round(ticks * waiting[core]), ticks - its_busy)
+            self._busy[core] += its_busy
+            self._waiting[core] += its_waiting
+            self._idle[core] += ticks - its_busy - its_waiting
+        self._seconds += seconds
+        self._read_bytes += disk_bytes * seconds
+        self._waited["cpu"] += seconds * max(0.0, sum(busy) / CORES - 0.9) * 10
+        self._waited["io"] += seconds * sum(waiting) / CORES
+
+    def write(self, memory: float) -> None:
+        """Writes the files; `memory` is the share of the host's that is in use."""
+        self._put("stat", self._stat())
+        self._put("meminfo", _meminfo(memory))
+        self._put("diskstats", self._diskstats())
+        self._put("net/dev", self._net_dev())
+        for resource, seconds in self._waited.items():
+            line = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={round(seconds * 1e6)}\n"
+            self._put(f"pressure/{resource}", line)
+
+    def _put(self, name: str, text: str) -> None:
+        (self._procfs / name).write_text(text)
+
+    def _stat(self) -> str:
+        cores = zip(self._busy, self._idle, self._waiting, strict=True)
+        lines = [f"cpu{core} {busy} 0 0 {idle} {io} 0 0 0 0 0" for core, (busy, idle, io) in enumerate(cores)]
+        total = f"cpu  {sum(self._busy)} 0 0 {sum(self._idle)} {sum(self._waiting)} 0 0 0 0 0"
+        return "\n".join([total, *lines, "btime 0", ""])
+
+    def _diskstats(self) -> str:
+        sectors, milliseconds = round(self._read_bytes / SECTOR_BYTES), round(1000 * self._seconds)
+        return (
+            f"259 0 nvme0n1 {sectors // 256} 0 {sectors} 0 0 0 0 0 0 {milliseconds} {milliseconds} 0 0 0 0\n"
+        )
+
+    def _net_dev(self) -> str:
+        amount = round(NETWORK_BYTES * self._seconds)
+        head = "Inter-|   Receive  |  Transmit\n face |bytes packets |bytes packets\n"
+        return f"{head}  eth0: {amount} {amount // 1500} 0 0 0 0 0 0 {amount} {amount // 1500} 0 0 0 0 0 0\n"
+
+
+def _meminfo(used: float) -> str:
+    available = round(MEMORY_KIBIBYTES * (1 - used))
+    values = {
+        "MemTotal": MEMORY_KIBIBYTES,
+        "MemFree": available // 2,
+        "MemAvailable": available,
+        "Buffers": 0,
+        "Cached": available // 2,
+        "Shmem": 0,
+        "Active": MEMORY_KIBIBYTES - available,
+        "Inactive": available // 2,
+        "SwapTotal": 0,
+        "SwapFree": 0,
+    }
+    return "".join(f"{name}: {kibibytes} kB\n" for name, kibibytes in values.items())

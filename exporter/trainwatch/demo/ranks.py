@@ -1,0 +1,122 @@
+"""The simulated ranks: their steps, written into real ledgers by the real recorder.
+
+Ranks train data-parallel. Each does its work until the gradients are exchanged; there it waits for the
+slowest, so that the steps of all end at the same time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from trainwatch.demo.scenario import Scenario, Step
+from trainwatch.training import layout
+from trainwatch.training.ledger import Ledger, create_ledger
+from trainwatch.training.ranks import Ranks
+from trainwatch.training.reader import LedgerReader
+from trainwatch.training.recorder import Recorder, make_recorder
+
+FIRST_PID = 4001
+FRAMEWORK = "pytorch", "simulated"
+PREFETCH = 2
+
+
+class RankLedger:
+    """The ledger of one simulated rank. Moments are seconds since the run's start."""
+
+    def __init__(self, directory: Path, run: str, rank: int, scenario: Scenario, start: float) -> None:
+        self.pid = FIRST_PID + rank
+        self._start = start
+        self._scenario = scenario
+        self._ledger = create_ledger(str(directory), run, Ranks(rank, rank, scenario.ranks))
+        self._ledger.name_framework(*FRAMEWORK)
+        self.path = Path(self._ledger.path)
+        _stamp(self._ledger, self.pid, rank, scenario.ranks, start)
+        self._recorder: Recorder = make_recorder(lambda: True)
+        self._recorder.attach(self._ledger.memory)
+        counters = layout.COUNTERS_AT + 8 * layout.COUNTER_LOADERS
+        self._loader = memoryview(self._ledger.memory)[counters:][: 8 * layout.LOADER_DOUBLES].cast("d")
+        self._slots = memoryview(self._ledger.memory)[layout.WORKERS_AT : layout.RING_AT].cast("d")
+        self._begin_loader()
+
+    def record(self, step: Step) -> None:
+        """Records a finished step, the wait for its batch, and the fetch of one more by a worker."""
+        work = step.work
+        self._recorder.record_step(
+            work.phase,
+            step.start,
+            step.end,
+            data_wait=work.data_wait,
+            forward=work.forward,
+            backward=work.backward,
+            optimizer=work.optimizer,
+            communication=work.communication + (step.waited if self._scenario.waits_show else 0.0),
+            host_to_device=work.host_to_device,
+            checkpoint=work.checkpoint,
+        )
+        self._loader[layout.LOADER_WAIT_SUM] += work.data_wait
+        self._loader[layout.LOADER_WAIT_COUNTS + bisect_left(layout.WAIT_BOUNDS, work.data_wait)] += 1
+        self._count_fetch(step.number % self._scenario.workers)
+
+    def finish(self, end: float) -> None:
+        """Ends the process in good order."""
+        self._ledger.finish()
+        ended = layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED
+        memoryview(self._ledger.memory)[ended : ended + 8].cast("d")[0] = self._start + end
+
+    def _begin_loader(self) -> None:
+        self._loader[layout.LOADER_WORKERS] = self._scenario.workers
+        self._loader[layout.LOADER_PIN_MEMORY] = 1
+        self._loader[layout.LOADER_PREFETCH] = PREFETCH
+        self._loader[layout.LOADER_QUEUE] = layout.UNKNOWN
+        self._loader[layout.LOADER_KNOWN] = 1
+
+    def _count_fetch(self, worker: int) -> None:
+        seconds = self._scenario.fetch_seconds
+        slot = worker * layout.WORKER_DOUBLES
+        self._slots[slot + layout.WORKER_SECONDS] += seconds
+        self._slots[slot + layout.WORKER_CPU_SECONDS] += seconds * self._scenario.fetch_cpu_share
+        self._slots[slot + layout.WORKER_COUNTS + bisect_left(layout.FETCH_BOUNDS, seconds)] += 1
+
+
+def _stamp(ledger: Ledger, pid: int, rank: int, world_size: int, start: float) -> None:
+    """Gives the ledger's header simulated moments: its clock counts from the run's start."""
+    magic, version, size = layout.HEADER.unpack_from(ledger.memory)[:3]
+    layout.HEADER.pack_into(ledger.memory, 0, magic, version, size, pid, rank, rank, world_size, start, start)
+
+
+@dataclass
+class Training:
+    """Makes the steps of all ranks, in the order of time."""
+
+    scenario: Scenario
+    random: Random
+
+    def steps(self) -> Iterator[list[Step]]:
+        """The steps of each number, one a rank; they begin at the same time. Ends where training hangs."""
+        scenario = self.scenario
+        now, number = scenario.setup_seconds, 0
+        while not scenario.hangs(number, now):
+            works = [scenario.work(rank, number, self.random) for rank in range(scenario.ranks)]
+            ready = max(work.until_exchange for work in works)
+            rest = max(work.communication + work.after_exchange for work in works)
+            steps = [
+                Step(number, work, now, now + ready + rest, ready - work.until_exchange) for work in works
+            ]
+            yield steps
+            now += ready + rest + scenario.pause_after(number)
+            number += 1
+
+
+class AliveReader(LedgerReader):
+    """A reader in the process of the simulated ranks themselves, where their locks do not show."""
+
+    def __init__(self, path: Path, living: set[Path]) -> None:
+        super().__init__(path)
+        self._living = living
+
+    def alive(self) -> bool:
+        return self.path in self._living

@@ -1,0 +1,27 @@
+"""cpu-bottleneck: the transform is too heavy for the cores."""
+
+from __future__ import annotations
+
+from random import Random
+
+from trainwatch.demo.scenario import Scenario, Work, compute
+
+
+class CpuBottleneck(Scenario):
+    """A heavy transform pins every core, and GPUs wait for it.
+
+    The transform of a batch takes a core about 10 s, and each rank has four cores for its workers: a batch
+    comes every 2.4 s, and is computed in 0.25 s. All cores are above 94 %; in most snapshots GPUs do
+    nothing (CPUBottleneck), nine tenths of a step are waiting for data (DataStarved), and in no half second
+    is a GPU busy for much more than half of the time (LowGPUUtilization).
+    """
+
+    name = "cpu-bottleneck"
+    fires = frozenset({"CPUBottleneck", "DataStarved", "LowGPUUtilization"})
+    look_at = "CPUBottleneck's share of snapshots; cores and GPUs in one heatmap"
+    cpu = (0.94, 1.0)
+    fetch_seconds = 9.6
+    fetch_cpu_share = 0.97
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        return compute(0.25, random, data_wait=2.15, width=0.05)

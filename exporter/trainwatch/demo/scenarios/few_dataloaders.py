@@ -1,0 +1,32 @@
+"""few-dataloaders: one worker a rank cannot keep up."""
+
+from __future__ import annotations
+
+from random import Random
+
+from trainwatch.demo.scenario import CORES, GPUS, Scenario, Work, compute
+
+
+class FewDataloaders(Scenario):
+    """Each rank has one loader worker, though there are four cores for it.
+
+    A worker takes 0.57 s for a batch that is computed in 0.3 s, so a rank waits for nearly half of each
+    step (DataStarved, whose cause is "too few workers") and its GPU is busy for not much more than half of
+    each half second (LowGPUUtilization). 8 workers for 32 cores are 25 % (Dataloader). A GPU is never idle
+    for a whole snapshot: CPUBottleneck stays quiet, though the cores of the workers are pinned.
+    """
+
+    name = "few-dataloaders"
+    fires = frozenset({"DataStarved", "Dataloader", "LowGPUUtilization"})
+    look_at = "eight pinned cores among idle ones; DataStarved's recommendation"
+    workers = 1
+    fetch_seconds = 0.57
+    fetch_cpu_share = 0.95
+    gpu_load = (0.93, 0.97)
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        return compute(0.3, random, data_wait=0.27)
+
+    def cores(self, random: Random) -> list[float]:
+        pinned = [random.uniform(0.95, 1.0) for _ in range(GPUS)]
+        return pinned + [random.uniform(0.02, 0.15) for _ in range(CORES - GPUS)]

@@ -1,0 +1,34 @@
+"""imbalance: one GPU does more than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from trainwatch.demo.scenario import CORES, GPUS, Busy, Scenario, Step, Work, compute
+
+
+class Imbalance(Scenario):
+    """One process drives all GPUs, and GPU 0 also gathers what the others computed.
+
+    As with torch.nn.DataParallel: all GPUs compute forward and backward, then GPU 0 alone gathers outputs
+    and gradients, updates the weights and spreads them. GPU 0 is busy nearly all the time and the others
+    for not much more than half of it, so their distributions are far apart (LoadBalancing), and seven GPUs
+    are under-utilised (LowGPUUtilization).
+    """
+
+    name = "imbalance"
+    fires = frozenset({"LoadBalancing", "LowGPUUtilization"})
+    look_at = "GPU 0 above seven darker rows in the heatmap"
+    ranks = 1
+    workers = CORES
+    fetch_seconds = 5.0
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        return compute(0.5, random)
+
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:  # noqa: ARG002
+        begin = step.start + step.work.data_wait
+        together = begin + 0.58 * (step.end - begin)
+        for gpu in range(GPUS):
+            yield Busy(gpu, begin, step.end if gpu == 0 else together, random.uniform(*self.gpu_load))

@@ -1,0 +1,28 @@
+"""io-bottleneck: storage is too slow for the loader's workers."""
+
+from __future__ import annotations
+
+from random import Random
+
+from trainwatch.demo.scenario import Scenario, Work, compute
+
+
+class IoBottleneck(Scenario):
+    """Workers wait for slow storage, and GPUs wait for them.
+
+    As in cpu-bottleneck a batch comes every 2.4 s, but here the workers wait nine tenths of that for reads
+    of a network file system: cores are hardly busy and wait for I/O 55 to 80 % of the time. In most
+    snapshots GPUs do nothing meanwhile (IOBottleneck, DataStarved, LowGPUUtilization).
+    """
+
+    name = "io-bottleneck"
+    fires = frozenset({"IOBottleneck", "DataStarved", "LowGPUUtilization"})
+    look_at = "the I/O wait of the cores beside the GPUs"
+    cpu = (0.04, 0.12)
+    io_wait = (0.55, 0.8)
+    disk_bytes = 240e6
+    fetch_seconds = 9.6
+    fetch_cpu_share = 0.08
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        return compute(0.25, random, data_wait=2.15, width=0.05)

@@ -1,0 +1,27 @@
+"""step-outliers: some steps take three times as long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from trainwatch.demo.scenario import Scenario, Work, compute
+
+EVERY = 50  # steps
+
+
+class StepOutliers(Scenario):
+    """Every 50th step writes a checkpoint before the next one may begin.
+
+    That takes 0.8 s on top of a step of 0.36 s: two steps in a hundred, far above mean + 3 standard
+    deviations (StepOutlier, which also finds the period and the component). GPUs rest for 4 % of the time
+    only, which no rule minds.
+    """
+
+    name = "step-outliers"
+    fires = frozenset({"StepOutlier"})
+    look_at = "the histogram of step durations; the long steps' numbers in StepOutlier's details"
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        work = compute(0.36, random)
+        return replace(work, checkpoint=0.8) if number % EVERY == EVERY - 1 else work

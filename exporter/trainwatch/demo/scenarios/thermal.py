@@ -1,0 +1,27 @@
+"""thermal: GPUs are too hot to run at full speed."""
+
+from __future__ import annotations
+
+from random import Random
+
+from trainwatch.demo.scenario import Scenario, Work, compute
+
+
+class Thermal(Scenario):
+    """The air that cools the GPUs is too warm: all of them lower their clocks, six tenths of the time.
+
+    At 88 degrees the driver holds the clocks at 1.2 instead of 1.98 GHz (ThermalThrottling), and steps take
+    1.3 times as long as on a healthy node. Utilisation stays near 100 %: it says nothing of speed. All GPUs
+    are equally hot, so no rank waits for another.
+    """
+
+    name = "thermal"
+    fires = frozenset({"ThermalThrottling"})
+    look_at = "clocks and temperatures of the GPUs"
+    celsius = 88.0
+
+    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+        return compute(0.36 * 1.3, random)
+
+    def heat_throttling(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+        return 0.6

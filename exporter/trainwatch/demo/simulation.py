@@ -1,0 +1,141 @@
+"""A scenario as it goes on: with each tick of the sampler the host, the GPUs and the ranks move on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+
+from trainwatch.collectors.base import Collector
+from trainwatch.demo.gpus import MEMORY_BYTES, SimulatedNvml
+from trainwatch.demo.host import SimulatedHost
+from trainwatch.demo.ranks import RankLedger, Training
+from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
+from trainwatch.node.families import Family
+from trainwatch.node.snapshot import Snapshot
+
+IDLE_MEMORY = 0.01  # of a GPU, when no process is on it
+OnStep = Callable[[RankLedger, Step], None]
+
+
+class Simulation(Collector):
+    """The first collector of each tick: it gives the others a new moment to read.
+
+    The same scenario and seed give the same readings and steps, whatever the speed.
+    """
+
+    name = "simulation"
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        run: str,
+        start: float,
+        duration: float | None,
+        directory: Path,
+        on_step: OnStep = lambda _ledger, _step: None,
+    ) -> None:
+        """`start`: seconds since the epoch. `duration`: of the run, in seconds; None: it goes on for ever.
+
+        `directory` gets the ledgers and the simulated /proc. `on_step` is told each finished step.
+        """
+        self.scenario = scenario
+        self.start = start
+        self.duration = duration
+        self.nvml = SimulatedNvml()
+        self.living: set[Path] = set()
+        self.stalled = False
+        self._on_step = on_step
+        self._elapsed = 0.0
+        self._random = Random(f"{scenario.name} {seed} node")
+        self._host = SimulatedHost(directory / "proc")
+        self._ledgers = [RankLedger(directory, run, rank, scenario, start) for rank in range(scenario.ranks)]
+        self.living.update(ledger.path for ledger in self._ledgers)
+        self._coming = Training(scenario, Random(f"{scenario.name} {seed} steps")).steps()
+        self._next: list[Step] | None = next(self._coming)
+        self._begun: deque[list[Step]] = deque()
+        self._busy: list[list[Busy]] = [[] for _ in range(GPUS)]
+        self._use_gpus(0.0)
+
+    @classmethod
+    def from_arguments(cls, arguments: object) -> Collector:
+        raise NotImplementedError("a simulation is made by `trainwatch demo`")
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Moves everything on to the snapshot's time."""
+        until = snapshot.time - self.start
+        seconds = until - self._elapsed
+        if seconds <= 0:
+            return
+        if self.living:
+            self._train(until)
+        self._move_host(seconds)
+        for gpu in range(GPUS):
+            self._move_gpu(gpu, self._elapsed, until)
+        self._use_gpus(until)
+        self._busy = [[busy for busy in its if busy.end > until] for its in self._busy]
+        self._elapsed = until
+        if self.living and self.duration is not None and until >= self.duration:
+            self._end(self.duration)
+
+    def _train(self, until: float) -> None:
+        """Begins the steps that begin by then, and records those that end."""
+        while self._next is not None and self._next[0].start < until:
+            self._begun.append(self._next)
+            for rank, step in enumerate(self._next):
+                for busy in self.scenario.busy(rank, step, self._random):
+                    self._busy[busy.gpu].append(busy)
+            self._next = next(self._coming, None)
+        while self._begun and self._begun[0][0].end <= until:
+            for ledger, step in zip(self._ledgers, self._begun.popleft(), strict=True):
+                ledger.record(step)
+                self._on_step(ledger, step)
+        if self._next is None and not self._begun:
+            self.stalled = True
+
+    def _end(self, moment: float) -> None:
+        """The processes end; those that hang are killed."""
+        if not self.stalled:
+            for ledger in self._ledgers:
+                ledger.finish(moment)
+        self.living.clear()
+        self._next = None
+        self._busy = [[] for _ in range(GPUS)]
+
+    def _move_host(self, seconds: float) -> None:
+        scenario, random = self.scenario, self._random
+        busy, waiting = scenario.cores(random), scenario.waiting_cores(random)
+        if not self.living or self.stalled:
+            busy, waiting = [0.02 * ratio for ratio in busy], [0.0] * len(waiting)
+        self._host.advance(seconds, busy, waiting, scenario.disk_bytes if any(waiting) else 0.0)
+        self._host.write(scenario.memory if self.living else 0.02)
+
+    def _move_gpu(self, gpu: int, since: float, until: float) -> None:
+        spinning = self.stalled and bool(self.living)
+        load = 1.0 if spinning else self._load(gpu, since, until)
+        share = self.scenario.heat_throttling(gpu, until) if load > 0 else 0.0
+        hot = share > 0 and self._random.random() < share
+        self.nvml.gpus[gpu].advance(until - since, load, self.scenario.celsius, hot, spinning)
+
+    def _load(self, gpu: int, since: float, until: float) -> float:
+        """The share of the time between two moments for which the GPU had work."""
+        seconds = sum(
+            busy.load * (min(busy.end, until) - max(busy.begin, since))
+            for busy in self._busy[gpu]
+            if busy.begin < until and busy.end > since
+        )
+        return min(1.0, seconds / (until - since))
+
+    def _use_gpus(self, elapsed: float) -> None:
+        """Memory and processes of each GPU."""
+        pids = [ledger.pid for ledger in self._ledgers] if self.living else []
+        for number, gpu in enumerate(self.nvml.gpus):
+            gpu.pids = (pids[number % len(pids)],) if pids else ()
+            share = self.scenario.gpu_memory(number, elapsed) if pids else IDLE_MEMORY
+            gpu.memory_bytes = round(MEMORY_BYTES * share)
