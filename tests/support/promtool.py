@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Values = Sequence[float | None]  # a value a scrape, None where there was none
+Values = Sequence[float | None]  # a value a scrape, None where there was none, NaN for a stale marker
 
 JUST_EQUAL = 1e-9
 
@@ -28,7 +28,7 @@ class RuleTest:
 
     def equals(self, expression: str, at: float, expected: float, tolerance: float = JUST_EQUAL) -> None:
         """The expression gives values that sum up to `expected`, at `at` seconds."""
-        self._expect(f"abs(sum({expression}) - {expected!r}) <= bool {tolerance!r}", at, [("{}", 1.0)])
+        self._expect(f"abs(sum({expression}) - {float(expected)!r}) <= bool {tolerance!r}", at, [("{}", 1.0)])
 
     def gives_nothing(self, expression: str, at: float) -> None:
         self._expect(expression, at, [])
@@ -82,7 +82,9 @@ class RuleTest:
 
 
 def _written(value: float | None) -> str:
-    return "_" if value is None else repr(value)
+    if value is None:
+        return "_"
+    return repr(value) if value == value else "stale"
 
 
 def _selector(**labels: str) -> str:

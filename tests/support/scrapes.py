@@ -14,8 +14,9 @@ from trainwatch.node.exposition import Exposition
 from trainwatch.node.families import Family
 from trainwatch.node.sample_counters import SampleCounters
 from trainwatch.node.snapshot import GpuSample, Snapshot
-from trainwatch.recording.source import COMPONENTS, PHASES, Loader, NodeSamples, Steps
+from trainwatch.recording.source import COMPONENTS, PHASES, NodeSamples, Steps
 from trainwatch.training.layout import STEP_BOUNDS
+from trainwatch.training.reader import LoaderTotals
 
 from tests.support.source import INTERVAL, START
 
@@ -59,7 +60,7 @@ def scraped_steps(
     run: str = "run",
     instance: str = "node-a",
     end: float | None = None,
-    loaders: Mapping[int, Sequence[Loader]] | None = None,
+    loaders: Mapping[int, Sequence[LoaderTotals]] | None = None,
 ) -> Series:
     """The metrics of the ledgers of the ranks of a node, scrape by scrape; `end` of the run in seconds.
 
@@ -127,7 +128,7 @@ class _Run:
         steps: Sequence[Steps],
         now: float,
         end: float | None,
-        loaders: Mapping[int, Sequence[Loader]],
+        loaders: Mapping[int, Sequence[LoaderTotals]],
     ) -> None:
         self._steps, self._now, self._end = steps, now, end
         header = SimpleNamespace(framework="", start=0.0, framework_version="", world_size=1)

@@ -175,7 +175,7 @@ def _in_use(window: int, patience: int, options: Options) -> str:
     seconds = max(options.scraping.window(samples), SCRAPES * options.scraping.interval)
     return (
         f"(min_over_time({IN_USE}[{duration(options.scraping.reach(seconds))}]) == 1 "
-        f"and {IN_USE} offset {duration(seconds)})"
+        f"and {IN_USE} offset {duration(seconds)} and {IN_USE})"  # from then until now
     )
 
 

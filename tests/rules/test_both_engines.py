@@ -1,0 +1,164 @@
+"""Prometheus and numpy held together: random runs, judged by both at the same samples.
+
+A call of promtool takes its time, so each example is a batch of runs.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.training.layout import STEP_BOUNDS
+
+from tests.support.promtool import RuleTest
+from tests.support.scrapes import only, scraped_samples, scraped_steps
+from tests.support.source import MemorySource, node_samples, node_steps
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+ROWS = 1080  # 9 minutes: the last scan and the last evaluation see the same samples
+AT = 540
+WINDOW = 510  # of whole scrapes
+RUNS = 12  # in a batch
+
+few_examples = settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_samples(seed: int) -> Any:
+    """Two GPUs and three cores in whole percents, as NVML gives them, at a load of the run's own."""
+    random = np.random.default_rng(seed)
+
+    def percents(columns: int, level: float, spread: float) -> np.ndarray:
+        values = random.normal(level, spread, (ROWS, columns))
+        idle = random.random((ROWS, 1)) < random.choice([0, 0.04, 0.06, 0.3, 0.5, 0.6])
+        return np.round(np.clip(np.where(idle, random.choice([0, 5, 95, 100]), values), 0, 100)) / 100
+
+    gpu = percents(2, random.uniform(30, 100), random.uniform(0, 30))
+    gpu[random.random((ROWS, 2)) < random.choice([0.0, 0.01])] = np.nan
+    return node_samples(
+        percents(3, random.uniform(30, 100), random.uniform(0, 30)),
+        gpu,
+        io_wait=percents(3, random.uniform(0, 60), random.uniform(0, 30)),
+        gpu_memory=percents(2, random.uniform(20, 100), random.uniform(0, 10)),
+    )
+
+
+def judged(samples: Any, *words: str) -> dict[str, RuleResult]:
+    """numpy's verdicts on a run that is one scan long: only what is true at its end."""
+    analysis = evaluate(MemorySource(samples), Settings.parse(words), scan_interval=AT * 10)
+    return {result.rule: result for result in analysis.rules}
+
+
+@few_examples
+@given(seeds)
+def test_shares_of_starved_snapshots_are_the_same(rules: Path, tmp_path: Path, seed: int) -> None:
+    test = RuleTest(rules)
+    for number in range(RUNS):
+        samples = random_samples(seed + number)
+        run = f"run-{number}"
+        test.add(only(scraped_samples(samples, run), "trainwatch_samples_total", "trainwatch_gpu_starved"))
+        verdicts = judged(samples)
+        for cause, rule in (("cpu", "CPUBottleneck"), ("io", "IOBottleneck")):
+            verdict = verdicts[rule]
+            share = verdict.violations / verdict.datapoints
+            test.equals(f'run_instance:trainwatch_{cause}_starved:ratio{{run="{run}"}}', AT, share)
+            test.status(rule, AT, int(verdict.status == "fired"), run=run)
+    test.run(tmp_path)
+
+
+def at_or_below(readings: np.ndarray, bound: float, quantile: float) -> bool:
+    """Whether more than `quantile` of the readings are at or below a bound."""
+    return bool(np.count_nonzero(readings <= bound + 1e-7) > quantile * len(readings))
+
+
+def is_clear(readings: np.ndarray, bound: float, quantile: float) -> bool:
+    """Whether the readings around a percentile lie on the same side of a bound, none of them on it."""
+    ordered = np.sort(readings)
+    place = quantile * (len(ordered) - 1)
+    around = ordered[max(math.floor(place) - 1, 0) : math.ceil(place) + 2]
+    return bool((around < bound - 1e-6).all() or (around > bound + 1e-6).all())
+
+
+@few_examples
+@given(seeds)
+def test_percentiles_of_the_window_are_on_the_same_side(rules: Path, tmp_path: Path, seed: int) -> None:
+    """By the counts always; by numpy's percentiles where no reading around them lies on the bound."""
+    test = RuleTest(rules)
+    clear = 0
+    for number in range(RUNS):
+        samples = random_samples(seed + number)
+        run = f"run-{number}"
+        test.add(only(scraped_samples(samples, run), "trainwatch_gpu_utilization_samples"))
+        for gpu in (0, 1):
+            readings = samples.gpu[-WINDOW:, gpu].astype(float)
+            readings = readings[~np.isnan(readings)]
+            low, idle = at_or_below(readings, 0.7, 0.95), at_or_below(readings, 0.1, 0.05)
+            test.status("LowGPUUtilization", AT, int(low or idle), run=run, gpu=str(gpu))
+            if is_clear(readings, 0.7, 0.95) and is_clear(readings, 0.1, 0.05):
+                clear += 1
+                alone = node_samples(samples.cpu, samples.gpu[:, [gpu]])
+                verdict = judged(alone, f"LowGPUUtilization.window={len(readings)}")["LowGPUUtilization"]
+                assert (verdict.status == "fired") == (low or idle)
+    assert clear, "no run was clear enough to be compared with percentiles"
+    test.run(tmp_path)
+
+
+@few_examples
+@given(seeds)
+def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: int) -> None:
+    test = RuleTest(rules)
+    for number in range(RUNS):
+        samples = random_samples(seed + number)
+        run = f"run-{number}"
+        names = ("trainwatch_samples_total", "trainwatch_gpu_utilization_samples")
+        test.add(only(scraped_samples(samples, run), *names))
+        # Every pair's distance is in the details where the rule fires, so let it fire at once.
+        details = judged(samples, "LoadBalancing.threshold=0")["LoadBalancing"].details
+        gaps = details.get("node-a", {}).get("kolmogorov_smirnov", {})
+        distance = max((gap for of_one in gaps.values() for gap in of_one.values()), default=0.0)
+        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', AT, distance)
+        fired = judged(samples)["LoadBalancing"].status == "fired"
+        test.status("LoadBalancing", AT, int(fired), run=run)
+    test.run(tmp_path)
+
+
+@few_examples
+@given(seeds)
+def test_outliers_are_those_of_numpy_or_fewer_by_what_the_histogram_cannot_tell(
+    rules: Path, tmp_path: Path, seed: int
+) -> None:
+    test = RuleTest(rules)
+    for number in range(RUNS):
+        random = np.random.default_rng(seed + number)
+        took = random.lognormal(np.log(random.uniform(0.005, 0.2)), random.uniform(0.01, 0.5), 400)
+        took[random.permutation(400)[: random.integers(0, 30)]] *= random.uniform(2, 20)
+        took *= min(1.0, 500 / took.sum())  # all within the 9 minutes
+        run = f"run-{number}"
+        test.add(only(scraped_steps([node_steps(took)], 37, run), "trainwatch_step_duration"))
+        limit = took.mean() + 3 * took.std()
+        bound = next(bound for bound in STEP_BOUNDS if bound >= limit)
+        told = int(np.count_nonzero(took > bound))
+        (verdict,) = (
+            one for one in evaluate(MemorySource(node_steps(took))).rules if one.rule == "StepOutlier"
+        )
+        assert told <= verdict.violations
+        assert verdict.violations - told == np.count_nonzero((took > limit) & (took <= bound))
+        series = f'run_instance_rank_phase:trainwatch_step_outliers:count{{run="{run}"}}'
+        test.equals(series, AT, told)
+        test.status("StepOutlier", AT, int(told > 10), run=run)
+    test.run(tmp_path)

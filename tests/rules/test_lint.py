@@ -1,0 +1,206 @@
+"""What is asked of every rule, in the spirit of pint; each check is shown to find what it looks for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "rules").rglob("*.yml"))
+ANNOTATIONS = {"summary", "description", "recommendation", "dashboard_url", "runbook_url"}
+CRITICAL = {"TrainingStalled", "GPUError"}
+LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
+OF_ALL = {"trainwatch:rule_status", "trainwatch:rule_parameter", "trainwatch:rule_info"}
+SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
+# Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
+ACROSS_NODES = {"Straggler"}
+
+Rule = dict[str, Any]
+
+
+def rules_of(file: Path) -> Iterator[tuple[str, Rule]]:
+    for group in yaml.safe_load(file.read_text())["groups"]:
+        assert group["interval"], "durations in expressions are made for an interval"
+        for rule in group["rules"]:
+            yield group["name"], rule
+
+
+def complaints(group: str, rule: Rule) -> list[str]:
+    """What is wrong with a rule."""
+    found = [check(rule) for check in CHECKS]
+    if not any(name in group for name in (*ACROSS_NODES, "existing-clusters")):
+        found.append(loses_run_or_instance(rule))
+    return [complaint for complaint in found if complaint]
+
+
+def is_misnamed(rule: Rule) -> str | None:
+    name = rule.get("record")
+    if name is None or name in OF_ALL or LEVEL_METRIC_OPERATIONS.fullmatch(name):
+        return None
+    return f"{name} is not level:metric:operations"
+
+
+def lacks_words(rule: Rule) -> str | None:
+    if "alert" not in rule:
+        return None
+    missing = ANNOTATIONS - {name for name, text in rule.get("annotations", {}).items() if text.strip()}
+    return f"lacks {sorted(missing)}" if missing else None
+
+
+def hides_its_value(rule: Rule) -> str | None:
+    """A description has a value, formatted; alerts on a state of 0 or 1 have none to show."""
+    if "alert" not in rule or rule["alert"] in ("TrainwatchExporterDown", "TrainwatchCollectorFailing"):
+        return None
+    text = rule.get("annotations", {}).get("description", "")
+    formatted = re.search(r"\$value \| humanize|printf .* \$value", text)
+    return None if formatted else "the description shows no formatted value"
+
+
+def is_wrongly_labelled(rule: Rule) -> str | None:
+    if "alert" not in rule:
+        return None
+    labels = rule.get("labels", {})
+    if labels.get("rule") != rule["alert"]:
+        return "the label rule is not the alert's name"
+    if labels.get("severity") not in ("info", "warning", "critical"):
+        return f"{labels.get('severity')} is no severity"
+    if labels["severity"] == "critical" and rule["alert"] not in CRITICAL:
+        return "is critical"
+    return None
+
+
+def waits_twice(rule: Rule) -> str | None:
+    return "has `for` and is smoothed" if "for" in rule and SMOOTHED.search(rule["expr"]) else None
+
+
+def has_a_needless_regex(rule: Rule) -> str | None:
+    """A regex that is a plain word should be `=`."""
+    for pattern in re.findall(r'[=!]~"([^"]*)"', rule["expr"]):
+        if not re.search(r"[|*+?\[\].]", pattern):
+            return f"needs no regex for {pattern}"
+    return None
+
+
+def is_dear(rule: Rule) -> str | None:
+    """Subqueries, and standard deviations of rates."""
+    if re.search(r"\[[^\]]*:[^\]]*\]", rule["expr"]):
+        return "has a subquery"
+    if re.search(r"stddev_over_time|stdvar_over_time", rule["expr"]):
+        return "has a standard deviation over time"
+    return None
+
+
+def is_of_another_version(rule: Rule) -> str | None:
+    """What Prometheus 3 changed: a whole number in `le`, holt_winters, quoted names."""
+    if re.search(r'\ble="\d+"', rule["expr"]):
+        return "has a whole number for le, which Prometheus 3 spells 1.0"
+    if "holt_winters" in rule["expr"] or re.search(r'\{"', rule["expr"]):
+        return "has what only one of the versions knows"
+    return None
+
+
+def loses_run_or_instance(rule: Rule) -> str | None:
+    if re.search(r"\b(sum|min|max|avg|count|quantile|group)\s*\(", rule["expr"]):
+        return "aggregates all labels away"
+    for kind, labels in re.findall(r"\b(by|without) \(([^)]*)\)", rule["expr"]):
+        kept = {"run", "instance"}
+        names = {name.strip() for name in labels.split(",")}
+        if not (kept <= names if kind == "by" else not kept & names):
+            return f"{kind} ({labels}) loses run or instance"
+    return None
+
+
+CHECKS: list[Callable[[Rule], str | None]] = [
+    is_misnamed,
+    lacks_words,
+    hides_its_value,
+    is_wrongly_labelled,
+    waits_twice,
+    has_a_needless_regex,
+    is_dear,
+    is_of_another_version,
+]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_rule_is_as_rules_should_be(file: Path) -> None:
+    found = {
+        (rule.get("alert") or rule["record"], group): complaints(group, rule)
+        for group, rule in rules_of(file)
+    }
+    assert not {rule: wrong for rule, wrong in found.items() if wrong}
+
+
+def alert(**changes: Any) -> Rule:
+    annotations = dict.fromkeys(ANNOTATIONS, "words") | {"description": "{{ $value | humanize }}"}
+    rule = {"alert": "Any", "expr": "a > 1", "labels": {"rule": "Any", "severity": "info"}}
+    return {**rule, "annotations": annotations, **changes}
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [
+        ({"record": "a:b", "expr": "b"}, "a:b is not level:metric:operations"),
+        (alert(annotations={"description": "{{ $value | humanize }}"}), "lacks"),
+        (alert(annotations=dict.fromkeys(ANNOTATIONS, "words")), "the description shows no formatted value"),
+        (alert(labels={"severity": "info"}), "the label rule is not the alert's name"),
+        (alert(labels={"rule": "Any", "severity": "page"}), "page is no severity"),
+        (alert(labels={"rule": "Any", "severity": "critical"}), "is critical"),
+        (alert(**{"for": "2m", "expr": "rate(a[5m]) > 1"}), "has `for` and is smoothed"),
+        (alert(expr='a{b=~"word"}'), "needs no regex for word"),
+        (alert(expr="max_over_time(a[10m:1m]) > 1"), "has a subquery"),
+        (alert(expr="stddev_over_time(a[5m]) > 1"), "has a standard deviation over time"),
+        (alert(expr='a_bucket{le="1"} > 1'), "has a whole number for le, which Prometheus 3 spells 1.0"),
+        (alert(expr='{"a.b"} > 1'), "has what only one of the versions knows"),
+        (alert(expr="sum(a) > 1"), "aggregates all labels away"),
+        (alert(expr="sum by (instance) (a) > 1"), "by (instance) loses run or instance"),
+        (alert(expr="sum without (gpu, run) (a) > 1"), "without (gpu, run) loses run or instance"),
+    ],
+)
+def test_each_check_finds_what_it_looks_for(rule: Rule, complaint: str) -> None:
+    (found,) = complaints("group", rule)
+    assert found.startswith(complaint)
+
+
+def test_a_good_rule_has_no_complaint() -> None:
+    assert complaints("group", alert(expr="sum without (gpu) (a) > 1")) == []
+
+
+def test_every_runbook_is_a_section_of_the_docs() -> None:
+    anchors = {
+        (page.name, line[3:].strip().lower().replace(" ", "-"))
+        for page in (ROOT / "docs").glob("*.md")
+        for line in page.read_text().splitlines()
+        if line.startswith("## ")
+    } | {
+        (page.name, line[4:].strip().lower().replace(" ", "-"))
+        for page in (ROOT / "docs").glob("*.md")
+        for line in page.read_text().splitlines()
+        if line.startswith("### ")
+    }
+    for file in FILES:
+        for _, rule in rules_of(file):
+            if "alert" in rule:
+                page, _, anchor = rule["annotations"]["runbook_url"].rpartition("/")[2].partition("#")
+                assert (page, anchor) in anchors
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+def test_promtool_takes_the_configuration_and_finds_the_rules() -> None:
+    file = ROOT / "prometheus" / "prometheus.yml"
+    done = subprocess.run(
+        ["promtool", "check", "config", "--lint=all", "--lint-fatal", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 rule files found" in done.stdout

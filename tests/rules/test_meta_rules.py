@@ -1,0 +1,106 @@
+"""Alerts on Trainwatch itself, and what dashboards read of all rules."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.promtool import RuleTest
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+TARGET = 'job="trainwatch",instance="node-a"'
+
+
+@pytest.fixture(scope="module")
+def meta(rendered: Callable[..., Path]) -> Path:
+    return rendered() / "trainwatch-meta.yml"
+
+
+def node(
+    name: str, up_scrapes: int, down_scrapes: int, again: int, ended: bool
+) -> dict[str, list[float | None]]:
+    """A node whose run trains, whose exporter goes down, and comes back without the run."""
+    labels = f'job="trainwatch",instance="{name}"'
+    samples: list[float | None] = [30.0 * number for number in range(up_scrapes)]
+    ends: list[float | None] = [100.0] * up_scrapes
+    up: list[float | None] = [*[1.0] * up_scrapes, *[0.0] * down_scrapes, *[1.0] * again]
+    gone: list[float | None] = [None] * (down_scrapes + again)
+    series: dict[str, list[float | None]] = {
+        f"up{{{labels}}}": up,
+        f'trainwatch_samples_total{{{labels},run="run"}}': samples + gone,
+    }
+    if ended:
+        series[f'trainwatch_run_end_time_seconds{{{labels},run="run"}}'] = ends + gone
+    return series
+
+
+def stale(series: dict[str, list[float | None]], up_scrapes: int) -> dict[str, list[float | None]]:
+    """As Prometheus stores it: a target that is down leaves a stale marker."""
+    return {
+        name: values
+        if name.startswith("up")
+        else [*values[:up_scrapes], float("nan"), *values[up_scrapes + 1 :]]
+        for name, values in series.items()
+    }
+
+
+def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    test.add(stale(node("training", 40, 60, 8, ended=False), 40))  # down from 10 min to 25 min
+    test.add(stale(node("ended", 40, 60, 8, ended=True), 40))
+    test.firing("TrainwatchExporterDown", 600 + 105, 0)
+    test.firing("TrainwatchExporterDown", 600 + 120, 1, instance="training", run="run", severity="warning")
+    test.firing("TrainwatchExporterDown", 600 + 120, 0, instance="ended")
+    test.firing("TrainwatchExporterDown", 1485, 1)  # longer than any look back
+    test.firing("TrainwatchExporterDown", 1500, 0)
+    test.run(tmp_path)
+
+
+def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    test.add({f'trainwatch_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})
+    test.add({f'trainwatch_collector_success{{{TARGET},collector="gpu"}}': [1.0] * 10 + [0.0] * 50})
+    test.add({f'trainwatch_collector_success{{{TARGET},collector="cpu"}}': [1.0] * 60})
+    idle = TARGET.replace("node-a", "idle")
+    test.add({f'trainwatch_collector_success{{{idle},collector="gpu"}}': [0.0] * 60})
+    test.firing("TrainwatchCollectorFailing", 150 + 285, 0)
+    test.firing("TrainwatchCollectorFailing", 150 + 300, 1)
+    test.firing("TrainwatchCollectorFailing", 150 + 300, 1, instance="node-a", collector="gpu")
+    test.run(tmp_path)
+
+
+def test_missed_samples_alert_above_a_twentieth(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    for name, missed, fires in (("some", 1.0, 0), ("many", 3.0, 1), ("none", 0.0, 0)):  # of 30 a scrape
+        labels = f'job="trainwatch",instance="{name}"'
+        test.add({f"trainwatch_sampler_ticks_total{{{labels}}}": [(30 - missed) * n for n in range(40)]})
+        test.add({f"trainwatch_sampler_ticks_missed_total{{{labels}}}": [missed * n for n in range(40)]})
+        test.firing("TrainwatchSamplesMissed", 585, fires, instance=name)
+    test.run(tmp_path)
+
+
+def test_a_rule_that_fails_alerts_and_one_of_others_does_not(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    name = 'prometheus_rule_evaluation_failures_total{instance="localhost:9090",rule_group="/rules/x.yml;%s"}'
+    test.add(
+        {name % "trainwatch-StepOutlier": [0.0] * 20 + [1.0] * 20, name % "others": [0.0] * 20 + [9.0] * 20}
+    )
+    test.firing("TrainwatchRuleEvaluationFailing", 285, 0)
+    test.firing("TrainwatchRuleEvaluationFailing", 330, 1)
+    test.run(tmp_path)
+
+
+def test_parameters_and_words_of_every_rule_are_there_without_any_run(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add({"up": [1.0] * 5})
+    test.equals('trainwatch:rule_parameter{rule="StepOutlier", parameter="stddev"}', 60, 3)
+    test.equals('trainwatch:rule_info{rule="CPUBottleneck", severity="warning"}', 60, 1)
+    test.equals("count(count by (rule) (trainwatch:rule_parameter)) - count(trainwatch:rule_info)", 60, 0)
+    test.run(tmp_path)
