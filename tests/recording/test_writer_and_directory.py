@@ -135,6 +135,23 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
     assert facts.unknowns == ()
 
 
+def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: Path) -> None:
+    before = time.time()
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.snapshot(snapshot(0))
+    writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), True)])
+    writer.snapshot(snapshot(MINUTE))
+    killed = time.time()
+    writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), False)])
+    writer.close()
+    alive, dead = Seen(tmp_path).read().source.facts.ranks
+    assert (alive.killed, dead.killed) == (False, True)
+    assert alive.last_alive is not None
+    assert alive.last_alive >= killed
+    assert dead.last_alive is not None
+    assert before <= dead.last_alive <= killed
+
+
 def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Path) -> None:
     record(tmp_path, range(3 * MINUTE)).close()
     assert files(tmp_path, "n1/samples-*") == [f"samples-00000{n}.parquet" for n in (1, 2, 3)]

@@ -122,15 +122,20 @@ class _Node:
         self.steps = _Steps(folder, self.samples)
         self._ranks = _Stream(folder, "ranks")
         self._rows: dict[_Process, dict[str, Any]] = {}
+        self._last_alive: dict[_Process, float] = {}
 
     def read_ranks(self) -> None:
         for table in self._ranks.tables():
             for row in table.to_pylist():
-                self._rows[row["rank"], row["pid"], row["start"]] = row
+                key = row["rank"], row["pid"], row["start"]
+                self._rows[key] = row
+                if row["alive"]:
+                    self._last_alive[key] = row["time"]
 
     def rank_facts(self) -> Iterator[RankFacts]:
         for key, row in sorted(self._rows.items()):
-            yield _rank_facts(self.samples.facts.node, row, self.steps.lost(key))
+            facts = _rank_facts(self.samples.facts.node, row, self.steps.lost(key))
+            yield replace(facts, last_alive=self._last_alive.get(key))
 
     def unknowns(self) -> Iterator[str]:
         for stream in (self.samples.stream, self.steps.stream, self._ranks):

@@ -130,6 +130,7 @@ class RankFacts:
     steps: dict[str, int]  # finished steps by phase
     records_lost: int  # steps that were counted but whose record nobody read in time
     loaders: tuple[Loader, ...] = ()
+    last_alive: float | None = None  # the last moment at which the process was seen alive; None: not known
 
 
 @dataclass(frozen=True)
