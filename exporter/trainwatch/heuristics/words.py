@@ -19,3 +19,11 @@ def ordinal(number: int) -> str:
 def count(number: int, thing: str) -> str:
     """ "1 worker", "2 workers" """
     return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def duration(value: float) -> str:
+    """Seconds as "45 s", "12 min", "3.4 h", "2.1 days" """
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if value >= size:
+            return f"{value / size:.0f} {unit}" if value >= 10 * size else f"{value / size:.2g} {unit}"
+    return f"{value:.0f} s"
