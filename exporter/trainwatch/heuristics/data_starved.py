@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,16 @@ from trainwatch.heuristics.words import seconds
 from trainwatch.recording.source import COMPONENTS, NodeSamples, RunFacts, Steps
 
 DATA_WAIT = COMPONENTS.index("data_wait")
+
+
+class Patient(Protocol):
+    """Parameters with a share of the step time, in percent, and a number of steps to wait for."""
+
+    @property
+    def threshold(self) -> float: ...
+
+    @property
+    def patience(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -75,15 +85,16 @@ class DataStarved(Heuristic[DataStarvedParameters, "StarvedRanks"]):
 
 
 class Wait(State):
-    """The step time of one rank, and its share of waiting, over all phases."""
+    """The step time of one rank, and the share of it spent in one component, over all phases."""
 
-    def __init__(self, parameters: DataStarvedParameters) -> None:
+    def __init__(self, parameters: Patient, component: int = DATA_WAIT) -> None:
         self.parameters = parameters
+        self.component = component
         self.steps = self.at_last_scan = self.judged = self.triggered = 0
         self.step_seconds = self.seconds = 0.0  # of steps, of waiting
 
     def observe(self, steps: Steps, scans: Scans) -> None:
-        waited = self.seconds + np.concatenate(([0.0], np.cumsum(steps.components[:, DATA_WAIT])))
+        waited = self.seconds + np.concatenate(([0.0], np.cumsum(steps.components[:, self.component])))
         took = self.step_seconds + np.concatenate(([0.0], np.cumsum(steps.durations)))
         so_far = self.steps + scans
         judged = (np.diff(so_far, prepend=self.at_last_scan) > 0) & (so_far > self.parameters.patience)
