@@ -1,0 +1,155 @@
+"""GPUError and ThermalThrottling: what the driver counts of each GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.xids import XIDS, is_of_the_program, xid
+
+from tests.support.source import START, MemorySource, node_samples
+
+NAN = float("nan")
+
+
+def result(rule: str, rows: int, of_gpus: dict[str, Any], **parameters: float) -> RuleResult:
+    """`of_gpus`: columns of one GPU, or (rows, GPUs)."""
+    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    gpus = max((np.asarray(column).reshape(rows, -1).shape[1] for column in of_gpus.values()), default=1)
+    samples = node_samples(np.zeros((rows, 1)), np.ones((rows, gpus)), of_gpus=of_gpus)
+    found = evaluate(MemorySource(samples), settings).rules
+    return next(one for one in found if one.rule == rule)
+
+
+def errors(*counted: float, last: float = NAN, ecc: Any = None, **parameters: float) -> RuleResult:
+    columns = {"gpu_xid_errors": counted, "gpu_last_xid": np.full(len(counted), last)}
+    if ecc is not None:
+        columns["gpu_ecc_uncorrected_errors"] = ecc
+    return result("GPUError", len(counted), columns, **parameters)
+
+
+@pytest.mark.parametrize("number", [48, 63, 74, 79, 94, 95, 119, 999])
+def test_an_error_of_the_gpu_fires(number: int) -> None:
+    found = errors(0, 0, 1, 1, last=number)
+    assert (found.status, found.violations, found.triggered) == ("fired", 1, 1)
+    assert found.finding == f"GPU 0 of node-a reported XID {number} ({xid(number).meaning})."
+    assert found.recommendation == xid(number).mend
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
+def test_an_error_of_the_program_does_not_but_is_told(number: int) -> None:
+    found = errors(0, 0, 1, 1, last=number)
+    assert (found.status, found.violations) == ("quiet", 0)
+    assert f"the program failed on GPU 0 of node-a: XID {number}" in found.finding
+    assert found.details["gpus"][0]["errors"][0]["of_the_program"]
+
+
+def test_every_known_number_has_a_meaning_and_a_mend() -> None:
+    assert all(len(one.meaning) > 10 and one.mend.endswith(".") for one in XIDS.values())
+    assert [number for number in XIDS if is_of_the_program(number)] == [13, 31, 43, 45, 68, 109]
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, "quiet"), (2, "quiet"), (3, "fired")])
+def test_more_errors_than_the_threshold_are_needed(count: int, status: str) -> None:
+    assert errors(0, count, last=79, threshold=2).status == status
+
+
+def test_what_was_counted_before_the_run_is_not_the_runs() -> None:
+    found = errors(7, 7, 7, last=79, ecc=[3, 3, 3])
+    assert (found.status, found.finding) == ("quiet", "No GPU reported an error of its own.")
+
+
+def test_a_counter_that_begins_anew_counts_from_0() -> None:
+    assert errors(7, 7, 2, 2, last=79).violations == 2
+    assert errors(0, 0, 0, 0, ecc=[5, 5, 1, 1]).violations == 1
+
+
+def test_missing_readings_hide_no_error_that_came_meanwhile() -> None:
+    assert errors(0, NAN, NAN, 3, last=79).violations == 3
+    assert errors(NAN, NAN, NAN).status == "not judged"
+
+
+def test_memory_errors_that_were_not_corrected_fire() -> None:
+    found = errors(0, 0, 0, ecc=[4, 4, 6])
+    assert (found.status, found.violations) == ("fired", 2)
+    assert "memory errors that ECC could not correct" in found.finding
+    assert "replaced" in found.recommendation
+
+
+def test_the_first_error_is_named_first_and_its_mend_given() -> None:
+    numbers = np.where(np.arange(10) < 5, 94, 63)
+    columns = {"gpu_xid_errors": np.repeat([0, 1, 2], [3, 4, 3]), "gpu_last_xid": numbers}
+    found = result("GPUError", 10, columns)
+    assert found.finding.index("XID 94") < found.finding.index("XID 63")
+    assert found.recommendation == xid(94).mend
+    assert found.details["gpus"][0]["errors"][0]["first"] == START + 1.5
+
+
+def test_errors_count_at_each_scan_from_then_on_and_each_gpu_is_told() -> None:
+    counter = np.zeros((360, 3))
+    counter[150:, 0] = counter[250:, 2] = 1
+    found = result("GPUError", 360, {"gpu_xid_errors": counter, "gpu_last_xid": np.full((360, 3), 79)})
+    assert (found.triggered, found.violations, found.datapoints) == (2 + 1, 2, 360)
+    assert found.finding.startswith("GPU 0 of node-a reported XID 79")
+    assert "1 more GPU" in found.finding
+
+
+def hot(share: float, rows: int = 241, **parameters: float) -> RuleResult:
+    """A GPU whose clocks are held down by heat for this share of the time; at 0.5 s a row."""
+    heat = {"gpu_thermal_throttle_seconds": 100 + share * 0.5 * np.arange(rows)}
+    return result("ThermalThrottling", rows, heat, **parameters)
+
+
+@pytest.mark.parametrize(
+    ("share", "status"), [(0, "quiet"), (0.25, "quiet"), (0.25 + 1 / 1024, "fired"), (1, "fired")]
+)
+def test_it_fires_above_its_share_of_the_time_and_not_at_it(share: float, status: str) -> None:
+    assert hot(share, threshold=25).status == status
+
+
+@pytest.mark.parametrize(("rows", "status"), [(119, "not judged"), (120, "not judged"), (121, "fired")])
+def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
+    assert hot(0.5, rows).status == status
+
+
+def test_gpus_that_do_not_tell_are_not_judged() -> None:
+    found = result("ThermalThrottling", 500, {})
+    assert (found.status, "No GPU told" in found.finding) == ("not judged", True)
+
+
+def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:
+    held = np.repeat([0.0, 1.0], [100, 200]) * 0.5
+    columns = {
+        "gpu_thermal_throttle_seconds": np.cumsum(held),
+        "gpu_clock_hertz": np.where(held > 0, 1.2e9, 2e9),
+        "gpu_power_throttle_seconds": 0.25 * np.arange(300),
+    }
+    found = result("ThermalThrottling", 300, columns)
+    assert found.seconds_lost == pytest.approx(100 * 0.4)
+    gpu = found.details["gpus"][0]
+    assert (gpu["heat_seconds"], gpu["power_seconds"]) == pytest.approx((100, 299 * 0.25))
+    assert "for 66.9 % of the time (100 s)" in found.finding
+
+
+def test_without_a_clock_no_time_is_claimed() -> None:
+    assert (hot(0.5).status, hot(0.5).seconds_lost) == ("fired", 0)
+
+
+def test_a_counter_that_begins_anew_adds_nothing_and_gaps_are_bridged() -> None:
+    counter = 0.25 * np.arange(300.0)
+    counter[200:] -= counter[200]
+    counter[50:100] = NAN
+    found = result("ThermalThrottling", 300, {"gpu_thermal_throttle_seconds": counter})
+    assert found.details["gpus"][0]["heat_seconds"] == pytest.approx(0.25 * 298)
+
+
+def test_the_hottest_gpu_is_named() -> None:
+    heat = np.outer(np.arange(300) * 0.5, [0.0, 0.1, 0.9, 0.2])
+    found = result("ThermalThrottling", 300, {"gpu_thermal_throttle_seconds": heat})
+    assert found.finding.startswith("Heat held the clocks of GPU 2 of node-a down for 90.0 % of the time")
+    assert "2 more GPUs" in found.finding
+    assert (found.triggered, found.datapoints) == (2 * 3, 300)
