@@ -1,0 +1,123 @@
+"""GPUMemoryLeak: the memory of a GPU fills steadily.
+
+Source: our own definition, with the statistics that the field uses for leaks of host memory: a trend is one
+by Kendall's rank correlation (Mann and Kendall's test), its size is Theil and Sen's slope. Debugger's
+GPUMemoryIncrease compares moving averages of a minute, which a single large allocation lets fire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from trainwatch.heuristics.base import Heuristic, Verdict, status_of
+from trainwatch.heuristics.growth import Lows
+from trainwatch.heuristics.low_gpu_utilization import gpu_labels
+from trainwatch.heuristics.parameters import Parameters, Percent, Samples
+from trainwatch.heuristics.state import NodeState, Scans
+from trainwatch.heuristics.words import duration
+from trainwatch.recording.source import NodeSamples, RunFacts
+
+
+@dataclass(frozen=True)
+class GPUMemoryLeakParameters(Parameters):
+    increase: Annotated[Percent, "the rule fires when this share of a GPU's memory filled up steadily"] = 2
+    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1200
+
+
+class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
+    """It claims no seconds lost: what a leak costs is the end of the run."""
+
+    parameters_type = GPUMemoryLeakParameters
+    question = "Does the memory of a GPU fill up steadily, until the run fails?"
+    description = (
+        "Follows the lowest use of memory of each GPU over the run. Warm-up, a larger batch or an evaluation "
+        "make it jump and stay; what is kept by mistake at each step makes it grow for as long as one looks."
+    )
+    recommendation = (
+        "Look for tensors that outlive their step: losses summed up without .item() or .detach(), outputs "
+        "kept in lists, caches without a bound, graphs kept by retain_graph. "
+        "torch.cuda.memory._record_memory_history shows who allocated what stays."
+    )
+
+    def node(self) -> LeakingNode:
+        return LeakingNode(self.parameters)
+
+    def judge(self, nodes: Mapping[str, LeakingNode], facts: RunFacts) -> Verdict:
+        triggered = sum(int(node.triggered.sum()) for node in nodes.values())
+        judged = sum(node.judged for node in nodes.values() if not np.isnan(node.lows.lows).all())
+        gpus = _gpus(nodes, facts)
+        return Verdict(
+            status_of(triggered, judged),
+            self._finding(nodes, gpus, judged),
+            triggered,
+            triggered,
+            sum(node.lows.rows for node in nodes.values()),
+            details={"gpus": gpus},
+        )
+
+    def _finding(self, nodes: Mapping[str, LeakingNode], gpus: list[dict[str, Any]], judged: int) -> str:
+        if not any((~np.isnan(node.lows.lows)).any() for node in nodes.values()):
+            return "The memory of no GPU was read."
+        if not judged:
+            most = max(node.lows.rows for node in nodes.values())
+            patience = self.parameters.patience
+            return f"Too few snapshots: {most}, and a decision needs more than {patience}."
+        fired = [gpu for gpu in gpus if gpu["triggered"]]
+        if not fired:
+            return "The memory of no GPU grew steadily."
+        worst = max(fired, key=lambda gpu: (gpu["points_per_hour"] or 0.0, gpu["triggered"]))
+        sentence = f"The memory of {worst['gpu']} of {worst['node']} "
+        if worst["points_per_hour"] is None:
+            return f"{sentence}grew steadily in {worst['triggered']} scans, and no longer does at the end."
+        return (
+            f"{sentence}grows by {worst['points_per_hour']:.3g} % of it an hour; it is "
+            f"{worst['percent']:.0f} % full now, and would be full in {duration(worst['full_in_seconds'])}."
+        )
+
+
+class LeakingNode(NodeState):
+    def __init__(self, parameters: GPUMemoryLeakParameters) -> None:
+        self.parameters = parameters
+        self.lows = Lows()
+        self.judged = 0
+        self.triggered: np.ndarray = np.zeros(0, np.int64)  # scans by GPU
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
+        gpus = samples.gpu_memory.shape[1]
+        self.triggered = np.pad(self.triggered, (0, gpus - len(self.triggered)))
+        start = 0
+        for end in scans:
+            self.lows.add(samples.times[start:end], samples.gpu_memory[start:end])
+            self._scan()
+            start = int(end)
+        self.lows.add(samples.times[start:], samples.gpu_memory[start:])
+
+    def _scan(self) -> None:
+        if self.lows.rows > self.parameters.patience and self.lows.lows.size:
+            self.judged += 1
+            leaks = self.lows.growth().growth > self.parameters.increase / 100
+            self.triggered = self.triggered + leaks
+
+
+def _gpus(nodes: Mapping[str, LeakingNode], facts: RunFacts) -> list[dict[str, Any]]:
+    rows = []
+    for name, node in nodes.items():
+        growth = node.lows.growth()
+        for number, label in enumerate(gpu_labels(facts, name, len(node.triggered))):
+            level, slope = float(growth.level[number]), float(growth.slope[number])
+            steady = not np.isnan(slope)
+            rows.append(
+                {
+                    "node": name,
+                    "gpu": label,
+                    "triggered": int(node.triggered[number]),
+                    "percent": None if np.isnan(level) else 100 * level,
+                    "points_per_hour": 100 * 3600 * slope if steady else None,
+                    "full_in_seconds": (1 - level) / slope if steady else None,
+                }
+            )
+    return rows
