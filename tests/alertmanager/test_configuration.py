@@ -1,0 +1,73 @@
+"""alertmanager.yml as it is committed, and as its comments say to change it, before any server runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.alertmanager import ALERTMANAGER, SECONDS, configured
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("amtool") is None, reason="needs Debian's prometheus-alertmanager"),
+]
+
+COMMITTED = ALERTMANAGER / "alertmanager.yml"
+
+# Stopping runs: "take the "# " from these five lines"
+STOPPING = {
+    r"(?m)^    # (- receiver: actions|  (?:matchers|group_wait|repeat_interval|continue).*)$": r"    \1"
+}
+
+
+def amtool(*words: object) -> str:
+    done = subprocess.run(
+        ["amtool", *map(str, words)], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def receivers(config: Path, rule: str, severity: str) -> list[str]:
+    """To whom an alert with the labels that the rules give would go."""
+    labels = [f"alertname={rule}", f"rule={rule}", f"severity={severity}", "run=resnet", "instance=node"]
+    return amtool("config", "routes", "test", f"--config.file={config}", *labels).split(",")
+
+
+def test_the_committed_file_is_right_and_notifies_nobody() -> None:
+    assert "SUCCESS" in amtool("check-config", COMMITTED)
+    for rule, severity in (("CPUBottleneck", "warning"), ("BatchSize", "info"), ("GPUError", "critical")):
+        assert receivers(COMMITTED, rule, severity) == ["nobody"]
+
+
+@pytest.mark.parametrize("receiver", ["slack", "email", "webhook"])
+def test_one_word_switches_a_receiver_on(receiver: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, receiver)
+    assert "SUCCESS" in amtool("check-config", config)
+    assert receivers(config, "CPUBottleneck", "warning") == [receiver]
+    assert receivers(config, "TrainingStalled", "critical") == [receiver]
+
+
+def test_stopping_runs_is_switched_on_beside_the_notification(tmp_path: Path) -> None:
+    config = configured(tmp_path, "slack", STOPPING)
+    assert "SUCCESS" in amtool("check-config", config)
+    assert receivers(config, "TrainingStalled", "critical") == ["actions", "slack"]
+    assert receivers(config, "GPUError", "critical") == ["actions", "slack"]
+    assert receivers(config, "CPUBottleneck", "warning") == ["slack"]
+
+
+def test_no_secret_stands_in_the_file() -> None:
+    text = re.sub(r"#.*", "", COMMITTED.read_text())
+    keys = re.findall(r"(?m)^\s*-?\s*(\w*(?:password|token|secret|credentials|api_url|key)\w*):", text)
+    assert keys
+    assert all(key.endswith("_file") for key in keys)
+    assert set(re.findall(r"_file: (\S+)", text)) == {
+        "/etc/alertmanager/secrets/slack-url",
+        "/etc/alertmanager/secrets/smtp-password",
+        "/etc/alertmanager/secrets/webhook-token",
+        "/etc/alertmanager/secrets/actions-token",
+    }

@@ -1,0 +1,286 @@
+"""The real Alertmanager tells stubs of a webhook, Slack and a mail server: who hears what, in which words."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.alertmanager import (
+    Alertmanager,
+    HttpStub,
+    alertmanager,
+    an_alert,
+    configured,
+    ended,
+    http_stub,
+    mail_stub,
+    needs_alertmanager,
+    now,
+)
+
+pytestmark = needs_alertmanager
+
+STARTED = "2024-01-02T03:04:05Z"
+RESOLVED = {"endsAt": "2024-01-02T03:34:05Z"}
+HOSTILE = 'x\n*Where:* nowhere <!channel> & <http://evil.test|click> {{ .ExternalURL }} "><script>\u202e'
+
+
+@contextmanager
+def webhook(folder: Path) -> Iterator[tuple[Alertmanager, HttpStub]]:
+    """The committed configuration with the webhook switched on."""
+    with http_stub() as stub:
+        config = configured(
+            folder, "webhook", {"http://localhost:8080/": f"{stub.url}/"}, {"webhook-token": "secret-word"}
+        )
+        with alertmanager(config) as server:
+            yield server, stub
+
+
+@contextmanager
+def slack(folder: Path) -> Iterator[tuple[Alertmanager, HttpStub]]:
+    with http_stub() as stub:
+        config = configured(folder, "slack", secrets={"slack-url": f"{stub.url}/services/T0/B0/x"})
+        with alertmanager(config) as server:
+            yield server, stub
+
+
+def test_alerts_of_a_run_and_rule_come_in_one_notification_and_so_does_their_end(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        idle = [an_alert("LowGPUUtilization", gpu=str(gpu)) for gpu in range(3)]
+        elsewhere = an_alert("LowGPUUtilization", instance="gpu-node-2", gpu="0")
+        other_run = an_alert("LowGPUUtilization", run="bert", gpu="0")
+        server.post(*idle, elsewhere, other_run)
+        came = sorted((stub.next().content for _ in range(2)), key=lambda content: len(content["alerts"]))
+        assert [content["groupLabels"] for content in came] == [
+            {"alertname": "LowGPUUtilization", "run": "bert"},
+            {"alertname": "LowGPUUtilization", "run": "resnet"},
+        ]
+        assert sorted(
+            (alert["labels"]["instance"], alert["labels"]["gpu"]) for alert in came[1]["alerts"]
+        ) == [("gpu-node-1", "0"), ("gpu-node-1", "1"), ("gpu-node-1", "2"), ("gpu-node-2", "0")]
+        assert came[1]["version"] == "4"
+        assert came[1]["alerts"][0]["annotations"]["recommendation"] == "Mend LowGPUUtilization."
+
+        server.post(ended(other_run))
+        end = stub.next()
+        assert (end.content["status"], end.content["groupLabels"]["run"]) == ("resolved", "bert")
+        assert end.headers["Authorization"] == "Bearer secret-word"
+        assert stub.posted.empty()
+
+
+def heard(server: Alertmanager, stub: HttpStub, expected: int) -> set[tuple[str, str, str]]:
+    """The rule, run and node of all alerts told until an alert that is posted now is told.
+
+    By then those that came before it have been told, or will not be.
+    """
+    told = [stub.next().content for _ in range(expected)]
+    sentinel = an_alert("Sentinel", run=now())
+    server.post(sentinel)
+    while told[-1]["groupLabels"]["run"] != sentinel["labels"]["run"]:
+        told.append(stub.next().content)
+    return {
+        (alert["labels"]["rule"], alert["labels"]["run"], alert["labels"]["instance"])
+        for content in told[:-1]
+        for alert in content["alerts"]
+    }
+
+
+def test_a_busy_core_silences_the_idle_gpus_of_its_node_and_run_and_no_others(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        cause = an_alert("CPUBottleneck")
+        server.post(
+            cause,
+            an_alert("LowGPUUtilization", gpu="0"),
+            an_alert("BatchSize", gpu="0", severity="info"),
+            an_alert("StepOutlier", rank="0", severity="info"),
+            an_alert("BatchSize", gpu="0", severity="info", instance="gpu-node-2"),
+            an_alert("LowGPUUtilization", gpu="0", run="bert"),
+        )
+        assert heard(server, stub, expected=4) == {
+            ("CPUBottleneck", "resnet", "gpu-node-1"),
+            ("StepOutlier", "resnet", "gpu-node-1"),
+            ("BatchSize", "resnet", "gpu-node-2"),
+            ("LowGPUUtilization", "bert", "gpu-node-1"),
+        }
+        assert server.suppressed() == {"LowGPUUtilization", "BatchSize"}
+
+        # once the cause is gone, the symptom that stays is told
+        server.post(ended(cause))
+        assert heard(server, stub, expected=3) == {
+            ("CPUBottleneck", "resnet", "gpu-node-1"),
+            ("LowGPUUtilization", "resnet", "gpu-node-1"),
+            ("BatchSize", "resnet", "gpu-node-1"),
+            ("BatchSize", "resnet", "gpu-node-2"),
+        }
+
+
+def test_slow_storage_and_few_workers_silence_idle_gpus_too(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        server.post(
+            an_alert("IOBottleneck", run="storage"),
+            an_alert("LowGPUUtilization", run="storage", gpu="0"),
+            an_alert("Dataloader", run="workers", severity="info"),
+            an_alert("BatchSize", run="workers", gpu="0", severity="info"),
+        )
+        assert {rule for rule, _, _ in heard(server, stub, expected=2)} == {"IOBottleneck", "Dataloader"}
+
+
+def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        server.post(
+            an_alert("MaxInitializationTime", stage="waiting"),
+            an_alert("LowGPUUtilization", gpu="0"),
+            an_alert("GPUMemoryIncrease", gpu="0"),
+            an_alert("GPUError", gpu="0", severity="critical"),
+            an_alert("TrainwatchExporterDown"),
+            # it began late, and goes on: all of it is told
+            an_alert("MaxInitializationTime", run="late", severity="info", stage="late"),
+            an_alert("LowGPUUtilization", run="late", gpu="0"),
+        )
+        assert {(rule, run) for rule, run, _ in heard(server, stub, expected=5)} == {
+            ("MaxInitializationTime", "resnet"),
+            ("GPUError", "resnet"),
+            ("TrainwatchExporterDown", "resnet"),
+            ("MaxInitializationTime", "late"),
+            ("LowGPUUtilization", "late"),
+        }
+
+
+def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Path) -> None:
+    with slack(tmp_path) as (server, stub):
+        alert = an_alert("CPUBottleneck", starts_at=STARTED)
+        server.post(alert)
+        posted = stub.next()
+        assert posted.path == "/services/T0/B0/x"
+        (attachment,) = posted.content["attachments"]
+        assert attachment["title"] == "WARNING: CPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["fallback"] == attachment["title"]
+        dashboard = "http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance=gpu-node-1"
+        assert attachment["title_link"] == dashboard
+        assert attachment["color"] == "warning"
+        assert attachment["text"].strip() == (
+            "*CPUBottleneck of gpu-node-1*\n"
+            "*Where:* run resnet, node gpu-node-1\n"
+            "*Since:* 2024-01-02 03:04:05 UTC\n"
+            "*How bad:* It is 71 % on gpu-node-1, more than 50 %.\n"
+            "\n"
+            "*What to do:* Mend CPUBottleneck.\n"
+            f"<{dashboard.replace('&', '&amp;')}|Dashboard>\n"
+            "<https://docs.test/heuristics.md#cpubottleneck|What the rule means>"
+        )
+
+        server.post({**alert, **RESOLVED})
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"] == "RESOLVED: CPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["color"] == "good"
+        assert attachment["text"].startswith(
+            "*Resolved:* run resnet, node gpu-node-1, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
+        )
+        assert "What to do" not in attachment["text"]
+
+
+def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: Path) -> None:
+    with slack(tmp_path) as (server, stub):
+        nodes = [f"gpu-node-{number}" for number in range(12)]
+        server.post(*(an_alert("LowGPUUtilization", instance=node, gpu="3") for node in nodes))
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"] == "WARNING: LowGPUUtilization, run resnet (12 alerts)"
+        text = attachment["text"]
+        assert text.count("*Where:* run resnet, node gpu-node-") == 10
+        assert text.count("|Dashboard>") == 10  # each node has its own
+        assert "These are 10 of 12 alerts" in text
+        assert text.count("*What to do:*") == 1  # it is the same for all of them
+
+
+def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> None:
+    with slack(tmp_path) as (server, stub):
+        server.post(
+            an_alert(
+                "CPUBottleneck",
+                run=HOSTILE,
+                instance="n" * 5000,
+                annotations={
+                    "summary": HOSTILE,
+                    "description": HOSTILE * 100,
+                    "dashboard_url": "http://grafana.test/|Click> <!here>",
+                    "runbook_url": "javascript:alert(1)",
+                },
+            )
+        )
+        (attachment,) = stub.next().content["attachments"]
+        text = attachment["text"]
+        assert "<" not in text
+        assert ">" not in text
+        assert text.count("\n*Where:*") == 1
+        assert "&lt;!channel&gt; &amp; &lt;http://evil.test|click&gt; {{ .ExternalURL }}" in text
+        assert "\u202e" not in text
+        assert len(text) < 4000
+        title = attachment["title"]
+        assert title.startswith("WARNING: CPUBottleneck, run x *Where:* nowhere !channel http://evil.test")
+        assert not set("<>&\n\u202e") & set(title)
+        assert len(title) < 400
+        assert attachment["title_link"] == server.url  # the dashboard's address is none
+
+
+def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of_the_file(
+    tmp_path: Path,
+) -> None:
+    with mail_stub() as stub:
+        changes = {
+            "localhost:25": f"{stub.address}\n  smtp_require_tls: false",  # a stub has no certificate
+            "root@localhost": "team@example.org",
+        }
+        config = configured(tmp_path, "email", changes, {"smtp-password": "secret-word"})
+        with alertmanager(config) as server:
+            alert = an_alert("GPUError", severity="critical", starts_at=STARTED, gpu="3", rank="7")
+            server.post(alert)
+            mail = stub.next()
+            assert mail["Subject"] == "CRITICAL: GPUError, run resnet on gpu-node-1"
+            assert (mail["From"], mail["To"]) == ("trainwatch@localhost", "team@example.org")
+            assert base64.b64decode(stub.logins[0]) == b"\0trainwatch\0secret-word"
+            plain, rich = (mail.get_body((kind,)) for kind in ("plain", "html"))
+            assert plain is not None
+            assert rich is not None
+            dashboard = "http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance=gpu-node-1"
+            assert plain.get_content().replace("\r\n", "\n").strip() == (
+                "GPUError of gpu-node-1, gpu 3, rank 7\n"
+                "Where: run resnet, node gpu-node-1, GPU 3, rank 7\n"
+                "Since: 2024-01-02 03:04:05 UTC\n"
+                "How bad: It is 71 % on gpu-node-1, gpu 3, rank 7, more than 50 %.\n"
+                "\n"
+                "What to do: Mend GPUError.\n"
+                f"Dashboard: {dashboard}\n"
+                "What the rule means: https://docs.test/heuristics.md#gpuerror"
+            )
+            page = rich.get_content()
+            assert "<b>Where:</b> run resnet, node gpu-node-1, GPU 3, rank 7<br>" in page
+            assert "<b>What to do:</b> Mend GPUError." in page
+            assert f'<a href="{html.escape(dashboard)}">Dashboard</a>' in page
+
+            server.post({**alert, **RESOLVED})
+            mail = stub.next()
+            assert mail["Subject"] == "RESOLVED: GPUError, run resnet on gpu-node-1"
+
+
+def test_labels_and_annotations_cannot_forge_a_mail(tmp_path: Path) -> None:
+    with mail_stub() as stub:
+        changes = {"localhost:25": f"{stub.address}\n  smtp_require_tls: false"}
+        config = configured(tmp_path, "email", changes, {"smtp-password": "secret-word"})
+        with alertmanager(config) as server:
+            header = "x\r\nBcc: all@example.org\r\n\r\nforged"
+            annotations = {"summary": HOSTILE, "dashboard_url": "javascript:alert(1)"}
+            server.post(an_alert("CPUBottleneck", run=header, instance=HOSTILE, annotations=annotations))
+            mail = stub.next()
+            assert mail["Bcc"] is None
+            assert "run x Bcc: all@example.org forged on x *Where:* nowhere" in mail["Subject"]
+            plain, rich = (mail.get_body((kind,)) for kind in ("plain", "html"))
+            assert plain is not None
+            assert rich is not None
+            assert plain.get_content().count("\nWhere:") == 1
+            page = rich.get_content()
+            assert "<script" not in page
+            assert "javascript:" not in page
+            assert "&lt;script&gt;" in page

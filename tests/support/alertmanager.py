@@ -1,0 +1,270 @@
+"""The real Alertmanager with the project's own configuration, and stubs of what it notifies."""
+
+from __future__ import annotations
+
+import email.message
+import email.parser
+import email.policy
+import json
+import queue
+import re
+import shutil
+import socket
+import socketserver
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+ALERTMANAGER = Path(__file__).parents[2] / "alertmanager"
+SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
+
+# The same order of things in a fraction of the time.
+FASTER = {
+    r"group_wait: \d+s": "group_wait: 1s",
+    r"group_interval: \w+": "group_interval: 1s",
+    r"repeat_interval: \w+": "repeat_interval: 1h",
+}
+
+needs_alertmanager = [
+    pytest.mark.servers,
+    pytest.mark.skipif(
+        shutil.which("prometheus-alertmanager") is None,
+        reason="needs Debian's prometheus-alertmanager package",
+    ),
+]
+
+
+def configured(
+    folder: Path,
+    receiver: str,
+    changes: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+) -> Path:
+    """A copy of alertmanager/ as docs/notifications.md says to change it; gives its alertmanager.yml.
+
+    `changes` are regular expressions and what to put in their place; each must be found.
+    """
+    copied = folder / "alertmanager"
+    shutil.copytree(ALERTMANAGER, copied, ignore=shutil.ignore_patterns("secrets"))
+    text = (copied / "alertmanager.yml").read_text()
+    for pattern, replacement in {
+        "receiver: nobody.*": f"receiver: {receiver}",
+        **FASTER,
+        **(changes or {}),
+    }.items():
+        text, found = re.subn(pattern, replacement, text)
+        assert found, f"{pattern} is not in alertmanager.yml"
+    text = text.replace("/etc/alertmanager/", f"{copied}/")
+    (copied / "alertmanager.yml").write_text(text)
+    (copied / "secrets").mkdir()
+    for name, secret in (secrets or {}).items():
+        (copied / "secrets" / name).write_text(secret)
+    return copied / "alertmanager.yml"
+
+
+class Alertmanager:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def post(self, *alerts: Mapping[str, Any]) -> None:
+        """Hands over alerts as Prometheus does: labels, annotations, startsAt, endsAt."""
+        response = requests.post(f"{self.url}/api/v2/alerts", json=alerts, timeout=SECONDS)
+        assert response.status_code == 200, response.text
+
+    def suppressed(self) -> set[str]:
+        """The rules whose alerts are inhibited."""
+        alerts = requests.get(f"{self.url}/api/v2/alerts", timeout=SECONDS).json()
+        return {alert["labels"]["rule"] for alert in alerts if alert["status"]["inhibitedBy"]}
+
+
+@contextmanager
+def alertmanager(config: Path) -> Iterator[Alertmanager]:
+    """A running Alertmanager, at a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["prometheus-alertmanager", f"--config.file={config}", f"--web.listen-address={address}"]
+    command += [f"--storage.path={config.parent / 'data'}", "--cluster.listen-address=", "--log.level=debug"]
+    command += [f"--web.external-url=http://{address}"]
+    log = config.parent / "log"
+    with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
+        try:
+            wait_until(lambda: _is_ready(f"http://{address}/-/ready"), process, log)
+            yield Alertmanager(f"http://{address}")
+        finally:
+            process.terminate()
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=SECONDS).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+@dataclass(frozen=True)
+class Posted:
+    """One request that came to a stub."""
+
+    path: str
+    headers: Mapping[str, str]
+    content: Any  # of its JSON
+
+
+class HttpStub:
+    """What Slack or a webhook of one's own would be: answers "ok", and keeps what came."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.posted: queue.Queue[Posted] = queue.Queue()
+
+    def next(self) -> Posted:
+        return self.posted.get(timeout=SECONDS)
+
+
+@contextmanager
+def http_stub() -> Iterator[HttpStub]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            stub.posted.put(Posted(self.path, dict(self.headers), json.loads(body)))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with _serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        stub = HttpStub(port)
+        yield stub
+
+
+class MailStub:
+    """A mail server that takes every mail, and asks for a password as real ones do."""
+
+    def __init__(self, port: int) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self.mails: queue.Queue[email.message.EmailMessage] = queue.Queue()
+        self.logins: list[str] = []  # base64 of NUL, user, NUL, password
+
+    def next(self) -> email.message.EmailMessage:
+        return self.mails.get(timeout=SECONDS)
+
+
+@contextmanager
+def mail_stub() -> Iterator[MailStub]:
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self._say("220 stub")
+            while line := self.rfile.readline().decode().strip():
+                verb = line.split(" ")[0].upper()
+                if verb == "EHLO":
+                    self._say("250-stub", "250 AUTH PLAIN")
+                elif verb == "AUTH":
+                    stub.logins.append(line.split(" ")[2])
+                    self._say("235 welcome")
+                elif verb == "DATA":
+                    self._say("354 go on")
+                    self._take_mail()
+                    self._say("250 taken")
+                elif verb == "QUIT":
+                    self._say("221 bye")
+                    return
+                else:  # MAIL, RCPT
+                    self._say("250 ok")
+
+        def _say(self, *lines: str) -> None:
+            self.wfile.write("".join(f"{line}\r\n" for line in lines).encode())
+
+        def _take_mail(self) -> None:
+            lines = []
+            while (line := self.rfile.readline()) != b".\r\n":
+                lines.append(line[1:] if line.startswith(b"..") else line)
+            parser = email.parser.BytesParser(policy=email.policy.default)
+            mail = parser.parsebytes(b"".join(lines))
+            assert isinstance(mail, email.message.EmailMessage)
+            stub.mails.put(mail)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = False
+        allow_reuse_address = True
+
+    with _serving(Server(("127.0.0.1", 0), Handler)) as port:
+        stub = MailStub(port)
+        yield stub
+
+
+@contextmanager
+def _serving(server: socketserver.TCPServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def ended(alert: Mapping[str, Any]) -> dict[str, Any]:
+    return {**alert, "endsAt": now()}
+
+
+def an_alert(
+    rule: str,
+    run: str = "resnet",
+    instance: str = "gpu-node-1",
+    severity: str = "warning",
+    starts_at: str | None = None,
+    annotations: Mapping[str, str] | None = None,
+    **labels: str,
+) -> dict[str, Any]:
+    """An alert with the labels and annotations that rules/ give it.
+
+    It starts now, unless told otherwise: of one that began longer ago Alertmanager tells at once, and
+    does not wait for what may inhibit it.
+    """
+    where = f"{instance}{''.join(f', {name} {value}' for name, value in labels.items())}"
+    return {
+        "labels": {
+            "alertname": rule,
+            "rule": rule,
+            "severity": severity,
+            "run": run,
+            "instance": instance,
+            **labels,
+        },
+        "annotations": {
+            "summary": f"{rule} of {where}",
+            "description": f"It is 71 % on {where}, more than 50 %.",
+            "recommendation": f"Mend {rule}.",
+            "dashboard_url": f"http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance={instance}",
+            "runbook_url": f"https://docs.test/heuristics.md#{rule.lower()}",
+            **(annotations or {}),
+        },
+        "startsAt": starts_at or now(),
+    }
