@@ -21,6 +21,9 @@ WARM_UP = 0.25  # of the readings; they are left out
 STEADY = 0.8  # Kendall's correlation with time: one jump comes to 0.5 at the most, three jumps to 0.75
 BOTH_HALVES = 0.5  # of the slope over all: what levels off does not reach it in its second half
 
+# All pairs of points: the first n (n - 1) / 2 of them are those of the first n points.
+_SECOND, _FIRST = np.tril_indices(MOST_STRETCHES, -1)
+
 
 class Growth(NamedTuple):
     """One value a column; NaN where nothing is known."""
@@ -43,8 +46,9 @@ class Lows(State):
         """`values` (n, columns); there may be more columns than before. NaN is no reading."""
         if not len(times):
             return
-        missing = values.shape[1] - self.lows.shape[1]
-        lows = np.pad(self.lows, ((0, 0), (0, missing)), constant_values=np.nan)
+        lows = self.lows
+        if missing := values.shape[1] - lows.shape[1]:
+            lows = np.pad(lows, ((0, 0), (0, missing)), constant_values=np.nan)
         while self.rows + len(times) > MOST_STRETCHES * self.length:
             lows = _lowest(lows, np.arange(0, len(lows), 2))
             self.times = self.times[::2]
@@ -90,9 +94,10 @@ def _steady_slope(times: Times, lows: Times) -> float:
     if half < 4 or lows[-1] <= lows[0]:  # most columns grow not at all
         return np.nan
     slopes = _slopes(times, lows)
-    slope = float(np.median(slopes))
-    if np.sign(slopes).mean() <= STEADY:
+    rising, falling = np.count_nonzero(slopes > 0), np.count_nonzero(slopes < 0)
+    if rising - falling <= STEADY * len(slopes):
         return np.nan
+    slope = float(np.median(slopes))
     halves = (_slopes(times[part], lows[part]) for part in (slice(half), slice(half, None)))
     steady = all(float(np.median(part)) > BOTH_HALVES * slope for part in halves)
     return slope if steady else np.nan
@@ -100,8 +105,11 @@ def _steady_slope(times: Times, lows: Times) -> float:
 
 def _slopes(times: Times, lows: Times) -> Times:
     """Of all pairs of points."""
-    first, second = np.triu_indices(len(times), 1)
+    pairs = len(times) * (len(times) - 1) // 2
+    second, first = _SECOND[:pairs], _FIRST[:pairs]
     elapsed = times[second] - times[first]
-    later = elapsed > 0  # a clock may have been set back
-    slopes: Times = (lows[second] - lows[first])[later] / elapsed[later]
+    rise = lows[second] - lows[first]
+    if elapsed.min() <= 0:  # a clock was set back
+        rise, elapsed = rise[elapsed > 0], elapsed[elapsed > 0]
+    slopes: Times = rise / elapsed
     return slopes if len(slopes) else np.zeros(1)
