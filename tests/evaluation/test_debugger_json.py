@@ -222,7 +222,7 @@ def test_fields_of_the_data_loader(reports: dict[str, dict[str, Any]]) -> None:
         "pin_memory": False,
         "prefetch": 4,
     }
-    assert set(details["dataloading_time"]) == {"p25", "p50", "p95"}
+    assert set(details["dataloading_time"]) == {"p25", "p50", "p95", "probs", "binedges"}
 
 
 def test_a_number_that_is_not_known_is_null() -> None:

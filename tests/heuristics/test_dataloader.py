@@ -48,7 +48,9 @@ def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
     details = found.details
     assert (details["cores"], details["dataloaders"]) == (8, 2)
     assert (details["pin_memory"], details["prefetch"]) == (True, 2)
-    assert details["dataloading_time"]["p50"] == pytest.approx(0.25, rel=0.005)
+    waits = details["dataloading_time"]
+    assert waits["p50"] == pytest.approx(0.25, rel=0.005)
+    assert (len(waits["probs"]), len(waits["binedges"]), sum(waits["probs"])) == (100, 101, 30)
     assert found.datapoints == 30
 
 

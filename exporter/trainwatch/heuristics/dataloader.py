@@ -22,6 +22,7 @@ from trainwatch.heuristics.words import count
 from trainwatch.recording.source import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
 
 DATA_WAIT = COMPONENTS.index("data_wait")
+HISTOGRAM_BINS = 100  # Debugger's number
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,9 @@ def _details(found: list[_Found], nodes: Mapping[str, LoadingNode]) -> dict[str,
 
 
 def _waits(waits: SizeSketch) -> dict[str, Any]:
-    """How long steps waited for their data, in seconds."""
+    """How long steps waited for their data, in seconds: Debugger's histogram and percentiles."""
     if not waits.count:
         return {}
-    return {f"p{percent}": waits.percentile(percent) for percent in (25, 50, 95)}
+    probs, binedges = waits.histogram(HISTOGRAM_BINS)
+    percentiles = {f"p{percent}": waits.percentile(percent) for percent in (25, 50, 95)}
+    return {**percentiles, "probs": probs.tolist(), "binedges": binedges.tolist()}

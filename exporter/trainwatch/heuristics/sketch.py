@@ -51,6 +51,13 @@ class Sketch(State):
         )
         return float(np.clip(low + share * (high - low), self.min, self.max))
 
+    def histogram(self, bins: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """As numpy's histogram over all values: counts (bins,) and edges (bins + 1,). There are values."""
+        used = np.flatnonzero(self.counts)
+        values = np.clip([self._value(int(number)) for number in used], self.min, self.max)
+        counts, edges = np.histogram(values, bins, range=(self.min, self.max), weights=self.counts[used])
+        return counts, edges
+
     @abstractmethod
     def _bin(self, values: Numbers) -> NDArray[np.intp]: ...
 
