@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.alertmanager import ALERTMANAGER, SECONDS, configured
+from tests.support.alertmanager import ALERTMANAGER, SECONDS, STOPPING, configured
 
 pytestmark = [
     pytest.mark.servers,
@@ -17,11 +17,6 @@ pytestmark = [
 ]
 
 COMMITTED = ALERTMANAGER / "alertmanager.yml"
-
-# Stopping runs: "take the "# " from these five lines"
-STOPPING = {
-    r"(?m)^    # (- receiver: actions|  (?:matchers|group_wait|repeat_interval|continue).*)$": r"    \1"
-}
 
 
 def amtool(*words: object) -> str:

@@ -35,6 +35,11 @@ FASTER = {
     r"repeat_interval: \w+": "repeat_interval: 1h",
 }
 
+# Stopping runs: "take the "# " from these five lines"
+STOPPING = {
+    r"(?m)^    # (- receiver: actions|  (?:matchers|group_wait|repeat_interval|continue).*)$": r"    \1"
+}
+
 needs_alertmanager = [
     pytest.mark.servers,
     pytest.mark.skipif(

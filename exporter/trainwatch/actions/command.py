@@ -1,0 +1,167 @@
+"""`trainwatch actions`: receives Alertmanager's notifications and stops runs, where it is allowed to."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from trainwatch.actions.audit import Audit
+from trainwatch.actions.receiver import LIMITS, Receiver
+from trainwatch.actions.stopping import Policy, Stopping
+from trainwatch.errors import UserError
+from trainwatch.node.logs import log_to_stderr
+from trainwatch.node.server import bind, parse_address
+from trainwatch.node.serving import serve_until_told
+from trainwatch.node.web_config import WebConfig, read_web_config
+from trainwatch.training.directory import ledger_directory
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ADDRESS = "127.0.0.1:9871"
+SHORTEST_TOKEN = 16
+
+EXAMPLES = """\
+examples:
+  trainwatch actions --stop-on TrainingStalled     dry run: say on stderr what would be stopped
+  trainwatch actions --stop-on TrainingStalled --act \\
+      --token-file /etc/trainwatch/token --audit-file /var/lib/trainwatch/actions.log
+                                                   send SIGTERM to the run's processes on this node
+
+Alertmanager posts to http://HOST:9871/alerts; docs/actions.md has its side of the configuration.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Every flag of `trainwatch actions`."""
+    parser.epilog = EXAMPLES
+    acting = parser.add_argument_group("acting")
+    acting.add_argument(
+        "--stop-on",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="a rule on which a run may be stopped, may be repeated (default: none)",
+    )
+    acting.add_argument(
+        "--act", action="store_true", help="really send SIGTERM (default: only say what would be done)"
+    )
+    acting.add_argument(
+        "--audit-file",
+        type=Path,
+        metavar="FILE",
+        help="append a line of JSON for each decision (default: write it to stderr)",
+    )
+    acting.add_argument(
+        "--node",
+        metavar="NAME",
+        help="act on alerts whose `instance` this is (default: the host name)",
+    )
+    acting.add_argument(
+        "--ledger-dir",
+        type=Path,
+        default=Path(ledger_directory()),
+        metavar="DIR",
+        help="where training processes leave their ledgers (default: %(default)s)",
+    )
+
+    web = parser.add_argument_group("serving")
+    web.add_argument(
+        "--web.listen-address",
+        dest="listen",
+        action="append",
+        metavar="[HOST]:PORT",
+        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS})",
+    )
+    web.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        type=Path,
+        metavar="FILE",
+        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
+    )
+    web.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="who posts must send what is in it as bearer token"
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
+
+
+def run(arguments: Namespace) -> int:
+    """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
+    log_to_stderr(arguments.log_level)
+    web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
+    token = _read_token(arguments.token_file) if arguments.token_file else None
+    guarded = token is not None or web.authentication is not None
+    _refuse_recklessness(arguments, guarded)
+    addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(bind(address)) for address in addresses]
+        if not guarded:
+            _refuse_strangers(sockets)
+        policy = Policy(
+            node=arguments.node or socket.gethostname().partition(".")[0],
+            rules=frozenset(arguments.stop_on),
+            act=arguments.act,
+            ledger_directory=arguments.ledger_dir,
+        )
+        stopping = Stopping(policy, Audit(arguments.audit_file))
+        logger.info(
+            "%s alerts on %s: %s",
+            "acts on" if policy.act else "dry run, only tells what it would do about",
+            policy.node,
+            ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
+        )
+        receiver = Receiver(stopping, token, web.authentication)
+        asyncio.run(serve_until_told(receiver.answer, web, sockets, LIMITS))
+    logger.info("stopped")
+    return 0
+
+
+def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:
+    for rule in arguments.stop_on:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rule):
+            raise UserError(f"--stop-on {rule}: not the name of a rule, as TrainingStalled")
+    if not arguments.act:
+        return
+    if not arguments.stop_on:
+        raise UserError("--act: say on which rules with --stop-on RULE")
+    if not guarded:  # every user of this machine reaches a loopback address
+        raise UserError("--act: say who may stop runs with --token-file FILE or --web.config.file FILE")
+    if arguments.audit_file is None:  # what has been done must be known after a restart
+        raise UserError("--act: say where to remember what was done with --audit-file FILE")
+
+
+def _refuse_strangers(sockets: Sequence[socket.socket]) -> None:
+    for listening in sockets:
+        host = str(listening.getsockname()[0]).partition("%")[0]
+        if not ipaddress.ip_address(host).is_loopback:
+            raise UserError(
+                f"--web.listen-address: {host} can be reached from other machines: "
+                "ask for a token with --token-file FILE, or listen on 127.0.0.1"
+            )
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise UserError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        token = ""
+    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise UserError(
+            f"--token-file {path}: must hold one word of at least {SHORTEST_TOKEN} ASCII characters; "
+            "make one with `openssl rand -hex 32`"
+        )
+    return token

@@ -1,0 +1,71 @@
+"""What `trainwatch actions` answers at which path."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+from http import HTTPStatus
+
+from trainwatch.actions.notification import NotificationError, read_notification
+from trainwatch.actions.stopping import Stopping
+from trainwatch.node.server import Limits, Request, RequestError, Response
+from trainwatch.node.web_config import BasicAuthentication
+
+logger = logging.getLogger(__name__)
+
+# An alert with its annotations takes about 2 kB: enough for one notification about 4,000 of them.
+LIMITS = Limits(body_bytes=8 * 1024 * 1024, connections=16)
+
+PATH = "/alerts"
+
+
+class Receiver:
+    """The handler of the server: POST /alerts, and /-/healthy for who watches over it."""
+
+    def __init__(
+        self, stopping: Stopping, token: str | None, authentication: BasicAuthentication | None
+    ) -> None:
+        self._stopping = stopping
+        self._authorization = f"Bearer {token}".encode() if token else None
+        self._authentication = authentication
+
+    async def answer(self, request: Request) -> Response:
+        """The response to one request. Raises RequestError, whose text says what is wrong with it."""
+        if request.path == "/-/healthy":
+            return Response(HTTPStatus.OK, b"Healthy\n")
+        if request.path != PATH:
+            raise RequestError(HTTPStatus.NOT_FOUND, f"Not found: notifications are posted to {PATH}")
+        if not await self._allows(request.headers.get("authorization", "")):
+            headers = {"WWW-Authenticate": "Bearer" if self._authorization else "Basic"}
+            return Response(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=headers)
+        if request.method != "POST":
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"Only POST\n", headers={"Allow": "POST"})
+        return self._take(await request.body())
+
+    async def _allows(self, authorization: str) -> bool:
+        """Whether it has the token or a user's password; anybody may come where neither is asked for."""
+        if self._authorization and hmac.compare_digest(authorization.encode("latin-1"), self._authorization):
+            return True
+        if self._authentication:
+            return await self._authentication.allows(authorization)
+        return self._authorization is None
+
+    def _take(self, body: bytes) -> Response:
+        try:
+            notification = read_notification(body)
+        except NotificationError as mistake:
+            raise RequestError(
+                HTTPStatus.BAD_REQUEST, f"not a notification of Alertmanager: {mistake}"
+            ) from None
+        if notification.truncated:
+            logger.warning("%d alerts are not in the notification: unset max_alerts", notification.truncated)
+        try:
+            decisions = self._stopping.answer(notification.alerts)
+        except OSError as error:  # Alertmanager comes again after a 503
+            logger.error("nothing was done: %s", error)
+            raise RequestError(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the audit or the ledgers cannot be used: see the log"
+            ) from None
+        text = json.dumps({"decisions": decisions})
+        return Response(HTTPStatus.OK, f"{text}\n".encode(), "application/json")

@@ -1,0 +1,127 @@
+"""Decides what an alert is answered with: which processes are asked to stop, and why others are not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwatch.actions.audit import STOP, Audit
+from trainwatch.actions.notification import Alert
+from trainwatch.actions.processes import TrainingProcess, processes_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What may be done at all."""
+
+    node: str  # alerts of other nodes are none of ours
+    rules: Collection[str]  # on which a run may be stopped
+    act: bool  # False: a dry run, which only says what it would do
+    ledger_directory: Path
+
+
+class Stopping:
+    """Answers each alert once: a repeated notification of it does nothing more.
+
+    A process is asked once, too, by whatever alert: a second SIGTERM ends many a script in the middle
+    of its checkpoint. Processes that began after the alert did are not what it is about: a run that was
+    started again under its old name goes on.
+    """
+
+    def __init__(self, policy: Policy, audit: Audit) -> None:
+        self._policy = policy
+        self._audit = audit
+        # A decision of a dry run binds nobody, so only those that were acted on are known from before.
+        self._answered = set(audit.alerts)
+        self._asked = set(audit.ledgers)
+
+    def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+        """Acts on the alerts that fire on this node and were not answered before; returns the decisions.
+
+        Each decision is in the audit before anything is done; raises OSError, and does nothing, when it
+        cannot be written or the ledgers cannot be read.
+        """
+        return [
+            self._decide(alert)
+            for alert in alerts
+            if alert.firing
+            and alert.labels.get("instance") == self._policy.node
+            and alert.key not in self._answered
+        ]
+
+    def _decide(self, alert: Alert) -> dict[str, Any]:
+        rule, run = alert.labels.get("rule", ""), alert.labels.get("run", "")
+        about = {
+            "rule": rule,
+            "run": run,
+            "node": self._policy.node,
+            "fingerprint": alert.fingerprint,
+            "starts_at": alert.starts_at.isoformat(),
+        }
+        if rule not in self._policy.rules:
+            return self._settle(alert, about, "refused", "the rule is not one of --stop-on")
+        if not run:
+            return self._settle(alert, about, "refused", "the alert names no run")
+        with processes_of(run, self._policy.ledger_directory) as processes:
+            return self._stop(alert, about, processes)
+
+    def _stop(
+        self, alert: Alert, about: dict[str, Any], processes: Sequence[TrainingProcess]
+    ) -> dict[str, Any]:
+        reasons = [self._reason_to_spare(process, alert) for process in processes]
+        entries = [
+            {
+                "pid": process.pid,
+                "rank": process.rank,
+                "ledger": process.ledger,
+                "stop": not reason,
+                **({"reason": reason} if reason else {}),
+            }
+            for process, reason in zip(processes, reasons, strict=True)
+        ]
+        if all(reasons):
+            why = "all were spared" if reasons else "the run has no live process on this node"
+            return self._settle(alert, about, "nothing to stop", why, entries)
+        if not self._policy.act:
+            decision = self._settle(alert, about, "would stop", "dry run: --act is not given", entries)
+        else:
+            decision = self._settle(alert, about, STOP, "the rule is one of --stop-on", entries)
+        chosen = [process for process, reason in zip(processes, reasons, strict=True) if not reason]
+        self._asked.update(process.ledger for process in chosen)
+        if self._policy.act:
+            self._ask(chosen, about)
+        return decision
+
+    def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
+        if process.spared:
+            return process.spared
+        if process.ledger in self._asked:
+            return "has been asked to stop before"
+        return "began after the alert did" if process.start > alert.starts_at else ""
+
+    def _ask(self, processes: Sequence[TrainingProcess], about: dict[str, Any]) -> None:
+        results = [process.ask_to_stop() for process in processes]
+        for process, result in zip(processes, results, strict=True):
+            sent = {"signal": "SIGTERM", "result": result, "pid": process.pid, "rank": process.rank}
+            try:
+                self._audit.write("signal", {**sent, **about})
+            except OSError as error:  # it is done all the same, and the decision was written before
+                logger.error("not in the audit: SIGTERM to process %d: %s (%s)", process.pid, result, error)
+
+    def _settle(
+        self,
+        alert: Alert,
+        about: dict[str, Any],
+        decision: str,
+        reason: str,
+        processes: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
+        entry = {"decision": decision, "reason": reason, **about, "processes": list(processes)}
+        self._audit.write("decision", entry)
+        self._answered.add(alert.key)
+        return entry
