@@ -53,10 +53,12 @@ class Lows(State):
             lows = _lowest(lows, np.arange(0, len(lows), 2))
             self.times = self.times[::2]
             self.length *= 2
-        numbers = np.arange(self.rows, self.rows + len(times)) // self.length
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        goes_on = -self.rows % self.length  # rows that belong to the last stretch
+        starts = np.arange(goes_on, len(times), self.length)
+        if goes_on:
+            starts = np.concatenate(([0], starts))
         new = _lowest(values.astype(np.float64), starts)
-        if numbers[0] < len(lows):  # goes on with the last stretch
+        if goes_on:
             lows = np.concatenate((lows[:-1], np.fmin(lows[-1:], new[:1]), new[1:]))
             self.times = np.concatenate((self.times, times[starts[1:]]))
         else:
@@ -70,7 +72,9 @@ class Lows(State):
         first = int(np.ceil(WARM_UP * len(self.times)))
         times, lows = self.times[first:], self.lows[first:]
         columns = range(lows.shape[1])
-        level = np.array([_last_known(self.lows[:, column]) for column in columns])
+        level = self.lows[-1] if len(self.lows) else np.empty(0)
+        if np.isnan(level).any():
+            level = np.array([_last_known(self.lows[:, column]) for column in columns])
         slope = np.array([_steady_slope(times, lows[:, column]) for column in columns])
         elapsed = times[-1] - times[0] if len(times) else np.nan
         return Growth(level, slope, slope * elapsed)

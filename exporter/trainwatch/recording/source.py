@@ -61,9 +61,10 @@ class NodeSamples:
     gpu_last_xid: Times = field(default_factory=_not_given)  # the number of the last one
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            if getattr(self, item.name) is _NOT_GIVEN:
-                object.__setattr__(self, item.name, np.broadcast_to(np.nan, self.gpu.shape))
+        missing = [item.name for item in fields(self) if getattr(self, item.name) is _NOT_GIVEN]
+        unknown = np.broadcast_to(np.nan, self.gpu.shape) if missing else None
+        for name in missing:
+            object.__setattr__(self, name, unknown)
 
     def __len__(self) -> int:
         return len(self.times)
