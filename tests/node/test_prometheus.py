@@ -2,87 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
 
-from tests.support.exporter_process import SECONDS, ExporterProcess
+from tests.support.exporter_process import ExporterProcess
+from tests.support.prometheus import needs_prometheus, scraping
 from tests.support.training_process import TrainingProcess
 
-pytestmark = [
-    pytest.mark.servers,
-    pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package"),
-]
-
-# The scrape of docs/exporter.md, with a shorter interval: `instance` is the host without its port.
-CONFIG = """\
-global:
-  scrape_interval: 200ms
-scrape_configs:
-  - job_name: trainwatch
-    static_configs:
-      - targets: ["{target}"]
-    relabel_configs:
-      - source_labels: [__address__]
-        regex: "(.*):\\\\d+"
-        target_label: instance
-"""
-
-
-class Prometheus:
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def get(self, path: str, **parameters: str) -> Any:
-        answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=SECONDS).json()
-        assert answer["status"] == "success", answer
-        return answer["data"]
-
-    def query(self, expression: str) -> list[dict[str, Any]]:
-        result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
-        return result
-
-    def wait_for(self, expression: str) -> list[dict[str, Any]]:
-        deadline = time.monotonic() + SECONDS
-        while not (result := self.query(expression)):
-            assert time.monotonic() < deadline, f"{expression} stays empty: {self.get('targets')}"
-            time.sleep(0.1)
-        return result
-
-
-@contextmanager
-def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the target, at a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    (folder / "prometheus.yml").write_text(CONFIG.format(target=target))
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={address}", "--enable-feature=exemplar-storage", "--log.level=error"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + SECONDS
-        while not is_ready(f"http://{address}/-/ready"):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        try:
-            yield Prometheus(f"http://{address}")
-        finally:
-            process.terminate()
-
-
-def is_ready(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=SECONDS).status_code == 200
-    except requests.ConnectionError:
-        return False
+pytestmark = [pytest.mark.servers, needs_prometheus]
 
 
 def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp_path: Path) -> None:

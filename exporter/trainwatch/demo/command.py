@@ -106,7 +106,7 @@ def run(arguments: Namespace) -> int:
 def simulated_directory() -> Iterator[Path]:
     """A directory for a simulation, gone behind it: in memory, as its /proc is written at each tick."""
     in_memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix="trainwatch-demo-", dir=in_memory) as directory:
+    with tempfile.TemporaryDirectory(prefix=f"trainwatch-demo-{os.getpid()}-", dir=in_memory) as directory:
         yield Path(directory)
 
 

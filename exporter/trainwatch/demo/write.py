@@ -62,7 +62,7 @@ class Written:
         return written
 
     def end(self, moment: float, stalled: bool) -> None:
-        """Completes what was written once the exporter has closed. A run that hangs was ended from outside."""
+        """Completes what was written once the exporter has closed. A run that hangs is ended by a signal."""
         if self.recording and self.run:
             status = ENDED_BY_SIGTERM if stalled else 0
             replace(self.run, end=moment, exit_status=status).write(self.recording)

@@ -1,0 +1,124 @@
+"""`trainwatch demo` from the outside: what it serves, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.training.directory import SHARED_MEMORY
+
+from tests.support.demo import DemoProcess, simulated
+from tests.support.exporter_process import SECONDS
+from tests.support.prometheus import needs_prometheus, scraping
+
+FOLDERS = (SHARED_MEMORY, tempfile.gettempdir())  # where a simulation may live
+
+
+def demo(*words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a demo that is expected to end by itself."""
+    command = [sys.executable, "-m", "trainwatch", "demo", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.mark.parametrize("words", [["nonsense"], []])
+def test_a_wrong_scenario_gets_one_line_with_all_of_them_and_status_2(words: list[str]) -> None:
+    result = demo(*words)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert all(name in result.stderr for name in all_scenarios())
+
+
+def test_the_list_has_each_scenario_and_the_rules_that_fire() -> None:
+    result = demo("--list")
+    assert result.returncode == 0
+    for name, scenario in all_scenarios().items():
+        assert name in result.stdout
+        assert all(rule in result.stdout for rule in scenario.fires)
+
+
+def test_help_has_examples() -> None:
+    assert "examples:" in demo("--help").stdout
+
+
+@pytest.mark.parametrize("flag", ["--speed=0", "--speed=fast", "--duration=0s", "--seed=x"])
+def test_a_wrong_flag_gets_one_line_that_names_it_and_status_2(flag: str) -> None:
+    result = demo("healthy", flag)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert flag.partition("=")[0] in result.stderr
+
+
+@pytest.mark.parametrize("flag", ["--write-recording", "--write-debugger"])
+def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    result = demo("healthy", flag, str(tmp_path))
+    assert result.returncode == 2
+    assert str(tmp_path) in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Signals) -> None:
+    with DemoProcess("cpu-bottleneck", "--speed=10") as node:
+        node.wait_for(lambda: "trainwatch_samples_total" in node.scrape())
+        page = node.get("/").text
+        assert "Simulated: nothing here was measured (cpu-bottleneck)." in page
+        scrape = node.scrape()
+        assert all(scrape.all("trainwatch_collector_success").values())
+        pattern = f"trainwatch-demo-{node.process.pid}-*"
+        simulated = [path for folder in FOLDERS for path in Path(folder).glob(pattern)]
+        assert len(simulated) == 1
+        assert node.stop(number) == 0
+    assert not simulated[0].exists()
+
+
+def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None:
+    from trainwatch.recording.directory import RecordingDirectory
+
+    with DemoProcess("healthy", "--speed=20", f"--write-recording={tmp_path / 'run'}") as node:
+        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > 60)
+        assert node.stop() == 0
+    source = RecordingDirectory(tmp_path / "run")
+    assert sum(len(chunk) for chunk in source.read()) > 60
+    assert source.facts.samples_missed == 0
+    assert source.facts.end is not None
+
+
+@pytest.mark.servers
+@needs_prometheus
+def test_prometheus_counts_exactly_the_samples_that_were_simulated(tmp_path: Path) -> None:
+    seconds = 60
+    starved = count_starved("cpu-bottleneck", seed=3, seconds=seconds)
+    flags = ["--seed=3", "--speed=10", f"--duration={seconds}s"]
+    with (
+        DemoProcess("cpu-bottleneck", *flags) as node,
+        scraping(node.url.removeprefix("http://"), tmp_path) as prometheus,
+    ):
+        (samples,) = prometheus.wait_for(f"max_over_time(trainwatch_samples_total[1h]) == {2 * seconds}")
+        assert samples["metric"]["run"] == "simulated-cpu-bottleneck"
+        selector = 'trainwatch_gpu_starved_samples_total{cause="cpu", cause_above="0.9", gpu_below="0.1"}'
+        (counted,) = prometheus.query(f"max_over_time({selector}[1h])")
+        assert float(counted["value"][1]) == starved
+        (info,) = prometheus.query("trainwatch_exporter_build_info")
+        assert info["metric"]["simulated"] == "cpu-bottleneck"
+
+
+def count_starved(scenario: str, seed: int, seconds: int) -> int:
+    """Snapshots with a core above 90 % and a GPU below 10 %, told by the simulated hardware itself."""
+    starved, before = 0, None
+    with simulated(scenario, seed) as node:
+        for _ in range(2 * seconds):
+            node.go(0.5)
+            stat = (node.directory / "proc" / "stat").read_text().splitlines()
+            busy = [int(line.split()[1]) for line in stat[1:33]]
+            if before is not None:
+                pinned = any(now - then > 45 for now, then in zip(busy, before, strict=True))
+                starved += pinned and any(gpu.percent < 10 for gpu in node.simulation.nvml.gpus)
+            before = busy
+    assert 0 < starved < 2 * seconds
+    return starved

@@ -1,0 +1,124 @@
+"""Each scenario, written at once, makes the rules fire that it names, and no other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from trainwatch.demo.scenarios import all_scenarios, summary
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.heuristics import all_heuristics
+from trainwatch.recording.open import open_source
+
+SECONDS = 170  # how long a busy machine may take to write a run
+NAMES = sorted(all_scenarios())
+KNOWN = frozenset(all_heuristics())
+
+# Debugger wrote neither communication (but Horovod's) nor when a process was last alive.
+NOT_TOLD_BY_DEBUGGER = {"Straggler", "TrainingStalled"}
+
+
+class Written:
+    """The analyses of a scenario's recording and of its Debugger output."""
+
+    def __init__(self, recording: Path, debugger: Path) -> None:
+        self.recording: Analysis = evaluate(open_source(recording))
+        self.debugger: Analysis = evaluate(open_source(debugger))
+
+
+class Writer:
+    """Writes each scenario once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.analyses = cache(self._written)
+
+    def _written(self, name: str) -> Written:
+        recording, debugger = self._directory / name / "recording", self._directory / name / "debugger"
+        flags = ["--write-recording", str(recording), "--write-debugger", str(debugger)]
+        subprocess.run(
+            [sys.executable, "-m", "trainwatch", "demo", name, *flags], check=True, timeout=SECONDS
+        )
+        return Written(recording, debugger)
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
+    return Writer(tmp_path_factory.mktemp("demo"))
+
+
+def statuses(analysis: Analysis) -> dict[str, str]:
+    return {result.rule: result.status for result in analysis.rules}
+
+
+def findings(analysis: Analysis, *rules: str) -> list[str]:
+    return [f"{each.rule}: {each.finding}" for each in analysis.rules if each.rule in rules]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rules_fire_that_the_scenario_names_and_no_other(writer: Writer, name: str) -> None:
+    analysis = writer.analyses(name).recording
+    fired = {rule for rule, status in statuses(analysis).items() if status == "fired"}
+    expected = all_scenarios()[name].fires & KNOWN
+    assert fired == expected, findings(analysis, *(fired ^ expected))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_debugger_output_gets_the_verdicts_that_the_recording_gets(writer: Writer, name: str) -> None:
+    written = writer.analyses(name)
+    ours, theirs = statuses(written.recording), statuses(written.debugger)
+    both = {
+        rule for rule in ours.keys() - NOT_TOLD_BY_DEBUGGER if "not judged" not in (ours[rule], theirs[rule])
+    }
+    assert {"CPUBottleneck", "DataStarved", "Dataloader", "IOBottleneck", "LowGPUUtilization"} <= both
+    different = {rule for rule in both if ours[rule] != theirs[rule]}
+    assert not different, findings(written.debugger, *different)
+
+
+@pytest.mark.parametrize("name", ["healthy", "stall"])
+def test_what_is_written_is_whole_and_says_that_it_is_simulated(writer: Writer, name: str) -> None:
+    written = writer.analyses(name)
+    minutes = all_scenarios()[name].minutes
+    for analysis in (written.recording, written.debugger):
+        assert analysis.finished
+        assert analysis.samples_taken == 120 * minutes + 1
+        assert analysis.samples_missed == 0
+        assert analysis.unknowns == []
+    ours = written.recording
+    assert ours.run == f"simulated-{name}"
+    assert ours.nodes == ["simulated-node"]
+    assert ours.versions["simulated"] == f"{name}, seed 0"
+    assert "simulated, nothing was measured" in ours.command
+    assert ours.exit_status == (143 if name == "stall" else 0)
+    assert all("Simulated" in gpu for gpu in ours.gpus["simulated-node"])
+    assert [(steps.rank, steps.count) for steps in ours.steps] == [
+        (steps.rank, steps.count) for steps in written.debugger.steps
+    ]
+
+
+def test_data_starved_tells_the_causes_apart(writer: Writer) -> None:
+    for name, cause in (
+        ("cpu-bottleneck", "heavy transform"),
+        ("io-bottleneck", "slow storage"),
+        ("few-dataloaders", "too few workers"),
+    ):
+        (result,) = (each for each in writer.analyses(name).recording.rules if each.rule == "DataStarved")
+        assert result.details["cause"] == cause
+
+
+def test_a_scenario_of_each_kind_is_there_and_the_page_on_them_shows_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "demo.md").read_text(encoding="utf-8")
+    for name, scenario in all_scenarios().items():
+        assert summary(scenario)
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        named = {rule for rule in KNOWN | scenario.fires if f"`{rule}`" in row}
+        assert named == scenario.fires
+    assert len(NAMES) == 13
+
+
+def test_every_rule_that_a_scenario_names_exists() -> None:
+    assert {rule for scenario in all_scenarios().values() for rule in scenario.fires} <= KNOWN

@@ -1,0 +1,62 @@
+"""Simulated runs for tests: served, written, or only moved on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainwatch.demo.clock import SimulatedClock
+from trainwatch.demo.command import simulated_directory
+from trainwatch.demo.node import INTERVAL, make_exporter
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.demo.simulation import Simulation
+from trainwatch.node.command import Exporter
+from trainwatch.node.snapshot import Snapshot
+
+from tests.support.exporter_process import ExporterProcess
+
+START = 1_700_000_040.0
+
+
+class DemoProcess(ExporterProcess):
+    """`trainwatch demo FLAGS`; entering the context waits until it is ready."""
+
+    def __init__(self, *flags: object) -> None:
+        super().__init__(*flags)
+        self.command[self.command.index("exporter")] = "demo"
+
+
+class Node:
+    """A simulated node that takes a snapshot when it is told to."""
+
+    def __init__(
+        self, directory: Path, scenario: str, seed: int, duration: float | None, speed: float
+    ) -> None:
+        self.directory = directory
+        self.clock = SimulatedClock(START, speed)
+        self.simulation = Simulation(
+            all_scenarios()[scenario](), seed, "simulated", START, duration, directory
+        )
+        self.snapshots: list[Snapshot] = []
+        self.exporter: Exporter = make_exporter(
+            self.simulation, self.clock, directory, sinks=[self.snapshots.append]
+        )
+
+    def go(self, seconds: float) -> Node:
+        for _ in range(round(seconds / INTERVAL)):
+            self.exporter.tick()
+            self.clock.advance(INTERVAL)
+        return self
+
+
+@contextmanager
+def simulated(
+    scenario: str, seed: int = 0, duration: float | None = None, speed: float = 1.0
+) -> Iterator[Node]:
+    with simulated_directory() as directory:
+        node = Node(directory, scenario, seed, duration, speed)
+        try:
+            yield node
+        finally:
+            node.exporter.close()
