@@ -13,6 +13,8 @@ from typing import Annotated
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_starved import Wait
 from trainwatch.heuristics.parameters import Parameters, Percent, StepCount
+from trainwatch.heuristics.promql import PrometheusRules, Scraping
+from trainwatch.heuristics.shared_rules import component_rules
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import seconds
 from trainwatch.recording.source import COMPONENTS, RunFacts, Steps
@@ -95,6 +97,11 @@ class CommunicationBound(Heuristic[CommunicationBoundParameters, "CommunicatingR
         if not any(one.seconds for one in ranks.values()):
             return 'No communication was timed: mark it with trainwatch.component("communication").'
         return f"Too few steps of a rank: {most}, and a decision needs more than {self.parameters.patience}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
+        return component_rules("communication", its.threshold, its.patience, summary, "communicated")
 
 
 class CommunicatingRanks(NodeState):

@@ -15,6 +15,8 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_loading import Loading, ranks_of, workers_of
 from trainwatch.heuristics.parameters import Parameters, Percent, StepCount
+from trainwatch.heuristics.promql import PrometheusRules, Scraping
+from trainwatch.heuristics.shared_rules import component_rules
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import seconds
 from trainwatch.recording.source import COMPONENTS, NodeSamples, RunFacts, Steps
@@ -82,6 +84,11 @@ class DataStarved(Heuristic[DataStarvedParameters, "StarvedRanks"]):
         if not most:
             return "No step was recorded: mark steps with trainwatch.step and loaders with trainwatch.watch."
         return f"Too few steps of a rank: {most}, and a decision needs more than {self.parameters.patience}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} waits for its data"
+        return component_rules("data_wait", its.threshold, its.patience, summary, "waited for data")
 
 
 class Wait(State):

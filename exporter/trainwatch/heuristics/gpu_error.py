@@ -16,6 +16,8 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.increases import Last, increases
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Errors, Parameters
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.shared_rules import GPUS, of_run
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import count
 from trainwatch.recording.source import NodeSamples, RunFacts, Times
@@ -23,6 +25,7 @@ from trainwatch.xids import XIDS, Xid, xid
 
 # Among the numbers of XID errors these stand for:
 ECC = 0  # memory errors that ECC could not correct
+LOOK_BACK = "5m"  # of Prometheus: for so long an error is new
 UNKNOWN = -1  # an XID error of which only the count is known
 _ECC = Xid("memory errors that ECC could not correct", XIDS[48].mend)
 
@@ -65,6 +68,57 @@ class GPUError(Heuristic[GPUErrorParameters, "NodeOfErrors"]):
             sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
             recommendation=worst[2].mend() if worst is not None and fired else None,
             details={"gpus": [_details(*one) for one in gpus]},
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """New errors of the last minutes. A counter of an XID begins to be published with its first error."""
+        of_programs = "|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)
+        xids = f'trainwatch_gpu_xid_errors_total{{xid!~"{of_programs}"}}'
+        ecc = 'trainwatch_gpu_ecc_errors_total{severity="uncorrected"}'
+        scraped_before = f"on (job, instance) trainwatch_sampler_ticks_total offset {LOOK_BACK}"
+        new_xids, new_ecc = (
+            f"run_instance_gpu:trainwatch_gpu_{which}_errors:delta{LOOK_BACK}" for which in ("xid", "ecc")
+        )
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        more = f"{self.parameters.threshold}"
+        numbers = (
+            "{{ range printf `trainwatch_gpu_xid_errors_total{job=%q,instance=%q,gpu=%q}` "
+            "$labels.job $labels.instance $labels.gpu | query }} {{ .Labels.xid }}{{ end }}"
+        )
+        return PrometheusRules(
+            targets=GPUS,
+            records=[
+                Record(
+                    new_xids,
+                    of_run(
+                        "\n  sum without (xid) (\n"
+                        f"    {xids} - {xids} offset {LOOK_BACK} > 0\n"
+                        f"      or ({xids} unless {xids} offset {LOOK_BACK}) and {scraped_before}\n  )\n"
+                    ),
+                ),
+                Record(new_ecc, of_run(f"sum without (severity) ({ecc} - {ecc} offset {LOOK_BACK}) > 0")),
+            ],
+            alerts=[
+                Alert(
+                    f"{new_xids} > {more}",
+                    severity="critical",
+                    summary=f"{where} reported an error",
+                    description=f"In run {{{{ $labels.run }}}}, the driver reported "
+                    f"{{{{ $value | humanize }}}} new errors of {where} that are not the program's. "
+                    f"XIDs that it has reported:{numbers}.",
+                    keep_firing=3600,
+                    labels={"trouble": "xid"},
+                ),
+                Alert(
+                    f"{new_ecc} > {more}",
+                    severity="critical",
+                    summary=f"{where} has memory errors that could not be corrected",
+                    description=f"In run {{{{ $labels.run }}}}, {where} had {{{{ $value | humanize }}}} new "
+                    "memory errors that ECC could not correct.",
+                    keep_firing=3600,
+                    labels={"trouble": "memory"},
+                ),
+            ],
         )
 
 

@@ -23,9 +23,9 @@ from trainwatch.heuristics.promql import (
     PrometheusRules,
     Record,
     Scraping,
-    duration,
     gained,
     ratio,
+    time_span,
 )
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
@@ -103,7 +103,7 @@ class GPUMemoryIncrease(Heuristic[GPUMemoryIncreaseParameters, "NodeOfMemories"]
         window, whole = scraping.window(its.window), its.patience >= its.window
         mean = "run_instance_gpu:trainwatch_gpu_memory:mean"
         rise = "run_instance_gpu:trainwatch_gpu_memory:rise"
-        horizon = duration(scraping.reach(60 * its.horizon))
+        horizon = time_span(scraping.reach(60 * its.horizon))
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=f"{samples}_count",

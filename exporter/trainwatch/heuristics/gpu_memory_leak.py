@@ -7,6 +7,7 @@ GPUMemoryIncrease compares moving averages of a minute, which a single large all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,9 +18,13 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import duration
 from trainwatch.recording.source import NodeSamples, RunFacts
+
+LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,36 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         return (
             f"{sentence}grows by {worst['points_per_hour']:.3g} % of it an hour; it is "
             f"{worst['percent']:.0f} % full now, and would be full in {duration(worst['full_in_seconds'])}."
+        )
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """Growth in each quarter of the time of `patience`, or of 6 or 36 times as long."""
+        its = self.parameters
+        used = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
+        lowest = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
+        growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
+        interval = max(60.0, scraping.interval)
+        shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
+        windows = [shortest * factor for factor in LONGER]
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        return PrometheusRules(
+            targets=GPUS,
+            each_minute=True,
+            records=[
+                Record(used, of_run(MEMORY)),
+                Record(lowest, f"min_over_time({used}[{time_span(lows_range(shortest))}])"),
+                Record(growth, "\nor\n".join(f"({grew(lowest, seconds)})" for seconds in windows[::-1])),
+            ],
+            alerts=[
+                Alert(
+                    f"{growth} > {ratio(its.increase)} and {GPUS} > {its.patience}",
+                    summary=f"The memory of {where} fills up steadily",
+                    description=f"In run {{{{ $labels.run }}}}, the used memory of {where} has grown "
+                    "steadily, by {{ $value | humanizePercentage }} of all its memory by now "
+                    f"(fires above {its.increase:g} %).",
+                    keep_firing=600,
+                )
+            ],
         )
 
 

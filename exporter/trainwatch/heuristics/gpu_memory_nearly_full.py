@@ -5,6 +5,7 @@ Source: our own. The forecast is the line of GPUMemoryLeak; of what does not gro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -15,6 +16,8 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Minutes, Parameters, Percent, Samples
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import count, duration
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -85,6 +88,45 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         if len(fired) > 1:
             sentence += f", and {count(len(fired) - 1, 'more GPU')} nearly all of theirs"
         return f"{sentence}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """Of a reading a scrape: memory in use does not come and go between two scrapes."""
+        its = self.parameters
+        used = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
+        lowest = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
+        full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
+        # Readings of the last half of the forecast's time are compared with those before.
+        seconds = (
+            scraping.interval * 4 * max(1, math.ceil(scraping.window(FORECAST_ROWS) / scraping.interval / 4))
+        )
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        return PrometheusRules(
+            targets=GPUS,
+            records=[
+                Record(used, of_run(MEMORY)),
+                Record(lowest, f"min_over_time({used}[{time_span(scraping.reach(lows_range(seconds)))}])"),
+                Record(full_in, f"(1 - {used}) * {seconds:.12g} / ({grew(lowest, seconds)})"),
+            ],
+            alerts=[
+                Alert(
+                    f"{used} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
+                    summary=f"The memory of {where} is nearly full",
+                    description=f"In run {{{{ $labels.run }}}}, {{{{ $value | humanizePercentage }}}} of the "
+                    f"memory of {where} is in use (fires above {its.threshold:g} %).",
+                    keep_firing=60,
+                    labels={"trouble": "full"},
+                ),
+                Alert(
+                    f"{full_in} < {60 * its.horizon:.12g} unless {used} > {ratio(its.threshold)}\n"
+                    f"  and {GPUS} > {its.patience}",
+                    summary=f"The memory of {where} will be full soon",
+                    description=f"In run {{{{ $labels.run }}}}, the memory of {where}, growing as it does, "
+                    f"is full in {{{{ $value | humanizeDuration }}}} (fires below {its.horizon:g} min).",
+                    keep_firing=300,
+                    labels={"trouble": "filling"},
+                ),
+            ],
+        )
 
 
 class FillingNode(NodeState):

@@ -85,7 +85,7 @@ def ratio(percent: float) -> str:
     return f"{percent / 100:.12g}"
 
 
-def duration(seconds: float) -> str:
+def time_span(seconds: float) -> str:
     """255 -> "4m15s", as Prometheus writes it."""
     left = round(seconds * 1000)
     parts = []
@@ -128,7 +128,7 @@ def gained(series: str, seconds: float, whole: bool) -> str:
 
     Unless the window must be `whole`, a counter that is younger counts from its beginning.
     """
-    before = f"{series} offset {duration(seconds)}"
+    before = f"{series} offset {time_span(seconds)}"
     return f"({series} - {before})" if whole else f"({series} - ({before} or 0 * {series}))"
 
 

@@ -1,10 +1,15 @@
-"""Rules in PromQL that two heuristics share: starved snapshots, and components of the step time."""
+"""Rules in PromQL that two heuristics share: of starved snapshots, of step time, of memory that fills."""
 
 from __future__ import annotations
 
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, on_grid, ratio
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, on_grid, ratio, time_span
 
 SAMPLES = "trainwatch_samples_total"
+GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
+MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
+
+QUARTERS = 4
+EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
 
 
 def starved_rules(
@@ -75,3 +80,30 @@ def component_rules(
             )
         ],
     )
+
+
+def of_run(expression: str) -> str:
+    """A value of each GPU, for each run that uses it and has not ended."""
+    return (
+        f"({expression})\n  * ignoring (run) group_right ()\n"
+        f"clamp({GPUS} unless ignoring (gpu) trainwatch_run_end_time_seconds, 1, 1)"
+    )
+
+
+def lows_range(seconds: float) -> float:
+    """The length of the stretches of which `grew` compares the lowest values, for a growth of so long."""
+    return seconds / QUARTERS
+
+
+def grew(lows: str, seconds: float) -> str:
+    """What a series of lowest values has gained, where it grew in each quarter of so many seconds.
+
+    A jump, or three of them, leave a quarter without growth: they are no trend.
+    """
+    at = [lows, *(f"{lows} offset {time_span(seconds * part / QUARTERS)}" for part in range(1, QUARTERS + 1))]
+    total = f"({lows} - {at[-1]})"
+    quarters = [
+        f"({later} - {earlier}) > {EACH_QUARTER} * {total}"
+        for later, earlier in zip(at, at[1:], strict=False)  # noqa: RUF007 - itertools is not for heuristics
+    ]
+    return "\n  and ".join([f"{total} > 0", *quarters])

@@ -8,6 +8,7 @@ slowest. What remains of a step when its communication, and so its waiting, is l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.parameters import Parameters, Percent, StepWindow
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, gained, ratio
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.step_outlier import MENDS
 from trainwatch.heuristics.words import seconds
@@ -27,6 +29,7 @@ TRAIN = PHASES.index("train")
 SLICE = 10  # steps, of which the mean is kept: 1.6 bytes a step
 _OF_A_PROCESS = 1 << 40  # slices; the numbers of the slices of a rank's second process begin here
 _PIECE = 4096  # slices
+MINUTES_COMPARED = 5  # by Prometheus, which does not know which step is which
 
 Key = tuple[str, int]  # node and rank
 
@@ -119,6 +122,64 @@ class Straggler(Heuristic[StragglerParameters, "NodeOfRanks"]):
         if component:
             sentence += f"; the difference lies in {component}"
         return f"{sentence}; so did {others} more, at other times." if others else f"{sentence}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:
+        """Over minutes instead of steps, and with the mean of the peers: PromQL knows no median of others."""
+        its = self.parameters
+        train = '{phase="train"}'
+        seconds_gained, steps = (
+            gained(f"trainwatch_step_duration_seconds_{part}{train}", self._window(scraping), whole=False)
+            for part in ("sum", "count")
+        )
+        communicated = gained(
+            'trainwatch_step_component_seconds_total{component="communication"}',
+            self._window(scraping),
+            whole=False,
+        )
+        own = "run_instance_rank:trainwatch_step_self_time:mean_seconds"
+        share = "run_instance_rank:trainwatch_peers_self_time:ratio"
+        peers = "on (job, run) group_left ()"
+        return PrometheusRules(
+            targets="sum without (phase) (trainwatch_step_duration_seconds_count)",
+            records=[
+                Record(
+                    own,
+                    f"""
+                    clamp_min(
+                      {seconds_gained}
+                        - ignoring (phase, component)
+                      {communicated},
+                      0
+                    )
+                      / ignoring (phase)
+                    ({steps} >= {its.window})
+                    """,
+                ),
+                Record(
+                    share,
+                    f"""
+                    (-1 * {own} + {peers} sum by (job, run) ({own}))
+                      / {peers} (count by (job, run) ({own}) - 1)
+                      / {own}
+                    """,
+                ),
+            ],
+            alerts=[
+                Alert(
+                    f"{share} < {ratio(its.threshold)}\n  and {own} >= {peers} max by (job, run) ({own})",
+                    summary="Rank {{ $labels.rank }} of run {{ $labels.run }} holds up its peers",
+                    description="In the last minutes the peers of rank {{ $labels.rank }} of run "
+                    "{{ $labels.run }}, on {{ $labels.instance }}, took only "
+                    f"{{{{ $value | humanizePercentage }}}} of the time that it takes for a step by itself "
+                    f"(fires below {its.threshold:g} %).",
+                    keep_firing=300,
+                )
+            ],
+        )
+
+    def _window(self, scraping: Scraping) -> float:
+        """Seconds over which ranks are compared in Prometheus."""
+        return scraping.interval * math.ceil(MINUTES_COMPARED * 60 / scraping.interval)
 
 
 class NodeOfRanks(NodeState):

@@ -17,6 +17,8 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.increases import Last, increases
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.heuristics.shared_rules import GPUS, of_run
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import count, seconds
 from trainwatch.recording.source import NodeSamples, RunFacts, Times
@@ -80,6 +82,34 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
         if len(fired) > 1:
             sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
         return f"{sentence}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """Over the last minutes: the driver's counters know of no run."""
+        its = self.parameters
+        record = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
+        reasons = 'reason=~"sw_thermal|hw_thermal"'
+        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        return PrometheusRules(
+            targets=GPUS,
+            records=[
+                Record(
+                    record,
+                    of_run(
+                        f"sum without (reason) (rate(trainwatch_gpu_throttle_seconds_total{{{reasons}}}[5m]))"
+                    ),
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{record} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
+                    summary=f"{where} is slowed down by heat",
+                    description=f"In run {{{{ $labels.run }}}}, heat held the clocks of {where} down for "
+                    "{{ $value | humanizePercentage }} of the last 5 minutes "
+                    f"(fires above {its.threshold:g} %).",
+                    keep_firing=300,
+                )
+            ],
+        )
 
 
 class HotNode(NodeState):

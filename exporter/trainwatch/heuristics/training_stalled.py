@@ -16,6 +16,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_loading import ranks_of
 from trainwatch.heuristics.parameters import Factor, Minutes, Parameters, StepCount
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.sketch import SizeSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import count, seconds
@@ -110,6 +111,36 @@ class TrainingStalled(Heuristic[TrainingStalledParameters, "NodeOfPauses"]):
             verb = "made no step for"
         usual = seconds(ranks[key].usual)
         return f"Rank {key[1]} {verb} {seconds(first.seconds)} (usually one in {usual}){others}."
+
+    def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        """Of a node's last step, of whatever rank; what is usual is the mean, not the median."""
+        its = self.parameters
+        first, last = (f"trainwatch_run_{which}_step_time_seconds" for which in ("first", "last"))
+        steps = "run_instance:trainwatch_steps:max"
+        usual = "run_instance:trainwatch_time_between_steps:mean_seconds"
+        standstill = "run_instance:trainwatch_time_since_last_step:seconds"
+        return PrometheusRules(
+            targets="trainwatch_run_start_time_seconds",
+            records=[
+                Record(
+                    steps,
+                    "max without (rank) (sum without (phase) (trainwatch_step_duration_seconds_count))",
+                ),
+                Record(usual, f"({last} - {first}) / {steps}"),
+                Record(standstill, f"time() - {last} unless trainwatch_run_end_time_seconds"),
+            ],
+            alerts=[
+                Alert(
+                    f"{standstill} > clamp_min({its.factor:.12g} * {usual}, {60 * its.minimum:.12g})\n"
+                    f"  and {steps} > {its.patience}",
+                    severity="critical",
+                    summary="Run {{ $labels.run }} stands still on {{ $labels.instance }}",
+                    description="No rank of run {{ $labels.run }} on {{ $labels.instance }} has finished a "
+                    "step for {{ $value | humanizeDuration }}, though its processes live (fires after "
+                    f"{its.factor:g} times the usual time between steps, and {its.minimum:g} min).",
+                )
+            ],
+        )
 
 
 class NodeOfPauses(NodeState):

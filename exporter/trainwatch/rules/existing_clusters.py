@@ -12,7 +12,7 @@ from typing import Any
 from trainwatch.heuristics.batch_size import BatchSizeParameters
 from trainwatch.heuristics.cpu_bottleneck import CPUBottleneckParameters
 from trainwatch.heuristics.low_gpu_utilization import LowGPUUtilizationParameters
-from trainwatch.heuristics.promql import Alert, PrometheusRules, duration, ratio
+from trainwatch.heuristics.promql import Alert, PrometheusRules, ratio, time_span
 from trainwatch.rules.groups import Group, Rule, alert_rule, laid_out, status
 from trainwatch.rules.options import Options
 
@@ -41,7 +41,7 @@ def existing_clusters_groups(options: Options) -> list[Group]:
     return [
         {
             "name": "trainwatch-existing-clusters",
-            "interval": duration(options.scraping.interval),
+            "interval": time_span(options.scraping.interval),
             "rules": [*_readings(options), *alerts],
         }
     ]
@@ -49,7 +49,7 @@ def existing_clusters_groups(options: Options) -> list[Group]:
 
 def _readings(options: Options) -> list[Rule]:
     """The series of both exporters as heuristics want them: ratios, and `instance` for the node's name."""
-    its_rate = duration(4 * options.scraping.interval)
+    its_rate = time_span(4 * options.scraping.interval)
     idle = f'sum without (mode) (rate(node_cpu_seconds_total{{mode=~"idle|iowait"}}[{its_rate}]))'
     return [
         _record(GPU, 'label_replace(DCGM_FI_DEV_GPU_UTIL / 100, "instance", "$1", "Hostname", "(.+)")'),
@@ -135,7 +135,7 @@ def _batch_size(heuristic: Any, options: Options) -> list[Rule]:
 
 def _cpu_bottleneck(heuristic: Any, options: Options) -> list[Rule]:
     its: CPUBottleneckParameters = heuristic.parameters
-    span = duration(options.scraping.reach(options.scraping.window(max(its.patience, 1))))
+    span = time_span(options.scraping.reach(options.scraping.window(max(its.patience, 1))))
     # Without a GPU in use there is no value, so that the share is of the time in which something ran.
     starved = f"""
     ({BUSIEST} > bool {ratio(its.cpu_threshold)})
@@ -153,7 +153,7 @@ def _cpu_bottleneck(heuristic: Any, options: Options) -> list[Rule]:
             STARVED_SHARE,
             Alert(
                 f"{STARVED_SHARE} > {ratio(its.threshold)}\n"
-                f"  and {STARVED} offset {duration(options.scraping.window(max(its.patience, 1)))}",
+                f"  and {STARVED} offset {time_span(options.scraping.window(max(its.patience, 1)))}",
                 summary="GPUs of {{ $labels.instance }} wait for a busy core",
                 description=f"On {{{{ $labels.instance }}}}, {heuristic.condition()} at "
                 "{{ $value | humanizePercentage }} of the scrapes (fires above "
@@ -166,7 +166,7 @@ def _cpu_bottleneck(heuristic: Any, options: Options) -> list[Rule]:
 def _window(samples: int, options: Options) -> str:
     """The range of percentiles."""
     seconds = max(options.scraping.window(samples), SCRAPES * options.scraping.interval)
-    return duration(options.scraping.reach(seconds))
+    return time_span(options.scraping.reach(seconds))
 
 
 def _in_use(window: int, patience: int, options: Options) -> str:
@@ -174,8 +174,8 @@ def _in_use(window: int, patience: int, options: Options) -> str:
     samples = max(window, patience)
     seconds = max(options.scraping.window(samples), SCRAPES * options.scraping.interval)
     return (
-        f"(min_over_time({IN_USE}[{duration(options.scraping.reach(seconds))}]) == 1 "
-        f"and {IN_USE} offset {duration(seconds)} and {IN_USE})"  # from then until now
+        f"(min_over_time({IN_USE}[{time_span(options.scraping.reach(seconds))}]) == 1 "
+        f"and {IN_USE} offset {time_span(seconds)} and {IN_USE})"  # from then until now
     )
 
 

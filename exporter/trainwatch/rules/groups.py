@@ -8,7 +8,7 @@ from typing import Any
 from trainwatch.errors import UserError
 from trainwatch.heuristics.base import Heuristic
 from trainwatch.heuristics.parameters import Bounds, specifications
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Severity, duration
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Severity, time_span
 from trainwatch.rules.options import Options
 
 Group = dict[str, Any]
@@ -33,7 +33,7 @@ def heuristic_groups(options: Options) -> list[Group]:
     alerting = [(one, rules) for one, rules in given if rules is not None]
     groups = [_group(one, rules, options) for one, rules in alerting]
     described = [rule for one, rules in alerting for rule in _description(one, rules)]
-    return [*groups, {"name": "trainwatch-descriptions", "interval": duration(MINUTE), "rules": described}]
+    return [*groups, {"name": "trainwatch-descriptions", "interval": time_span(MINUTE), "rules": described}]
 
 
 def laid_out(expression: str) -> str:
@@ -68,7 +68,7 @@ def _group(heuristic: Heuristic[Any, Any], rules: PrometheusRules, options: Opti
     ]
     return {
         "name": f"trainwatch-{heuristic.name}",
-        "interval": duration(interval),
+        "interval": time_span(interval),
         "rules": [
             *records,
             status(heuristic.name, rules),
@@ -102,7 +102,7 @@ def alert_rule(heuristic: Heuristic[Any, Any], alert: Alert, options: Options) -
     return {
         "alert": name,
         "expr": laid_out(alert.expression),
-        **{field: duration(seconds) for field, seconds in holds.items() if seconds},
+        **{field: time_span(seconds) for field, seconds in holds.items() if seconds},
         "labels": {"rule": name, "severity": alert.severity, **alert.labels},
         "annotations": annotated(
             options,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trainwatch.errors import UserError
 from trainwatch.evaluation.settings import Settings
-from trainwatch.heuristics.promql import Scraping, duration
+from trainwatch.heuristics.promql import Scraping, time_span
 from trainwatch.node.duration import positive_duration
 
 GRAFANA_URL = "http://localhost:3000"
@@ -32,8 +32,8 @@ class Options:
         """The command that renders with these options, without `--out`."""
         words = [
             *COMMAND.split(),
-            *("--scrape-interval", duration(self.scraping.interval)),
-            *("--sample-interval", duration(self.scraping.sample_interval)),
+            *("--scrape-interval", time_span(self.scraping.interval)),
+            *("--sample-interval", time_span(self.scraping.sample_interval)),
         ]
         if self.grafana_url != GRAFANA_URL:
             words += ["--grafana-url", self.grafana_url]

@@ -1,0 +1,126 @@
+"""DataStarved, CommunicationBound, TrainingStalled and Straggler in promtool."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest
+from tests.support.scrapes import only, scraped_steps
+from tests.support.source import START, node_steps
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+COMPONENTS = pytest.mark.parametrize(
+    ("rule", "component"), [("DataStarved", "data_wait"), ("CommunicationBound", "communication")]
+)
+
+
+@COMPONENTS
+def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patience(
+    rule: str, component: str, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    names = ("trainwatch_step_duration_seconds", "trainwatch_step_component_seconds")
+    for run, share, fires in (("above", 0.21, 1), ("below", 0.19, 0), ("none", 0.0, 0)):
+        steps = node_steps([2.0] * 40, rank=3, **{component: [2.0 * share] * 40})  # type: ignore[arg-type]
+        test.add(only(scraped_steps([steps], 9, run), *names))
+        test.equals(f'run_instance_rank:trainwatch_{component}:ratio{{run="{run}"}}', 60, share)
+        test.status(rule, 30, 0, run=run)  # 15 steps
+        test.firing(rule, 30, 0, run=run)
+        test.status(rule, 45, fires, run=run)  # 22 steps
+        test.firing(rule, 45, fires, run=run, rank="3", instance="node-a")
+    test.run(tmp_path)
+
+
+@COMPONENTS
+def test_the_share_is_of_the_steps_of_all_phases(
+    rule: str, component: str, rules: Path, tmp_path: Path
+) -> None:
+    waiting = node_steps([1.0] * 60, **{component: [0.5] * 60})  # type: ignore[arg-type]
+    others = node_steps([1.0] * 120, phase="eval", start=START + 60)
+    test = RuleTest(rules)
+    test.add(only(scraped_steps([waiting, others], 13), "trainwatch_step_duration", "trainwatch_step_comp"))
+    test.firing(rule, 60, 1)
+    test.equals(f"run_instance_rank:trainwatch_{component}:ratio", 180, 30 / 180)
+    test.status(rule, 180, 0)
+    test.run(tmp_path)
+
+
+def test_without_steps_there_is_no_target(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(scraped_steps([], 9))
+    test.gives_nothing('trainwatch:rule_status{rule=~"DataStarved|CommunicationBound|Straggler"}', 60)
+    test.status("TrainingStalled", 60, 0)
+    test.run(tmp_path)
+
+
+def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(
+    rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    short, long = node_steps([0.5] * 120), node_steps([6.0] * 25)  # until 60 s and 150 s
+    cases = {
+        "short-steps": ([short], None, 120, 135),  # a minute at least
+        "long-steps": ([long], None, 270, 285),
+        "ended": ([short], 90.0, 300, None),
+        "few-steps": ([node_steps([0.5] * 20)], None, 300, None),
+    }
+    names = ("trainwatch_step_duration_seconds_count", "trainwatch_run_")
+    for run, (steps, end, quiet_at, fires_at) in cases.items():
+        test.add(only(scraped_steps(steps, 21, run, end=end), *names))
+        test.status("TrainingStalled", quiet_at, 0, run=run)
+        test.firing("TrainingStalled", quiet_at, 0, run=run)
+        if fires_at is not None:
+            test.status("TrainingStalled", fires_at, 1, run=run)
+            test.firing("TrainingStalled", fires_at, 1, run=run, severity="critical")
+    test.run(tmp_path)
+
+
+def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) -> None:
+    steps = [node_steps([0.5] * 120), node_steps([0.5] * 120, start=START + 150, first_number=121)]
+    test = RuleTest(rules)
+    test.add(only(scraped_steps(steps, 21), "trainwatch_step_duration_seconds_count", "trainwatch_run_"))
+    test.firing("TrainingStalled", 135, 1)
+    test.firing("TrainingStalled", 165, 0)
+    test.run(tmp_path)
+
+
+def straggling(slow: float, ranks: int = 4, steps: int = 600) -> list:  # type: ignore[type-arg]
+    """Ranks that wait for each other: all steps take equally long, and the fast ones communicate."""
+    return [
+        node_steps(
+            np.full(steps, 0.5 * slow), rank=rank, communication=0.0 if rank == 2 else 0.5 * (slow - 1)
+        )
+        for rank in range(ranks)
+    ]
+
+
+def test_the_rank_that_its_peers_wait_for_is_the_straggler(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    cases = {"slow": (straggling(1.4), 1), "even": (straggling(1.3), 0), "alone": (straggling(2.0, 1), 0)}
+    names = ("trainwatch_step_duration_seconds", "trainwatch_step_component")
+    for run, (steps, fires) in cases.items():
+        test.add(only(scraped_steps(steps, 25, run), *names))
+        test.status("Straggler", 45, 0, run=run)  # fewer than 100 steps
+        test.status("Straggler", 345, fires, run=run)
+        test.firing("Straggler", 345, fires, run=run)
+        test.firing("Straggler", 345, fires, run=run, rank="2")
+    test.equals('run_instance_rank:trainwatch_peers_self_time:ratio{run="slow", rank="2"}', 345, 1 / 1.4)
+    test.run(tmp_path)
+
+
+def test_peers_on_other_nodes_are_peers(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    names = ("trainwatch_step_duration_seconds", "trainwatch_step_component")
+    for rank, steps in enumerate(straggling(1.6)):
+        test.add(only(scraped_steps([steps], 25, "run", f"node-{rank}"), *names))
+    test.firing("Straggler", 345, 1)
+    test.firing("Straggler", 345, 1, instance="node-2", rank="2")
+    test.run(tmp_path)

@@ -1,0 +1,188 @@
+"""GPUMemoryLeak, GPUMemoryNearlyFull, ThermalThrottling and GPUError in promtool.
+
+Their series are of the GPU, not of a run: the sample counters say which run uses it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest, Values
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+TOTAL = 80e9
+
+
+def labels(node: str, **more: str) -> str:
+    pairs = {"job": "trainwatch", "instance": node, "gpu": "0", **more}
+    return ",".join(f'{name}="{value}"' for name, value in pairs.items())
+
+
+def readings(node: str, scrapes: int) -> dict[str, Values]:
+    name = f"trainwatch_gpu_utilization_samples_count{{{labels(node, run='run')}}}"
+    ticks = f'trainwatch_sampler_ticks_total{{job="trainwatch",instance="{node}"}}'
+    counts = [30.0 * number for number in range(scrapes)]
+    return {name: counts, ticks: counts}
+
+
+def memory(node: str, used: np.ndarray) -> dict[str, Values]:
+    return {
+        **readings(node, len(used)),
+        f"trainwatch_gpu_memory_used_bytes{{{labels(node)}}}": (TOTAL * used).tolist(),
+        f"trainwatch_gpu_memory_total_bytes{{{labels(node)}}}": [TOTAL] * len(used),
+    }
+
+
+def minutes(count: float) -> np.ndarray:
+    return np.arange(round(count * 4) + 1) / 4
+
+
+def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
+    rules: Path, tmp_path: Path
+) -> None:
+    time = minutes(20)
+    sawtooth = 0.05 * (np.arange(len(time)) % 3)
+    cases = {
+        "leak": (0.2 + 0.004 * time, 1),
+        "leak-under-steps": (0.2 + 0.004 * time + sawtooth, 1),
+        "too-little": (0.2 + 0.001 * time, 0),
+        "flat": (0.5 + sawtooth, 0),
+        "jump": (np.where(time < 12, 0.2, 0.5), 0),
+        "three-jumps": (0.2 + 0.1 * (time > 10.5) + 0.1 * (time > 13) + 0.1 * (time > 15.5), 0),
+        "levels-off": (np.minimum(0.2 + 0.1 * time, 0.7), 0),
+        "falls": (0.9 - 0.01 * time, 0),
+    }
+    test = RuleTest(rules)
+    for node, (used, leaks) in cases.items():
+        test.add(memory(node, used))
+        test.status("GPUMemoryLeak", 600, 0, instance=node)  # patience: 1200 readings
+        test.status("GPUMemoryLeak", 1140, leaks, instance=node)
+        test.firing("GPUMemoryLeak", 1140, leaks, instance=node, run="run", gpu="0")
+    test.run(tmp_path)
+
+
+def test_a_slow_leak_is_seen_after_an_hour(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(memory("slow", 0.2 + 0.0004 * minutes(70)))  # 2.4 points an hour
+    test.firing("GPUMemoryLeak", 1800, 0)
+    test.firing("GPUMemoryLeak", 4140, 1)
+    test.equals("run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio", 4140, 0.024)
+    test.run(tmp_path)
+
+
+def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Path) -> None:
+    time = minutes(12)
+    cases = {
+        "full": (np.full(len(time), 0.951), "full", 1),
+        "at": (np.full(len(time), 0.95), "full", 0),
+        "filling": (0.2 + 0.02 * time, "filling", 1),  # full in less than half an hour
+        "filling-slowly": (0.2 + 0.002 * time, "filling", 0),
+        "jump": (np.where(time < 9, 0.2, 0.6), "filling", 0),
+    }
+    test = RuleTest(rules)
+    for node, (used, trouble, fires) in cases.items():
+        test.add(memory(node, used))
+        test.status("GPUMemoryNearlyFull", 60, 0, instance=node)  # patience: 120 readings
+        test.status("GPUMemoryNearlyFull", 600, fires, instance=node)
+        test.firing("GPUMemoryNearlyFull", 600, fires, instance=node)
+        test.firing("GPUMemoryNearlyFull", 600, fires, instance=node, trouble=trouble)
+    test.equals(
+        'run_instance_gpu:trainwatch_gpu_memory_full_in:seconds{instance="filling"}',
+        600,
+        60 * 0.6 / 0.02,
+        1e-6,
+    )
+    test.run(tmp_path)
+
+
+def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(
+    rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    cases = [
+        ("hot", "sw_thermal", 0.06, 1),
+        ("warm", "hw_thermal", 0.04, 0),
+        ("busy", "sw_power_cap", 0.9, 0),
+    ]
+    for node, reason, share, fires in cases:
+        name = f"trainwatch_gpu_throttle_seconds_total{{{labels(node, reason=reason)}}}"
+        test.add({**readings(node, 41), name: [15 * share * number for number in range(41)]})
+        test.status("ThermalThrottling", 60, 0, instance=node)
+        test.status("ThermalThrottling", 600, fires, instance=node)
+        test.firing("ThermalThrottling", 600, fires, instance=node, gpu="0", run="run")
+    test.equals(
+        'run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio{instance="hot"}', 600, 0.06, tolerance=1e-6
+    )
+    test.run(tmp_path)
+
+
+def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: Path, tmp_path: Path) -> None:
+    none: Values = [None] * 40
+    xid = "trainwatch_gpu_xid_errors_total"
+    ecc = "trainwatch_gpu_ecc_errors_total"
+    test = RuleTest(rules)
+    series: dict[str, Values] = {}
+    for node in ("new", "more", "old", "program", "memory", "corrected"):
+        series |= readings(node, 80)
+    series |= {
+        f"{xid}{{{labels('new', xid='79')}}}": [*none, *[1.0] * 40],
+        f"{xid}{{{labels('more', xid='48')}}}": [2.0] * 40 + [3.0] * 40,
+        f"{xid}{{{labels('old', xid='48')}}}": [2.0] * 80,
+        f"{xid}{{{labels('program', xid='31')}}}": [*none, *[1.0] * 40],
+        f"{ecc}{{{labels('memory', severity='uncorrected')}}}": [1.0] * 40 + [2.0] * 40,
+        f"{ecc}{{{labels('corrected', severity='corrected')}}}": [1.0] * 40 + [9.0] * 40,
+    }
+    test.add(series)
+    test.firing("GPUError", 585, 0)
+    test.firing("GPUError", 600, 3, severity="critical", run="run", gpu="0")
+    for node, trouble in (("new", "xid"), ("more", "xid"), ("memory", "memory")):
+        test.status("GPUError", 600, 1, instance=node)
+        test.firing("GPUError", 600, 1, instance=node, trouble=trouble)
+        test.status("GPUError", 1000, 0, instance=node)  # no longer new
+        test.firing("GPUError", 1000, 1, instance=node)  # but still to be seen
+    for node in ("old", "program", "corrected"):
+        test.status("GPUError", 600, 0, instance=node)
+    test.run(tmp_path)
+
+
+def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    counter = f"trainwatch_gpu_xid_errors_total{{{labels('node-a', xid='79')}}}"
+    test.add({**readings("node-a", 60), counter: [*[None] * 40, *[1.0] * 20]})
+    where = {"job": "trainwatch", "instance": "node-a", "gpu": "0", "run": "run"}
+    test.alerts(
+        "GPUError",
+        600,
+        {
+            "labels": {"rule": "GPUError", "severity": "critical", "trouble": "xid", **where},
+            "annotations": {
+                "summary": "GPU 0 of node-a reported an error",
+                "description": "In run run, the driver reported 1 new errors of GPU 0 of node-a that are not "
+                "the program's. XIDs that it has reported: 79.",
+                "recommendation": "Take the machine out of use and run NVIDIA's diagnostics "
+                "(dcgmi diag -r 3).",
+                "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=run&var-instance=node-a",
+                "runbook_url": "https://github.com/trainwatch/trainwatch/blob/main/docs/heuristics.md#gpuerror",
+            },
+        },
+    )
+    test.run(tmp_path)
+
+
+def test_a_gpu_of_a_run_that_has_ended_gives_no_alert(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(memory("ended", np.full(61, 0.99)))
+    ends: Values = [*[None] * 20, *[300.0] * 41]
+    test.add({'trainwatch_run_end_time_seconds{job="trainwatch",instance="ended",run="run"}': ends})
+    test.firing("GPUMemoryNearlyFull", 285, 1)
+    test.status("GPUMemoryNearlyFull", 300, 0)
+    test.firing("GPUMemoryNearlyFull", 600, 0)
+    test.run(tmp_path)
