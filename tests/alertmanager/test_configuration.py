@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from trainwatch.heuristics import all_heuristics
 
 from tests.support.alertmanager import ALERTMANAGER, SECONDS, STOPPING, configured
 
@@ -53,6 +54,13 @@ def test_stopping_runs_is_switched_on_beside_the_notification(tmp_path: Path) ->
     assert receivers(config, "TrainingStalled", "critical") == ["actions", "slack"]
     assert receivers(config, "GPUError", "critical") == ["actions", "slack"]
     assert receivers(config, "CPUBottleneck", "warning") == ["slack"]
+
+
+def test_every_rule_that_the_file_names_exists() -> None:
+    named = re.findall(r"""rule!?=~?"([^"]+)"'""", COMMITTED.read_text())
+    rules = {rule for matcher in named for rule in matcher.split("|")} - {"Trainwatch.+"}
+    assert {"CPUBottleneck", "LowGPUUtilization", "MaxInitializationTime", "TrainingStalled"} <= rules
+    assert rules <= set(all_heuristics())
 
 
 def test_no_secret_stands_in_the_file() -> None:

@@ -301,8 +301,9 @@ class _Body:
         room = 0 if self.ended else self._limits.body_bytes
         if self._left is not None and not self._chunked:
             room = min(room, self._left)
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._discard(room), self._limits.request_seconds)
+        if room:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._discard(room), self._limits.request_seconds)
 
     async def _discard(self, room: int) -> None:
         while room > 0 and (piece := await self._reader.read(min(room, 65536))):
