@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.recording.directory import RecordingDirectory
+from trainwatch.recording.open import open_source
 from trainwatch.training.directory import SHARED_MEMORY
 
 from tests.support.demo import DemoProcess, simulated
@@ -78,8 +81,6 @@ def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Si
 
 
 def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None:
-    from trainwatch.recording.directory import RecordingDirectory
-
     with DemoProcess("healthy", "--speed=20", f"--write-recording={tmp_path / 'run'}") as node:
         node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > 60)
         assert node.stop() == 0
@@ -87,6 +88,28 @@ def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None
     assert sum(len(chunk) for chunk in source.read()) > 60
     assert source.facts.samples_missed == 0
     assert source.facts.end is not None
+
+
+def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) -> None:
+    recording, debugger = tmp_path / "recording", tmp_path / "debugger"
+    words = ["demo", "healthy", "--duration=24h", f"--write-recording={recording}"]
+    command = [sys.executable, "-m", "trainwatch", *words, f"--write-debugger={debugger}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + SECONDS
+        while not list(recording.glob("*/samples-000005*")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    for directory in (recording, debugger):
+        source = open_source(directory)
+        assert sum(len(chunk) for chunk in source.read()) > 100
+        assert source.facts.unknowns == ()
+        assert source.facts.end is not None
+    assert not list(Path(SHARED_MEMORY).glob(f"trainwatch-demo-{process.pid}-*"))
 
 
 @pytest.mark.servers

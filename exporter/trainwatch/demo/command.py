@@ -62,7 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=_speed,
         default=1.0,
         metavar="FACTOR",
-        help="simulated seconds a second: 1, 10, ... (default: 1)",
+        help="simulated seconds a second, when serving: 1, 10, ... (default: 1)",
     )
     parser.add_argument(
         "--duration",
@@ -162,7 +162,7 @@ class _Demo:
     def _close(self) -> None:
         self._exporter.close()
         if self._written:
-            self._written.end(self._clock.time(), self._simulation.stalled)
+            self._written.end(self._clock.time(), self._simulation.ended_well)
 
 
 def _scenario(name: str | None) -> Scenario:

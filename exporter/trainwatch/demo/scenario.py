@@ -91,7 +91,7 @@ class Scenario:
 
     name: ClassVar[str]
     fires: ClassVar[frozenset[str]] = frozenset()
-    minutes: ClassVar[float] = 12
+    minutes: ClassVar[float] = 10
     look_at: ClassVar[str] = ""  # what shows it best, in a few words
 
     ranks: ClassVar[int] = GPUS

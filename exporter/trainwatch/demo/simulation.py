@@ -47,6 +47,7 @@ class Simulation(Collector):
         self.nvml = SimulatedNvml()
         self.living: set[Path] = set()
         self.stalled = False
+        self.ended_well = False  # the run is over, and its processes ended by themselves
         self._on_step = on_step
         self._elapsed = 0.0
         self._random = Random(f"{scenario.name} {seed} node")
@@ -101,7 +102,8 @@ class Simulation(Collector):
 
     def _end(self, moment: float) -> None:
         """The processes end; those that hang are killed."""
-        if not self.stalled:
+        self.ended_well = not self.stalled
+        if self.ended_well:
             for ledger in self._ledgers:
                 ledger.finish(moment)
         self.living.clear()

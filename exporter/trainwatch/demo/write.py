@@ -61,10 +61,10 @@ class Written:
             written.run.write(recording)
         return written
 
-    def end(self, moment: float, stalled: bool) -> None:
-        """Completes what was written once the exporter has closed. A run that hangs is ended by a signal."""
+    def end(self, moment: float, well: bool) -> None:
+        """Completes what was written, behind the exporter. A run that goes on is ended by a signal."""
         if self.recording and self.run:
-            status = ENDED_BY_SIGTERM if stalled else 0
+            status = 0 if well else ENDED_BY_SIGTERM
             replace(self.run, end=moment, exit_status=status).write(self.recording)
         if self.debugger:
             self.debugger.close()
