@@ -29,13 +29,13 @@ def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patie
     test = RuleTest(rules)
     names = ("trainwatch_step_duration_seconds", "trainwatch_step_component_seconds")
     for run, share, fires in (("above", 0.21, 1), ("below", 0.19, 0), ("none", 0.0, 0)):
-        steps = node_steps([2.0] * 40, rank=3, **{component: [2.0 * share] * 40})  # type: ignore[arg-type]
+        steps = node_steps([5.0] * 24, rank=3, **{component: [5.0 * share] * 24})  # type: ignore[arg-type]
         test.add(only(scraped_steps([steps], 9, run), *names))
         test.equals(f'run_instance_rank:trainwatch_{component}:ratio{{run="{run}"}}', 60, share)
-        test.status(rule, 30, 0, run=run)  # 15 steps
-        test.firing(rule, 30, 0, run=run)
-        test.status(rule, 45, fires, run=run)  # 22 steps
-        test.firing(rule, 45, fires, run=run, rank="3", instance="node-a")
+        test.status(rule, 60, 0, run=run)  # 12 steps
+        test.firing(rule, 60, 0, run=run)
+        test.status(rule, 120, fires, run=run)  # 24 steps
+        test.firing(rule, 120, fires, run=run, rank="3", instance="node-a")
     test.run(tmp_path)
 
 
@@ -108,11 +108,11 @@ def test_the_rank_that_its_peers_wait_for_is_the_straggler(rules: Path, tmp_path
     names = ("trainwatch_step_duration_seconds", "trainwatch_step_component")
     for run, (steps, fires) in cases.items():
         test.add(only(scraped_steps(steps, 25, run), *names))
-        test.status("Straggler", 45, 0, run=run)  # fewer than 100 steps
-        test.status("Straggler", 345, fires, run=run)
-        test.firing("Straggler", 345, fires, run=run)
-        test.firing("Straggler", 345, fires, run=run, rank="2")
-    test.equals('run_instance_rank:trainwatch_peers_self_time:ratio{run="slow", rank="2"}', 345, 1 / 1.4)
+        test.status("Straggler", 60, 0, run=run)  # fewer than 100 steps
+        test.status("Straggler", 360, fires, run=run)
+        test.firing("Straggler", 360, fires, run=run)
+        test.firing("Straggler", 360, fires, run=run, rank="2")
+    test.equals('run_instance_rank:trainwatch_peers_self_time:ratio{run="slow", rank="2"}', 360, 1 / 1.4)
     test.run(tmp_path)
 
 
@@ -121,6 +121,6 @@ def test_peers_on_other_nodes_are_peers(rules: Path, tmp_path: Path) -> None:
     names = ("trainwatch_step_duration_seconds", "trainwatch_step_component")
     for rank, steps in enumerate(straggling(1.6)):
         test.add(only(scraped_steps([steps], 25, "run", f"node-{rank}"), *names))
-    test.firing("Straggler", 345, 1)
-    test.firing("Straggler", 345, 1, instance="node-2", rank="2")
+    test.firing("Straggler", 360, 1)
+    test.firing("Straggler", 360, 1, instance="node-2", rank="2")
     test.run(tmp_path)

@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 NAN = float("nan")
-BEFORE, AT = 33 * 15, 34 * 15  # scrapes that see 990 and 1020 snapshots: patience is 1000
+ROWS = 1080
+BEFORE, AT = 480, 540  # scrapes that see 960 and 1080 snapshots: patience is 1000
 BOTTLENECKS = pytest.mark.parametrize("rule", ["CPUBottleneck", "IOBottleneck"])
 CORE_LIMIT = {"CPUBottleneck": 0.9, "IOBottleneck": 0.5}
 
@@ -37,15 +38,15 @@ def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
     rule: str, rules: Path, tmp_path: Path
 ) -> None:
     test = RuleTest(rules)
-    for run, concerned in (("at", 510), ("above", 511)):  # of the 1020 that the scrape sees
-        gpus = np.ones((1020, 2))
-        gpus[np.random.default_rng(1).permutation(1020)[:concerned], 1] = 0.0
-        test.add(starving(rule, np.ones((1020, 2)), gpus, run))
+    for run, concerned in (("at", 540), ("above", 541)):  # of the 1080 that the scrape sees
+        gpus = np.ones((ROWS, 2))
+        gpus[np.random.default_rng(1).permutation(ROWS)[:concerned], 1] = 0.0
+        test.add(starving(rule, np.ones((ROWS, 2)), gpus, run))
         test.equals(
-            f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='{run}'}}", AT, concerned / 1020
+            f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='{run}'}}", AT, concerned / ROWS
         )
-    gpus = np.zeros((1020, 1))
-    test.add(starving(rule, np.ones((1020, 1)), gpus, "all"))
+    gpus = np.zeros((ROWS, 1))
+    test.add(starving(rule, np.ones((ROWS, 1)), gpus, "all"))
     test.status(rule, BEFORE, 0)
     test.firing(rule, BEFORE, 0)
     for run, fires in (("at", 0), ("above", 1), ("all", 1)):
@@ -61,7 +62,7 @@ def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
     test = RuleTest(rules)
     cases = [(+0.01, -0.01, 1), (0.0, -0.01, 0), (-0.01, -0.01, 0), (+0.01, 0.0, 0), (+0.01, +0.01, 0)]
     for number, (core, gpu, fires) in enumerate(cases):
-        cores, gpus = np.full((1020, 2), CORE_LIMIT[rule] + core), np.full((1020, 1), 0.1 + gpu)
+        cores, gpus = np.full((ROWS, 2), CORE_LIMIT[rule] + core), np.full((ROWS, 1), 0.1 + gpu)
         test.add(starving(rule, cores, gpus, f"case-{number}"))
         test.status(rule, AT, fires, run=f"case-{number}")
     test.run(tmp_path)
@@ -71,11 +72,11 @@ def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
 def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_snapshots_are_none(
     rule: str, rules: Path, tmp_path: Path
 ) -> None:
-    cores, gpus = np.zeros((1020, 192)), np.ones((1020, 8))
+    cores, gpus = np.zeros((ROWS, 192)), np.ones((ROWS, 8))
     cores[:, 77], gpus[:, 5] = 1.0, 0.0
     test = RuleTest(rules)
     test.add(starving(rule, cores, gpus, "pinned"))
-    cores, gpus = np.zeros((1020, 1)), np.ones((1020, 1))
+    cores, gpus = np.zeros((ROWS, 1)), np.ones((ROWS, 1))
     cores[::2], gpus[1::2] = 1.0, 0.0
     test.add(starving(rule, cores, gpus, "never-together"))
     test.firing(rule, AT, 1, run="pinned")
@@ -88,9 +89,9 @@ def test_missing_readings_are_neither_high_nor_low_and_the_status_is_there_all_t
     rule: str, rules: Path, tmp_path: Path
 ) -> None:
     test = RuleTest(rules)
-    test.add(starving(rule, np.full((1020, 2), NAN), np.zeros((1020, 1)), "no-cores"))
-    test.add(starving(rule, np.ones((1020, 2)), np.full((1020, 1), NAN), "no-gpu-reading"))
-    test.add(starving(rule, np.ones((1020, 2)), np.empty((1020, 0)), "no-gpu"))
+    test.add(starving(rule, np.full((ROWS, 2), NAN), np.zeros((ROWS, 1)), "no-cores"))
+    test.add(starving(rule, np.ones((ROWS, 2)), np.full((ROWS, 1), NAN), "no-gpu-reading"))
+    test.add(starving(rule, np.ones((ROWS, 2)), np.empty((ROWS, 0)), "no-gpu"))
     for run in ("no-cores", "no-gpu-reading", "no-gpu"):
         test.status(rule, AT, 0, run=run)
     test.gives_nothing(f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='no-gpu'}}", AT)
@@ -140,16 +141,16 @@ def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:
 def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     cases = {
-        "0.69": (np.full((1020, 1), 0.69), "under-utilised"),
-        "0.71": (np.full((1020, 1), 0.71), None),
-        "0": (np.zeros((1020, 1)), "under-utilised"),
-        "1": (np.ones((1020, 1)), None),
-        "idle-6": (mixed(1020, 0.95, 0.0, 0.06), "fluctuating"),
-        "idle-4": (mixed(1020, 0.95, 0.0, 0.04), None),
-        "low-6": (mixed(1020, 0.95, 0.09, 0.06), "fluctuating"),
-        "higher-6": (mixed(1020, 0.95, 0.11, 0.06), None),
-        "recovered": (np.where(np.arange(1020) < 500, 0.0, 1.0).reshape(-1, 1), None),
-        "lost": (np.where(np.arange(1020) < 500, 1.0, 0.0).reshape(-1, 1), "under-utilised"),
+        "0.69": (np.full((ROWS, 1), 0.69), "under-utilised"),
+        "0.71": (np.full((ROWS, 1), 0.71), None),
+        "0": (np.zeros((ROWS, 1)), "under-utilised"),
+        "1": (np.ones((ROWS, 1)), None),
+        "idle-6": (mixed(ROWS, 0.95, 0.0, 0.06), "fluctuating"),
+        "idle-4": (mixed(ROWS, 0.95, 0.0, 0.04), None),
+        "low-6": (mixed(ROWS, 0.95, 0.09, 0.06), "fluctuating"),
+        "higher-6": (mixed(ROWS, 0.95, 0.11, 0.06), None),
+        "recovered": (np.where(np.arange(ROWS) < 500, 0.0, 1.0).reshape(-1, 1), None),
+        "lost": (np.where(np.arange(ROWS) < 500, 1.0, 0.0).reshape(-1, 1), "under-utilised"),
     }
     for run, (gpu, trouble) in cases.items():
         test.add(only(gpu_series(gpu, run), "trainwatch_gpu_utilization"))
@@ -162,19 +163,19 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
 
 def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, tmp_path: Path) -> None:
     gpu = np.zeros((1800, 2))
-    gpu[1020:, 1] = NAN
+    gpu[ROWS:, 1] = NAN
     test = RuleTest(rules)
     test.add(only(gpu_series(gpu, "run"), "trainwatch_gpu_utilization"))
     test.firing("LowGPUUtilization", AT, 1, gpu="1")
-    test.firing("LowGPUUtilization", AT + 255, 0, gpu="1")
-    test.firing("LowGPUUtilization", AT + 255, 1, gpu="0")
-    test.status("LowGPUUtilization", AT + 255, 0, gpu="1")
+    test.firing("LowGPUUtilization", AT + 300, 0, gpu="1")
+    test.firing("LowGPUUtilization", AT + 300, 1, gpu="0")
+    test.status("LowGPUUtilization", AT + 300, 0, gpu="1")
     test.run(tmp_path)
 
 
 def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    test.add(gpu_series(np.empty((1020, 0)), "run"))
+    test.add(gpu_series(np.empty((ROWS, 0)), "run"))
     test.gives_nothing('trainwatch:rule_status{rule="LowGPUUtilization"}', AT)
     test.run(tmp_path)
 
@@ -184,15 +185,15 @@ def test_a_window_longer_than_patience_takes_all_there_is(
 ) -> None:
     rules = rendered("LowGPUUtilization.patience=10") / "trainwatch.yml"
     test = RuleTest(rules)
-    test.add(only(gpu_series(np.zeros((60, 1)), "run"), "trainwatch_gpu_utilization"))
+    test.add(only(gpu_series(np.zeros((150, 1)), "run"), "trainwatch_gpu_utilization"))
     test.firing("LowGPUUtilization", 0, 0)
-    test.firing("LowGPUUtilization", 15, 1)
+    test.firing("LowGPUUtilization", 60, 1)
     test.run(tmp_path)
 
 
 def test_batch_size_needs_gpu_memory_and_cores_to_be_low(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    low, high = np.full((1020, 1), 0.3), np.full((1020, 1), 0.9)
+    low, high = np.full((ROWS, 1), 0.3), np.full((ROWS, 1), 0.9)
     cases = {
         "small": (low, low, low, 1),
         "busy-gpu": (high, low, low, 0),
@@ -240,7 +241,7 @@ def test_gpu_memory_that_rises_within_a_minute_alerts_and_slow_growth_does_not(
 def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
     rules: Path, tmp_path: Path
 ) -> None:
-    rows = 1080  # the group is evaluated each minute: at 8 min (960 snapshots) and at 9 min (1080)
+    rows = 1200  # the group is evaluated each two minutes: at 8 min (960 snapshots) and at 10 min (1200)
     high = np.ones(rows)
 
     def with_idle(share: float) -> np.ndarray:
@@ -256,9 +257,9 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
     }
     for run, (gpus, distance, fires) in cases.items():
         test.add(only(gpu_series(np.stack(gpus, axis=1), run), "trainwatch_gpu_utilization"))
-        test.add({f'trainwatch_samples_total{{job="trainwatch",instance="node-a",run="{run}"}}': [1.0] * 40})
+        test.add({f'trainwatch_samples_total{{job="trainwatch",instance="node-a",run="{run}"}}': [1.0] * 41})
         test.gives_nothing(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 480)
-        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 540, distance)
-        test.status("LoadBalancing", 540, fires, run=run)
-        test.firing("LoadBalancing", 540, fires, run=run)
+        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 600, distance)
+        test.status("LoadBalancing", 600, fires, run=run)
+        test.firing("LoadBalancing", 600, fires, run=run)
     test.run(tmp_path)

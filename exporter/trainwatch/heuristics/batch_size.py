@@ -18,6 +18,7 @@ from trainwatch.heuristics.last_readings import Decisions, LastReadings, percent
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
 from trainwatch.heuristics.promql import (
+    MINUTE,
     Alert,
     PrometheusRules,
     Record,
@@ -111,6 +112,7 @@ class BatchSize(Heuristic[BatchSizeParameters, "SmallBatchNode"]):
         }
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
+            every=MINUTE,
             targets=f"{gpu}_count",
             records=[
                 Record(low_gpu, share_at_most(gpu, bounds["gpu_threshold_p95"], window, whole)),

@@ -15,7 +15,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict
 from trainwatch.heuristics.data_loading import ranks_of, workers_of
 from trainwatch.heuristics.parameters import AnyPercent, Parameters
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.heuristics.sketch import SizeSketch
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import count
@@ -71,7 +71,7 @@ class Dataloader(Heuristic[DataloaderParameters, "LoadingNode"]):
         workers = "trainwatch_dataloader_workers"
         return PrometheusRules(
             targets="trainwatch_samples_total",
-            each_minute=True,
+            every=MINUTE,
             records=[
                 # Of each rank the training loader; of its other loaders the largest where none trains.
                 Record(

@@ -18,7 +18,7 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import duration
@@ -89,13 +89,13 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         used = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
         lowest = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
         growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
-        interval = max(60.0, scraping.interval)
+        interval = max(MINUTE, scraping.interval)
         shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
         windows = [shortest * factor for factor in LONGER]
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            each_minute=True,
+            every=MINUTE,
             records=[
                 Record(used, of_run(MEMORY)),
                 Record(lowest, f"min_over_time({used}[{time_span(lows_range(shortest))}])"),

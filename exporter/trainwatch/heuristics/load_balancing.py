@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Bounds, Parameters, Samples
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts
 
@@ -100,7 +100,7 @@ class LoadBalancing(Heuristic[LoadBalancingParameters, "NodeOfDistributions"]):
         share = f"{histogram}_bucket / ignoring (le) group_left () ({histogram}_count > {its.patience})"
         return PrometheusRules(
             targets="trainwatch_samples_total",
-            each_minute=True,
+            every=2 * MINUTE,
             records=[
                 Record(
                     record,

@@ -17,6 +17,7 @@ from trainwatch.heuristics.box_plot import box_plot
 from trainwatch.heuristics.last_readings import LastReadings, percentiles
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples, Window
 from trainwatch.heuristics.promql import (
+    MINUTE,
     Alert,
     PrometheusRules,
     Record,
@@ -101,6 +102,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
         p95 = at_most(its.threshold_p95, "threshold_p95")
         p5 = at_most(its.threshold_p5, "threshold_p5")
         return PrometheusRules(
+            every=MINUTE,
             targets=f"{histogram}_count",
             records=[
                 Record(low, share_at_most(histogram, p95, window, whole)),

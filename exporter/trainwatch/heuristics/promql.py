@@ -16,6 +16,8 @@ from trainwatch.node.sample_tally import BOUNDS, GRID
 
 Severity = Literal["info", "warning", "critical"]
 
+MINUTE = 60.0  # also the time between two scans of a report
+
 
 @dataclass(frozen=True)
 class Scraping:
@@ -70,14 +72,14 @@ class PrometheusRules:
     """The rules of one heuristic.
 
     `targets` selects a series for each of what the heuristic judges (nodes of a run, GPUs, ranks), with
-    the labels that the alerts have: each has a status, 0 or 1, at all times. `each_minute` is for what
-    reads whole histograms: a minute is also the time between two scans of a report.
+    the labels that the alerts have: each has a status, 0 or 1, at all times. `every` is the least number of
+    seconds between two evaluations, for what costs much and changes slowly; else it is the scrape interval.
     """
 
     targets: str
     alerts: Sequence[Alert]
     records: Sequence[Record] = ()
-    each_minute: bool = False
+    every: float = 0.0
 
 
 def ratio(percent: float) -> str:

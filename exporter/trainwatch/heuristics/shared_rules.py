@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, on_grid, ratio, time_span
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, on_grid, ratio, time_span
 
 SAMPLES = "trainwatch_samples_total"
 GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
@@ -61,6 +61,7 @@ def component_rules(
     steps = "sum without (phase) (trainwatch_step_duration_seconds_count)"
     return PrometheusRules(
         targets=steps,
+        every=MINUTE,
         records=[
             Record(
                 record,

@@ -22,7 +22,7 @@ from trainwatch.heuristics.parameters import (
     PhaseOrNone,
     StepCount,
 )
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.shares import inside_steps, of_phases
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import ordinal, seconds
@@ -108,7 +108,7 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
         )
         return PrometheusRules(
             targets=steps,
-            each_minute=True,
+            every=2 * MINUTE,
             records=[
                 Record(mean, f"trainwatch_step_duration_seconds_sum{phase} / {steps}"),
                 Record(

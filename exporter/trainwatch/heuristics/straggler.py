@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.parameters import Parameters, Percent, StepWindow
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, gained, ratio
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.step_outlier import MENDS
 from trainwatch.heuristics.words import seconds
@@ -140,6 +140,7 @@ class Straggler(Heuristic[StragglerParameters, "NodeOfRanks"]):
         share = "run_instance_rank:trainwatch_peers_self_time:ratio"
         peers = "on (job, run) group_left ()"
         return PrometheusRules(
+            every=MINUTE,
             targets="sum without (phase) (trainwatch_step_duration_seconds_count)",
             records=[
                 Record(

@@ -17,7 +17,7 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.increases import Last, increases
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.heuristics.shared_rules import GPUS, of_run
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import count, seconds
@@ -91,6 +91,7 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
+            every=MINUTE,
             records=[
                 Record(
                     record,

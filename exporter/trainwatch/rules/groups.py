@@ -8,7 +8,7 @@ from typing import Any
 from trainwatch.errors import UserError
 from trainwatch.heuristics.base import Heuristic
 from trainwatch.heuristics.parameters import Bounds, specifications
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Severity, time_span
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Severity, time_span
 from trainwatch.rules.options import Options
 
 Group = dict[str, Any]
@@ -18,7 +18,6 @@ STATUS = "trainwatch:rule_status"
 PARAMETER = "trainwatch:rule_parameter"
 INFO = "trainwatch:rule_info"
 
-MINUTE = 60.0
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # the least first
 # Grafana's dashboard of one run, and the variables that it takes.
 DASHBOARD = "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$labels.instance|urlquery}}"
@@ -62,7 +61,7 @@ def _rules(heuristic: Heuristic[Any, Any], options: Options) -> PrometheusRules 
 
 
 def _group(heuristic: Heuristic[Any, Any], rules: PrometheusRules, options: Options) -> Group:
-    interval = max(MINUTE, options.scraping.interval) if rules.each_minute else options.scraping.interval
+    interval = max(rules.every, options.scraping.interval)
     records: list[Rule] = [
         {"record": record.name, "expr": laid_out(record.expression)} for record in rules.records
     ]
