@@ -16,7 +16,7 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Minutes, Parameters, Percent, Samples
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import count, duration
@@ -95,16 +95,16 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         used = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
         lowest = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
         full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
-        # Readings of the last half of the forecast's time are compared with those before.
-        seconds = (
-            scraping.interval * 4 * max(1, math.ceil(scraping.window(FORECAST_ROWS) / scraping.interval / 4))
-        )
+        # What a forecast needs, in whole evaluations: each quarter of it must have grown.
+        interval = max(MINUTE, scraping.interval)
+        seconds = 4 * interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / 4)
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
+            every=MINUTE,
             records=[
                 Record(used, of_run(MEMORY)),
-                Record(lowest, f"min_over_time({used}[{time_span(scraping.reach(lows_range(seconds)))}])"),
+                Record(lowest, f"min_over_time({used}[{time_span(lows_range(seconds) + interval / 2)}])"),
                 Record(full_in, f"(1 - {used}) * {seconds:.12g} / ({grew(lowest, seconds)})"),
             ],
             alerts=[
