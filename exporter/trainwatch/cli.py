@@ -16,6 +16,10 @@ COMMANDS = {
     "exporter": ("trainwatch.node.command", "publish this node's metrics for Prometheus"),
     "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
+    "crosscheck": (
+        "trainwatch.crosscheck.command",
+        "check what Prometheus's rules said against raw counters",
+    ),
     "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see what rules find"),
     "rules": ("trainwatch.rules.command", "write alerting rules for Prometheus, or check written ones"),
 }

@@ -1,0 +1,233 @@
+"""Compares what a rule recorded and alerted on with what it must have, at each of its evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from trainwatch.crosscheck.readings import Readings, run_matcher
+from trainwatch.crosscheck.recompute import CHECKED, Expected
+from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
+from trainwatch.errors import UserError
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.promql import Alert, PrometheusRules, Scraping
+from trainwatch.rules.groups import STATUS
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of a run is checked. `unseen`: so long may a scrape have taken to be stored."""
+
+    run: str
+    start: Milliseconds
+    end: Milliseconds
+    unseen: Milliseconds
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A series at one moment; None where there must be, or is, no value."""
+
+    rule: str
+    time: Milliseconds
+    series: str
+    labels: Labels
+    expected: float | str | None
+    recorded: float | str | None
+
+
+@dataclass
+class Outcome:
+    """What the check of one rule, for one run, came to. `by_last_scrape` are among the `values`."""
+
+    rule: str
+    run: str
+    evaluations: int = 0
+    values: int = 0
+    by_last_scrape: int = 0
+    disagreements: list[Disagreement] = field(default_factory=list)
+
+
+def check_rule(
+    server: Server,
+    heuristic: Heuristic[Any, Any],
+    scraping: Scraping,
+    interval: Milliseconds,
+    window: Window,
+) -> Outcome:
+    """Checks one rule that is evaluated each `interval`. Raises UserError where the server fails."""
+    rules = heuristic.rules(scraping)
+    assert rules is not None
+    return _Check(server, heuristic, rules, scraping, interval, window).outcome()
+
+
+class _Check:
+    def __init__(
+        self,
+        server: Server,
+        heuristic: Heuristic[Any, Any],
+        rules: PrometheusRules,
+        scraping: Scraping,
+        interval: Milliseconds,
+        window: Window,
+    ) -> None:
+        self.heuristic, self.rules, self.scraping = heuristic, rules, scraping
+        self.window = window
+        self.result = Outcome(heuristic.name, window.run)
+        # Alerts remember: what is pending or kept firing at the window's start began before it.
+        memory = max(alert.pending + alert.keep_firing for alert in rules.alerts)
+        since = window.start - round(1000 * memory) - interval
+        rule, run = f'rule="{heuristic.name}"', run_matcher(window.run)
+
+        def stored(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
+            return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
+
+        self.recorded = {record.name: stored(record.name) for record in rules.records}
+        self.recorded[STATUS] = stored(STATUS, rule)
+        self.alerting = stored("ALERTS", f'alertname="{heuristic.name}"', rule)
+        times = sorted({*self.alerting, *(time for kept in self.recorded.values() for time in kept)})
+        self.grid = _grid(heuristic.name, times, interval)
+        self.times = times
+        self.now = Readings(server, window.run, self.grid)
+        self.before = Readings(server, window.run, self.grid, window.unseen)
+
+    def outcome(self) -> Outcome:
+        for time in self.times:
+            if time >= self.window.start:
+                self.result.evaluations += 1
+                self._compare_records(time)
+        for position, alert in enumerate(self.rules.alerts):
+            self._compare_alert(position, alert)
+        self.result.disagreements.sort(key=lambda one: (one.time, one.series, sorted(one.labels)))
+        return self.result
+
+    @cached_property
+    def expected(self) -> dict[Milliseconds, Expected]:
+        return self._recomputed(self.now)
+
+    @cached_property
+    def expected_by_last_scrape(self) -> dict[Milliseconds, Expected]:
+        """The same, had each evaluation missed a scrape that was not stored yet."""
+        return self._recomputed(self.before)
+
+    def _recomputed(self, readings: Readings) -> dict[Milliseconds, Expected]:
+        recompute = CHECKED[self.heuristic.name]
+        found = {}
+        for time in self.times:
+            index = self.grid.index(time)
+            assert index is not None
+            found[time] = recompute(readings.at(index), self.heuristic.parameters, self.scraping)
+        return found
+
+    def _compare_records(self, time: Milliseconds) -> None:
+        for series, samples in self.recorded.items():
+            recorded = samples.get(time, {})
+            if series == STATUS:
+                recorded = {
+                    labels - {("rule", self.heuristic.name)}: value for labels, value in recorded.items()
+                }
+            expected = _values_of(self.expected[time], series)
+            for labels in {**expected, **recorded}:
+                self.result.values += 1
+                ours, theirs = expected.get(labels), recorded.get(labels)
+                if same(ours, theirs):
+                    continue
+                by_last = _values_of(self.expected_by_last_scrape[time], series).get(labels)
+                self._differs(same(by_last, theirs), time, series, labels, ours, theirs)
+
+    def _compare_alert(self, position: int, alert: Alert) -> None:
+        own = {"severity": alert.severity, "rule": self.heuristic.name, **alert.labels}
+        differing = {name for other in self.rules.alerts for name in other.labels} | {"severity"}
+        kept = {("alertname", self.heuristic.name), *own.items()}
+        states = self._states(alert, position, self.expected)
+        late: Mapping[Milliseconds, dict[Labels, str]] | None = None
+        for time in self.times:
+            if time < self.window.start:
+                continue
+            recorded = {}
+            for labels in self.alerting.get(time, {}):
+                if all(dict(labels).get(name) == own.get(name) for name in differing):
+                    state = dict(labels)["alertstate"]
+                    recorded[labels - kept - {("alertstate", state)}] = state
+            for labels in {**states[time], **recorded}:
+                self.result.values += 1
+                ours, theirs = states[time].get(labels), recorded.get(labels)
+                if ours != theirs:
+                    late = late or self._states(alert, position, self.expected_by_last_scrape)
+                    agrees = late[time].get(labels) == theirs
+                    shown = labels | set(alert.labels.items())
+                    self._differs(agrees, time, "ALERTS", shown, ours, theirs)
+
+    def _states(
+        self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
+    ) -> dict[Milliseconds, dict[Labels, str]]:
+        conditions = [expected[time].conditions[position] for time in self.times]
+        return dict(zip(self.times, alert_states(self.times, conditions, alert), strict=True))
+
+    def _differs(
+        self,
+        agrees_by_last_scrape: bool,
+        time: Milliseconds,
+        series: str,
+        labels: Labels,
+        expected: float | str | None,
+        recorded: float | str | None,
+    ) -> None:
+        if agrees_by_last_scrape:
+            self.result.by_last_scrape += 1
+        else:
+            self.result.disagreements.append(
+                Disagreement(self.heuristic.name, time, series, labels, expected, recorded)
+            )
+
+
+def alert_states(
+    times: Sequence[Milliseconds], conditions: Iterable[frozenset[Labels]], alert: Alert
+) -> list[dict[Labels, str]]:
+    """What Prometheus makes of conditions with `for` and `keep_firing_for`: "pending" or "firing"."""
+    began: dict[Labels, Milliseconds] = {}
+    ceased: dict[Labels, Milliseconds] = {}
+    firing: set[Labels] = set()
+    found = []
+    for time, holds in zip(times, conditions, strict=True):
+        for labels in holds:
+            began.setdefault(labels, time)
+            ceased.pop(labels, None)
+        for labels in began.keys() - holds:
+            since = ceased.setdefault(labels, time)
+            if labels not in firing or time - since >= 1000 * alert.keep_firing:
+                del began[labels], ceased[labels]
+                firing.discard(labels)
+        firing |= {labels for labels in holds if time - began[labels] >= 1000 * alert.pending}
+        found.append({labels: "firing" if labels in firing else "pending" for labels in began})
+    return found
+
+
+def same(one: float | None, other: float | None) -> bool:
+    """Equal to 1e-9 (of numbers above 1, relatively); None and NaN equal only themselves."""
+    if one is None or other is None:
+        return one is other
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _values_of(expected: Expected, series: str) -> Mapping[Labels, float]:
+    return expected.status() if series == STATUS else expected.records[series]
+
+
+def _grid(rule: str, times: Sequence[Milliseconds], interval: Milliseconds) -> Grid:
+    """All evaluations, also missed ones. Raises UserError where they are no whole intervals apart."""
+    if not times:
+        return Grid(0, interval, 0)
+    if any((time - times[0]) % interval for time in times):
+        raise UserError(
+            f"{rule} was evaluated at other intervals before Prometheus was reconfigured; "
+            "give a --start behind that"
+        )
+    return Grid(times[0], interval, 1 + (times[-1] - times[0]) // interval)

@@ -1,0 +1,164 @@
+"""Prometheus's HTTP API, as far as the cross-check needs it; times are whole milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import requests
+
+from trainwatch.errors import UserError
+
+Labels = frozenset[tuple[str, str]]  # without the metric's name
+Vector = dict[Labels, float]  # the values of one moment
+Milliseconds = int
+
+TIMEOUT = 120.0  # seconds for one answer: Prometheus itself gives up after 2 minutes
+POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Moments that are `step` apart, from `start` on."""
+
+    start: Milliseconds
+    step: Milliseconds
+    count: int
+
+    def time(self, index: int) -> Milliseconds:
+        return self.start + index * self.step
+
+    def index(self, time: Milliseconds) -> int | None:
+        """None where the moment is not of the grid."""
+        index, rest = divmod(time - self.start, self.step)
+        return index if rest == 0 and 0 <= index < self.count else None
+
+    def earlier(self, milliseconds: Milliseconds) -> Grid:
+        return Grid(self.start - milliseconds, self.step, self.count)
+
+
+class Server:
+    """Raises UserError where Prometheus does not answer, or refuses."""
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise UserError(f"--prometheus {url}: is no address; give one such as http://localhost:9090")
+        self._url = url.rstrip("/")
+        self._shown = _without_password(self._url)
+        self._session = requests.Session()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    def now(self) -> Milliseconds:
+        """The server's time."""
+        return _milliseconds(self._post("query", query="time()")["result"])
+
+    def runs(self, start: Milliseconds, end: Milliseconds) -> list[str]:
+        """The runs that had samples counted between the two."""
+        selector = f"last_over_time(trainwatch_samples_total[{_range(start, end)}])"
+        data = self._post("query", query=f"count by (run) ({selector})", time=_seconds(end))
+        return sorted(series["metric"]["run"] for series in data["result"])
+
+    def intervals(self) -> dict[str, Milliseconds]:
+        """How often each group of rules is evaluated; the group's name -> milliseconds."""
+        groups = self._answer("GET", "rules", {})["groups"]
+        return {group["name"]: round(1000 * group["interval"]) for group in groups}
+
+    def longest_scrape(self, start: Milliseconds, end: Milliseconds) -> float:
+        """Seconds, of any target."""
+        window = f"[{_range(start, end)}]"
+        data = self._post(
+            "query", query=f"max(max_over_time(scrape_duration_seconds{window}))", time=_seconds(end)
+        )
+        return max((float(series["value"][1]) for series in data["result"]), default=0.0)
+
+    def vector(self, selector: str, time: Milliseconds) -> Vector:
+        data = self._post("query", query=selector, time=_seconds(time))
+        return {_labels(series["metric"]): float(series["value"][1]) for series in data["result"]}
+
+    def samples(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Milliseconds, Vector]:
+        """The samples of series as they were stored, by their times."""
+        found: dict[Milliseconds, Vector] = {}
+        data = self._post("query", query=f"{selector}[{_range(start, end)}]", time=_seconds(end))
+        for series in data["result"]:
+            labels = _labels(series["metric"])
+            for point in series["values"]:
+                found.setdefault(_milliseconds(point), {})[labels] = float(point[1])
+        return found
+
+    def instants(self, selector: str, grid: Grid) -> list[Vector]:
+        """What the selector gives at each moment of the grid, as a rule that is evaluated then sees it."""
+        found: list[Vector] = [{} for _ in range(grid.count)]
+        for first, part in _parts(grid):
+            data = self._post(
+                "query_range",
+                query=selector,
+                start=_seconds(part.start),
+                end=_seconds(part.time(part.count - 1)),
+                step=_seconds(part.step),
+            )
+            for series in data["result"]:
+                labels = _labels(series["metric"])
+                for point in series["values"]:
+                    index = part.index(_milliseconds(point))
+                    assert index is not None
+                    found[first + index][labels] = float(point[1])
+        return found
+
+    def _post(self, path: str, **parameters: str) -> Any:
+        return self._answer("POST", path, parameters)
+
+    def _answer(self, method: str, path: str, parameters: Mapping[str, str]) -> Any:
+        try:
+            response = self._session.request(
+                method, f"{self._url}/api/v1/{path}", data=parameters, timeout=TIMEOUT
+            )
+        except requests.Timeout:
+            raise UserError(
+                f"{self._shown}: gave no answer within {TIMEOUT:g} s; choose a shorter time with --start"
+            ) from None
+        except requests.RequestException:
+            raise UserError(f"{self._shown}: cannot be reached; is it the address of Prometheus?") from None
+        try:
+            answer = response.json()
+            status = answer["status"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f"{self._shown}: does not answer as Prometheus does (HTTP status {response.status_code})"
+            ) from None
+        if status != "success":
+            reason = " ".join(str(answer.get("error", "no reason given")).split())
+            raise UserError(f"{self._shown}: refused a query ({reason})")
+        return answer["data"]
+
+
+def _parts(grid: Grid) -> Iterator[tuple[int, Grid]]:
+    for first in range(0, grid.count, POINTS):
+        yield first, Grid(grid.time(first), grid.step, min(POINTS, grid.count - first))
+
+
+def _labels(metric: Mapping[str, str]) -> Labels:
+    return frozenset((name, value) for name, value in metric.items() if name != "__name__")
+
+
+def _milliseconds(point: Any) -> Milliseconds:
+    return round(1000 * float(point[0]))
+
+
+def _seconds(time: Milliseconds) -> str:
+    return f"{time / 1000:.3f}"
+
+
+def _range(start: Milliseconds, end: Milliseconds) -> str:
+    return f"{max(1, end - start)}ms"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,172 @@
+"""`trainwatch crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.rules.options import Options
+
+from tests.support.demo import DemoProcess
+from tests.support.exporter_process import SECONDS
+from tests.support.prometheus import Prometheus, is_ready, needs_prometheus
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+SPEED = 20  # simulated seconds a second
+COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
+# Short windows, to have values of all rules within seconds: 500 samples are taken in 13 s at this speed.
+OPTIONS = Options(scraping=Scraping(1.0, 0.5 / SPEED))
+
+CONFIG = """\
+global:
+  scrape_interval: 1s
+  evaluation_interval: 1s
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: trainwatch
+    static_configs:
+      - targets: ["{target}"]
+    relabel_configs:
+      - source_labels: [__address__]
+        regex: "(.*):\\\\d+"
+        target_label: instance
+"""
+
+
+@contextmanager
+def prometheus(target: str, rules: str, folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus with these rules, of which each is evaluated every second."""
+    folder.mkdir()
+    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", "    interval: 1s", rules))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / HEURISTICS))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command += [f"--web.listen-address={address}", "--log.level=error"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + SECONDS
+            while not is_ready(f"http://{address}/-/ready"):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            yield Prometheus(f"http://{address}")
+        finally:
+            process.terminate()
+
+
+class Servers:
+    """One simulated node; one Prometheus with right rules and one with a threshold changed by hand."""
+
+    def __init__(self, right: Prometheus, wrong: Prometheus, folder: Path) -> None:
+        self.right, self.wrong = right, wrong
+        self.short_windows = folder / "short-windows.yml"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("crosscheck")
+    short_windows = render(OPTIONS)[HEURISTICS]
+    share = "run_instance:trainwatch_cpu_starved:ratio"
+    wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
+    assert wrong != short_windows
+    (folder / "short-windows.yml").write_text(short_windows)
+    with ExitStack() as stack:
+        node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
+        target = node.url.removeprefix("http://")
+        right = stack.enter_context(prometheus(target, COMMITTED.read_text(), folder / "right"))
+        other = stack.enter_context(prometheus(target, wrong, folder / "wrong"))
+        right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"}')
+        # What is checked ends some seconds ago; by then the alert is in it.
+        right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 10s')
+        yield Servers(right, other, folder)
+
+
+def crosscheck(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, encoding="utf-8")
+
+
+def row(answer: subprocess.CompletedProcess[str], rule: str) -> list[int]:
+    """The numbers of a rule's row: evaluations, values, by last scrape, disagreements."""
+    match = re.search(rf"(?m)^{rule} +\S+ +([\d, ]+)$", answer.stdout)
+    assert match, answer.stdout
+    return [int(number.replace(",", "")) for number in match[1].split()]
+
+
+def test_the_committed_rules_say_what_the_raw_counters_say(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.right.url, "--rules", COMMITTED)
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert "No disagreement." in answer.stdout
+    evaluations, values, _, disagreements = row(answer, "CPUBottleneck")
+    assert evaluations > 10
+    assert values >= 2 * evaluations + 5  # ratio and status each time, and the alert that fires
+    assert disagreements == 0
+
+
+def test_without_rules_the_parameters_are_those_of_a_render_without_flags(servers: Servers) -> None:
+    assert crosscheck("--prometheus", servers.right.url).returncode == 0
+
+
+def test_one_threshold_changed_by_hand_is_a_disagreement_of_that_rule_alone(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+    assert answer.returncode == 1, answer.stdout
+    assert answer.stdout.splitlines()[-1] == "Disagreements: CPUBottleneck."
+    assert re.search(
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="trainwatch", '
+        r'run="simulated-cpu-bottleneck"\}: '
+        r"expected firing, Prometheus has nothing$",
+        answer.stdout,
+    )
+    assert re.search(r"trainwatch:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
+
+
+def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+    rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-cpu-bottleneck ", answer.stdout)
+    assert len(rows) == 10
+    for rule in rows:
+        evaluations, values, *_ = row(answer, rule)
+        assert values > evaluations > 10, rule
+    assert "Not checked, for want of a second way to compute them: GPUError, " in answer.stdout
+
+
+def test_rules_of_other_parameters_are_a_disagreement(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / HEURISTICS).write_text(render(Options(("DataStarved.threshold=99",)))[HEURISTICS])
+    answer = crosscheck("--prometheus", servers.right.url, "--rules", tmp_path / HEURISTICS)
+    assert answer.returncode == 1
+    assert answer.stdout.splitlines()[-1] == "Disagreements: DataStarved."
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--run", "none"],
+            "--run none: Prometheus has no samples of it in that time; there are simulated-cpu",
+        ),
+        (["--end", "1000000000"], "Prometheus has no run's samples in that time; give another --start"),
+        (["--start", "4000000000"], "--start is not before --end"),
+        (
+            ["--rules", "/nonexistent.yml"],
+            "--rules /nonexistent.yml: cannot be read (No such file or directory)",
+        ),
+        (["--rules", __file__], "does not say how it was rendered; name a rendered rule file"),
+        (["--start", "yesterday"], "'yesterday' must be a time such as 2026-11-20T12:00:00Z"),
+    ],
+)
+def test_a_mistake_of_the_user_is_said_in_one_line(servers: Servers, flags: list[str], message: str) -> None:
+    answer = crosscheck("--prometheus", servers.right.url, *flags)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
