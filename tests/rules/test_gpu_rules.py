@@ -96,8 +96,8 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
         test.firing("GPUMemoryNearlyFull", 600, fires, instance=node, trouble=trouble)
     test.equals(
         'run_instance_gpu:trainwatch_gpu_memory_full_in:seconds{instance="filling"}',
-        600,
-        60 * 0.6 / 0.02,
+        720,
+        60 * 0.56 / 0.02,
         1e-6,
     )
     test.run(tmp_path)
