@@ -154,13 +154,14 @@ def _outcomes(
 
 def _print_verdict(options: Options, outcomes: Sequence[Outcome]) -> None:
     wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
-    unevaluated = sorted({one.rule for one in outcomes if not one.evaluations} - set(wrong))
+    evaluated = {outcome.rule for outcome in outcomes if outcome.evaluations}
+    unevaluated = sorted({outcome.rule for outcome in outcomes} - evaluated - set(wrong))
     unchecked = [
         heuristic.name
         for heuristic in options.settings.heuristics()
         if heuristic.name not in CHECKED and heuristic.rules(options.scraping) is not None
     ]
     if unevaluated:
-        print(f"Not evaluated for a run in that time: {', '.join(unevaluated)}.")
+        print(f"Had nothing to judge in that time: {', '.join(unevaluated)}.")
     print(f"Not checked, for want of a second way to compute them: {', '.join(unchecked)}.")
     print(f"Disagreements: {', '.join(wrong)}." if wrong else "No disagreement.")

@@ -76,6 +76,7 @@ class _Check:
         interval: Milliseconds,
         window: Window,
     ) -> None:
+        self.server = server
         self.heuristic, self.rules, self.scraping = heuristic, rules, scraping
         self.window = window
         self.result = Outcome(heuristic.name, window.run)
@@ -89,7 +90,7 @@ class _Check:
 
         self.recorded = {record.name: stored(record.name) for record in rules.records}
         self.recorded[STATUS] = stored(STATUS, rule)
-        self.alerting = stored("ALERTS", f'alertname="{heuristic.name}"', rule)
+        self.alerting = stored("ALERTS", f'alertname="{heuristic.name}"')
         times = sorted({*self.alerting, *(time for kept in self.recorded.values() for time in kept)})
         self.grid = _grid(heuristic.name, times, interval)
         self.times = times
@@ -97,14 +98,36 @@ class _Check:
         self.before = Readings(server, window.run, self.grid, window.unseen)
 
     def outcome(self) -> Outcome:
+        if not self.times:
+            self._expect_nothing()
         for time in self.times:
             if time >= self.window.start:
                 self.result.evaluations += 1
                 self._compare_records(time)
         for position, alert in enumerate(self.rules.alerts):
             self._compare_alert(position, alert)
+        self._find_foreign_alerts()
         self.result.disagreements.sort(key=lambda one: (one.time, one.series, sorted(one.labels)))
         return self.result
+
+    def _expect_nothing(self) -> None:
+        """A rule that never said anything may have had nothing to judge; else it is broken."""
+        step = self.grid.step
+        grid = Grid(self.window.start, step, 1 + (self.window.end - self.window.start) // step)
+        readings = Readings(self.server, self.window.run, grid)
+        recompute, its = CHECKED[self.heuristic.name], self.heuristic.parameters
+        judged = [
+            (grid.time(index), expected.targets)
+            for index in range(grid.count)
+            if (expected := recompute(readings.at(index), its, self.scraping)).targets
+        ]
+        # There is at least one evaluation in two intervals.
+        if judged and judged[-1][0] - judged[0][0] >= 2 * step:
+            time, targets = judged[-1]
+            status = self.heuristic.name, time, STATUS
+            self.result.disagreements += [
+                Disagreement(*status, labels, "a status", None) for labels in targets
+            ]
 
     @cached_property
     def expected(self) -> dict[Milliseconds, Expected]:
@@ -141,27 +164,46 @@ class _Check:
                 self._differs(same(by_last, theirs), time, series, labels, ours, theirs)
 
     def _compare_alert(self, position: int, alert: Alert) -> None:
-        own = {"severity": alert.severity, "rule": self.heuristic.name, **alert.labels}
-        differing = {name for other in self.rules.alerts for name in other.labels} | {"severity"}
-        kept = {("alertname", self.heuristic.name), *own.items()}
         states = self._states(alert, position, self.expected)
         late: Mapping[Milliseconds, dict[Labels, str]] | None = None
-        for time in self.times:
-            if time < self.window.start:
-                continue
-            recorded = {}
-            for labels in self.alerting.get(time, {}):
-                if all(dict(labels).get(name) == own.get(name) for name in differing):
-                    state = dict(labels)["alertstate"]
-                    recorded[labels - kept - {("alertstate", state)}] = state
-            for labels in {**states[time], **recorded}:
+        for time, alerting in self.alerting_by_time:
+            expected = {labels | self._own_labels(alert): state for labels, state in states[time].items()}
+            recorded = {
+                labels: state for labels, state in alerting.items() if self._own_labels(alert) <= labels
+            }
+            for labels in {**expected, **recorded}:
                 self.result.values += 1
-                ours, theirs = states[time].get(labels), recorded.get(labels)
+                ours, theirs = expected.get(labels), recorded.get(labels)
                 if ours != theirs:
                     late = late or self._states(alert, position, self.expected_by_last_scrape)
-                    agrees = late[time].get(labels) == theirs
-                    shown = labels | set(alert.labels.items())
-                    self._differs(agrees, time, "ALERTS", shown, ours, theirs)
+                    by_last = late[time].get(labels - self._own_labels(alert))
+                    self._differs(by_last == theirs, time, "ALERTS", labels, ours, theirs)
+
+    def _find_foreign_alerts(self) -> None:
+        """Alerts of the rule's name whose labels are those of none of its alerts."""
+        known = [self._own_labels(alert) for alert in self.rules.alerts]
+        for time, alerting in self.alerting_by_time:
+            for labels, state in alerting.items():
+                if not any(own <= labels for own in known):
+                    self._differs(False, time, "ALERTS", labels, None, state)
+
+    @cached_property
+    def alerting_by_time(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
+        """At each evaluation, the states of the alerts by all their other labels."""
+        name = ("alertname", self.heuristic.name)
+        found = []
+        for time in self.times:
+            if time >= self.window.start:
+                states = {}
+                for labels in self.alerting.get(time, {}):
+                    state = dict(labels)["alertstate"]
+                    states[labels - {name, ("alertstate", state)}] = state
+                found.append((time, states))
+        return found
+
+    def _own_labels(self, alert: Alert) -> Labels:
+        """What tells an alert of the rule from its others."""
+        return frozenset({"rule": self.heuristic.name, "severity": alert.severity, **alert.labels}.items())
 
     def _states(
         self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
