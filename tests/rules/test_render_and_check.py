@@ -23,6 +23,10 @@ def text_of(directory: Path) -> str:
     return (directory / "trainwatch.yml").read_text()
 
 
+def without_header(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
 def test_the_committed_rules_are_what_is_rendered_now(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["rules", "check", str(ROOT / "rules")])
     assert (status, capsys.readouterr().err) == (0, ""), "run `trainwatch rules render`"
@@ -42,6 +46,18 @@ def test_what_is_rendered_is_checked_with_the_options_it_was_rendered_with(tmp_p
     assert main(["rules", "render", "--out", str(tmp_path), *words]) == 0
     assert 'cause_above="0.8"' in text_of(tmp_path)
     assert main(["rules", "check", str(tmp_path)]) == 0
+
+
+def test_a_file_of_parameters_sets_what_its_words_would_and_words_go_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "parameters.yaml"
+    file.write_text("CPUBottleneck:\n  cpu_threshold: 80\n  threshold: 40\nStepOutlier:\n  mode: null\n")
+    by_file, by_words = tmp_path / "by-file", tmp_path / "by-words"
+    last = ["--set", "CPUBottleneck.threshold=30"]
+    words = ["--set", "CPUBottleneck.cpu_threshold=80", "--set", "StepOutlier.mode=none", *last]
+    assert main(["rules", "render", "--out", str(by_file), "--parameters", str(file), *last]) == 0
+    assert main(["rules", "render", "--out", str(by_words), *words]) == 0
+    assert without_header(text_of(by_file)) == without_header(text_of(by_words))
+    assert main(["rules", "check", str(by_file)]) == 0
 
 
 @pytest.mark.parametrize(

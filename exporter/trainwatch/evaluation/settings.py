@@ -59,6 +59,14 @@ class Settings:
                     values.setdefault(rule, {})[parameter] = _checked(specification, value)
         return cls(values)
 
+    def words(self) -> tuple[str, ...]:
+        """The `Rule.parameter=value` words that say the same."""
+        return tuple(
+            f"{rule}.{parameter}={'none' if value is None else value}"
+            for rule, its in self.values.items()
+            for parameter, value in its.items()
+        )
+
     def heuristics(self) -> list[Heuristic[Any, Any]]:
         """Every heuristic, with its parameters as they were set."""
         return [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainwatch import __version__
 from trainwatch.errors import UserError
+from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.node.duration import positive_duration
 from trainwatch.observe.signals import SignalMask, blocked_signals, interruptible, raise_interrupt
 
@@ -57,20 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where /metrics and /report are served (default: 127.0.0.1:9870, else a free port)",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="Rule.parameter=value",
-        help="set a parameter of a rule, may be repeated",
-    )
-    parser.add_argument(
-        "--scan-interval",
-        type=positive_duration,
-        default="60s",
-        metavar="DURATION",
-        help="time between two scans of the rules, in the run's time (default: %(default)s)",
-    )
+    add_parameters(parser)
+    add_scan_interval(parser)
     parser.add_argument(
         "--live-interval",
         type=positive_duration,
@@ -90,7 +79,7 @@ def run(arguments: Namespace) -> int:
         from trainwatch.observe.live import LiveView
         from trainwatch.observe.plan import make_directory, plan_run
 
-        settings = Settings.parse(arguments.set)
+        settings = Settings.parse(arguments.set, arguments.parameters)
         plan = plan_run(arguments)
         raise_interrupt()
         make_directory(plan.directory)

@@ -9,9 +9,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from trainwatch.errors import UserError
+from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.node.duration import positive_duration
 from trainwatch.recording.open import open_source
 from trainwatch.report.write import write_report
 
@@ -37,25 +37,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "of the PyTorch profiler (*.pt.trace.json)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write the report")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="Rule.parameter=value",
-        help="set a parameter of a rule, may be repeated",
-    )
-    parser.add_argument(
-        "--scan-interval",
-        type=positive_duration,
-        default="60s",
-        metavar="DURATION",
-        help="time between two scans of the rules, in the run's time (default: %(default)s)",
-    )
+    add_parameters(parser)
+    add_scan_interval(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Evaluates and writes. Raises UserError for a bad flag, recording or directory; writes nothing then."""
-    settings = Settings.parse(arguments.set)
+    settings = Settings.parse(arguments.set, arguments.parameters)
     progress = _Progress()
     if "://" in arguments.source:
         raise UserError(f"{arguments.source}: cannot be read from there; give a directory on this machine")

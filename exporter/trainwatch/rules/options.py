@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 
 from trainwatch.errors import UserError
+from trainwatch.evaluation.arguments import add_parameters
 from trainwatch.evaluation.settings import Settings
 from trainwatch.heuristics.promql import Scraping, time_span
 from trainwatch.node.duration import positive_duration
@@ -58,8 +59,9 @@ class Options:
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Options:
+        in_file = Settings.read(arguments.parameters).words() if arguments.parameters else ()
         return cls(
-            tuple(arguments.set),
+            (*in_file, *arguments.set),
             Scraping(arguments.scrape_interval, arguments.sample_interval),
             arguments.grafana_url.rstrip("/"),
             arguments.docs_url.rstrip("/"),
@@ -73,13 +75,7 @@ class _RaisingParser(ArgumentParser):
 
 def add_options(parser: ArgumentParser) -> None:
     """The flags that say what is rendered."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="Rule.parameter=value",
-        help="set a parameter of a rule, may be repeated",
-    )
+    add_parameters(parser)
     parser.add_argument(
         "--scrape-interval",
         type=positive_duration,

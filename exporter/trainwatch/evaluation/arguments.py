@@ -1,0 +1,36 @@
+"""The flags that say how rules judge, for every command. Imports no numpy, which `run` must not do yet."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from trainwatch.node.duration import positive_duration
+
+
+def add_parameters(parser: ArgumentParser) -> None:
+    """`--set` and `--parameters`, for `Settings.parse(arguments.set, arguments.parameters)`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="Rule.parameter=value",
+        help="set a parameter of a rule, may be repeated",
+    )
+    parser.add_argument(
+        "--parameters",
+        type=Path,
+        metavar="FILE",
+        help="a YAML file of rules, each with its parameters below it; --set goes before it",
+    )
+
+
+def add_scan_interval(parser: ArgumentParser) -> None:
+    """`--scan-interval`, in seconds."""
+    parser.add_argument(
+        "--scan-interval",
+        type=positive_duration,
+        default="60s",
+        metavar="DURATION",
+        help="time between two scans of the rules, in the run's time (default: %(default)s)",
+    )
