@@ -136,6 +136,7 @@ def _outcomes(
     end: Milliseconds,
 ) -> list[Outcome]:
     unseen = round(1000 * server.longest_scrape(start, end)) + STORED
+    restarted = server.started()
     outcomes = []
     for heuristic in options.settings.heuristics():
         name = heuristic.name
@@ -147,7 +148,7 @@ def _outcomes(
                 missing = Disagreement(name, end, f"group trainwatch-{name}", frozenset(), "a group", None)
                 outcomes.append(Outcome(name, run_name, disagreements=[missing]))
             else:
-                window = Window(run_name, start, end, unseen)
+                window = Window(run_name, start, end, unseen, restarted)
                 outcomes.append(check_rule(server, heuristic, options.scraping, interval, window))
     return outcomes
 
@@ -162,6 +163,6 @@ def _print_verdict(options: Options, outcomes: Sequence[Outcome]) -> None:
         if heuristic.name not in CHECKED and heuristic.rules(options.scraping) is not None
     ]
     if unevaluated:
-        print(f"Had nothing to judge in that time: {', '.join(unevaluated)}.")
+        print(f"Not evaluated in that time, or nothing to judge: {', '.join(unevaluated)}.")
     print(f"Not checked, for want of a second way to compute them: {', '.join(unchecked)}.")
     print(f"Disagreements: {', '.join(wrong)}." if wrong else "No disagreement.")

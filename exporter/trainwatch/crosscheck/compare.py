@@ -17,16 +17,23 @@ from trainwatch.heuristics.promql import Alert, PrometheusRules, Scraping
 from trainwatch.rules.groups import STATUS
 
 TOLERANCE = 1e-9
+# Prometheus stores no ALERTS at the first two evaluations after its start: it restores their states first
+# (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
+RESTORING = 2
 
 
 @dataclass(frozen=True)
 class Window:
-    """What of a run is checked. `unseen`: so long may a scrape have taken to be stored."""
+    """What of a run is checked.
+
+    `unseen`: so long may a scrape have taken to be stored. `restarted`: when the server's process began.
+    """
 
     run: str
     start: Milliseconds
     end: Milliseconds
     unseen: Milliseconds
+    restarted: Milliseconds
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,8 @@ class _Check:
         judged = [
             (grid.time(index), expected.targets)
             for index in range(grid.count)
-            if (expected := recompute(readings.at(index), its, self.scraping)).targets
+            if grid.time(index) >= self.window.restarted
+            and (expected := recompute(readings.at(index), its, self.scraping)).targets
         ]
         # There is at least one evaluation in two intervals.
         if judged and judged[-1][0] - judged[0][0] >= 2 * step:
@@ -174,7 +182,7 @@ class _Check:
             for labels in {**expected, **recorded}:
                 self.result.values += 1
                 ours, theirs = expected.get(labels), recorded.get(labels)
-                if ours != theirs:
+                if ours != theirs and not (theirs is None and time in self.restoring):
                     late = late or self._states(alert, position, self.expected_by_last_scrape)
                     by_last = late[time].get(labels - self._own_labels(alert))
                     self._differs(by_last == theirs, time, "ALERTS", labels, ours, theirs)
@@ -200,6 +208,11 @@ class _Check:
                     states[labels - {name, ("alertstate", state)}] = state
                 found.append((time, states))
         return found
+
+    @cached_property
+    def restoring(self) -> list[Milliseconds]:
+        """The evaluations at which ALERTS may be missing."""
+        return [time for time in self.times if time >= self.window.restarted][:RESTORING]
 
     def _own_labels(self, alert: Alert) -> Labels:
         """What tells an alert of the rule from its others."""

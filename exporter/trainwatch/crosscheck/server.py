@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -58,6 +60,12 @@ class Server:
     def now(self) -> Milliseconds:
         """The server's time."""
         return _milliseconds(self._post("query", query="time()")["result"])
+
+    def started(self) -> Milliseconds:
+        """When the server's process began."""
+        text = self._answer("GET", "status/runtimeinfo", {})["startTime"]
+        whole_seconds = re.sub(r"\.\d+", "", text)
+        return round(1000 * datetime.strptime(whole_seconds, "%Y-%m-%dT%H:%M:%S%z").timestamp())
 
     def runs(self, start: Milliseconds, end: Milliseconds) -> list[str]:
         """The runs that had samples counted between the two."""
