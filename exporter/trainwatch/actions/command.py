@@ -16,9 +16,9 @@ from trainwatch.actions.audit import Audit
 from trainwatch.actions.receiver import LIMITS, Receiver
 from trainwatch.actions.stopping import Policy, Stopping
 from trainwatch.errors import UserError
-from trainwatch.node.logs import log_to_stderr
+from trainwatch.node.logs import add_log_level, log_to_stderr
 from trainwatch.node.server import bind, parse_address
-from trainwatch.node.serving import serve_until_told
+from trainwatch.node.serving import add_serving_flags, serve_until_told
 from trainwatch.node.web_config import WebConfig, read_web_config
 from trainwatch.training.directory import ledger_directory
 
@@ -71,30 +71,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="where training processes leave their ledgers (default: %(default)s)",
     )
 
-    web = parser.add_argument_group("serving")
-    web.add_argument(
-        "--web.listen-address",
-        dest="listen",
-        action="append",
-        metavar="[HOST]:PORT",
-        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS})",
-    )
-    web.add_argument(
-        "--web.config.file",
-        dest="web_config",
-        type=Path,
-        metavar="FILE",
-        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
-    )
+    web = add_serving_flags(parser, DEFAULT_ADDRESS)
     web.add_argument(
         "--token-file", type=Path, metavar="FILE", help="who posts must send what is in it as bearer token"
     )
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="default: %(default)s",
-    )
+    add_log_level(parser)
 
 
 def run(arguments: Namespace) -> int:

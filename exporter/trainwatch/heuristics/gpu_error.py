@@ -18,7 +18,7 @@ from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Errors, Parameters
 from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.shared_rules import GPUS, of_run
-from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
 from trainwatch.heuristics.words import count
 from trainwatch.recording.source import NodeSamples, RunFacts, Times
 from trainwatch.xids import XIDS, Xid, xid
@@ -35,7 +35,7 @@ class GPUErrorParameters(Parameters):
     threshold: Annotated[Errors, "the rule fires on more errors of a GPU than this"] = 0
 
 
-class GPUError(Heuristic[GPUErrorParameters, "NodeOfErrors"]):
+class GPUError(Heuristic[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
     """It claims no seconds lost: an error mostly ends the run, or spoils what it computes."""
 
     parameters_type = GPUErrorParameters
@@ -47,10 +47,10 @@ class GPUError(Heuristic[GPUErrorParameters, "NodeOfErrors"]):
     )
     recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
 
-    def node(self) -> NodeOfErrors:
-        return NodeOfErrors(self.parameters)
+    def node(self) -> GpuByGpu[OneGpu]:
+        return GpuByGpu(lambda: OneGpu(self.parameters))
 
-    def judge(self, nodes: Mapping[str, NodeOfErrors], facts: RunFacts) -> Verdict:
+    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
         gpus = [
             (name, label, gpu)
             for name, node in nodes.items()
@@ -122,19 +122,7 @@ class GPUError(Heuristic[GPUErrorParameters, "NodeOfErrors"]):
         )
 
 
-class NodeOfErrors(NodeState):
-    def __init__(self, parameters: GPUErrorParameters) -> None:
-        self.parameters = parameters
-        self.gpus: list[OneGpu] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(OneGpu(self.parameters))
-        for number, gpu in enumerate(self.gpus):
-            gpu.observe(samples, number, scans)
-
-
-class OneGpu(State):
+class OneGpu(GpuState):
     """The errors of one GPU since its first reading."""
 
     def __init__(self, parameters: GPUErrorParameters) -> None:

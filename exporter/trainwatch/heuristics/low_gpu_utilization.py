@@ -26,7 +26,7 @@ from trainwatch.heuristics.promql import (
     share_at_most,
 )
 from trainwatch.heuristics.sketch import RatioSketch
-from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
 
 
@@ -38,7 +38,7 @@ class LowGPUUtilizationParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
 
 
-class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
+class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = LowGPUUtilizationParameters
@@ -53,10 +53,10 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
     )
     is_symptom = True
 
-    def node(self) -> NodeOfGpus:
-        return NodeOfGpus(self.parameters)
+    def node(self) -> GpuByGpu[OneGpu]:
+        return GpuByGpu(lambda: OneGpu(self.parameters))
 
-    def judge(self, nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> Verdict:
+    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
         gpus = [gpu for node in nodes.values() for gpu in node.gpus]
         triggered = sum(gpu.triggered for gpu in gpus)
         status = status_of(triggered, sum(gpu.judged for gpu in gpus))
@@ -71,7 +71,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
             details=_details(nodes, facts),
         )
 
-    def _finding(self, nodes: Mapping[str, NodeOfGpus], facts: RunFacts, status: str) -> str:
+    def _finding(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts, status: str) -> str:
         gpus = [gpu for node in nodes.values() for gpu in node.gpus]
         most = max((gpu.readings.count for gpu in gpus), default=0)
         if not most:
@@ -130,19 +130,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "NodeOfGpus"]):
         )
 
 
-class NodeOfGpus(NodeState):
-    def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
-        self.parameters = parameters
-        self.gpus: list[OneGpu] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(OneGpu(self.parameters))
-        for gpu, column in zip(self.gpus, samples.gpu.T, strict=True):
-            gpu.observe(column, samples.times, scans)
-
-
-class OneGpu(State):
+class OneGpu(GpuState):
     """The last readings of a GPU, and what the scans made of them. A missing reading is none."""
 
     def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
@@ -167,9 +155,10 @@ class OneGpu(State):
         ]
         return f"{' and '.join(what)} (mean {100 * self.readings.mean:.0f} %)"
 
-    def observe(self, column: Floats, times: Times, scans: Scans) -> None:
-        self.readings.add(column)
-        self._judge(*self.last.add(column[None], times, scans))
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
+        readings = samples.gpu[:, column]
+        self.readings.add(readings)
+        self._judge(*self.last.add(readings[None], samples.times, scans))
 
     def _judge(self, history: Floats, ends: NDArray[np.intp], times: Times) -> None:
         if not len(ends):
@@ -188,7 +177,7 @@ class OneGpu(State):
             self.last_fired = float(fired[-1])
 
 
-def _details(nodes: Mapping[str, NodeOfGpus], facts: RunFacts) -> dict[str, Any]:
+def _details(nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> dict[str, Any]:
     """Debugger's box plot of each GPU that fired, in percent: whiskers of 1.5 interquartile ranges."""
     details: dict[str, Any] = {}
     for name, node in nodes.items():

@@ -19,7 +19,7 @@ from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.heuristics.shared_rules import GPUS, of_run
-from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
 from trainwatch.heuristics.words import count, seconds
 from trainwatch.recording.source import NodeSamples, RunFacts, Times
 
@@ -30,7 +30,7 @@ class ThermalThrottlingParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 120
 
 
-class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
+class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
     """Seconds lost: time held down by heat x the share of the highest clock that was missing meanwhile."""
 
     parameters_type = ThermalThrottlingParameters
@@ -44,10 +44,10 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
         "rack. Until then a lower power limit (nvidia-smi -pl) keeps the GPUs even."
     )
 
-    def node(self) -> HotNode:
-        return HotNode(self.parameters)
+    def node(self) -> GpuByGpu[OneGpu]:
+        return GpuByGpu(lambda: OneGpu(self.parameters))
 
-    def judge(self, nodes: Mapping[str, HotNode], facts: RunFacts) -> Verdict:
+    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
         gpus = [gpu for node in nodes.values() for gpu in node.gpus]
         triggered = sum(gpu.triggered for gpu in gpus)
         fired = [gpu for gpu in gpus if gpu.triggered]
@@ -62,7 +62,7 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
             details={"gpus": _details(nodes, facts)},
         )
 
-    def _finding(self, nodes: Mapping[str, HotNode], facts: RunFacts, status: str) -> str:
+    def _finding(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts, status: str) -> str:
         gpus = [
             (f"{label} of {name}", gpu)
             for name, node in nodes.items()
@@ -113,19 +113,7 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "HotNode"]):
         )
 
 
-class HotNode(NodeState):
-    def __init__(self, parameters: ThermalThrottlingParameters) -> None:
-        self.parameters = parameters
-        self.gpus: list[OneGpu] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(OneGpu(self.parameters))
-        for number, gpu in enumerate(self.gpus):
-            gpu.observe(samples, number, scans)
-
-
-class OneGpu(State):
+class OneGpu(GpuState):
     """Seconds since the first reading of the counter: all of them, and those held down."""
 
     def __init__(self, parameters: ThermalThrottlingParameters) -> None:
@@ -137,9 +125,9 @@ class OneGpu(State):
         self.highest_clock = 0.0
         self.hottest = np.nan
 
-    def observe(self, samples: NodeSamples, number: int, scans: Scans) -> None:
-        there = ~np.isnan(samples.gpu_thermal_throttle_seconds[:, number])
-        heat = increases(samples.gpu_thermal_throttle_seconds[there, number], self.last_heat, anew=False)
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
+        there = ~np.isnan(samples.gpu_thermal_throttle_seconds[:, column])
+        heat = increases(samples.gpu_thermal_throttle_seconds[there, column], self.last_heat, anew=False)
         elapsed = increases(samples.times[there], self.last_time, anew=False)
         heat_until = self.heat + np.concatenate(([0.0], np.cumsum(heat)))
         seconds_until = self.seconds + np.concatenate(([0.0], np.cumsum(elapsed)))
@@ -153,7 +141,7 @@ class OneGpu(State):
             self.at_last_scan = int(so_far[-1])
         self.readings += int(np.count_nonzero(there))
         self.heat, self.seconds = float(heat_until[-1]), float(seconds_until[-1])
-        self._note(samples, number, there, heat)
+        self._note(samples, column, there, heat)
 
     def _note(self, samples: NodeSamples, number: int, there: np.ndarray, heat: Times) -> None:
         """What is told besides: power, temperature, and how slow the GPU was meanwhile."""
@@ -180,7 +168,7 @@ class OneGpu(State):
         return max(0.0, self.heat_with_clock - self.heat_clock / self.highest_clock)
 
 
-def _details(nodes: Mapping[str, HotNode], facts: RunFacts) -> list[dict[str, Any]]:
+def _details(nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> list[dict[str, Any]]:
     return [
         {
             "node": name,

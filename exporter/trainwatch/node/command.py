@@ -19,6 +19,7 @@ from trainwatch.node.clock import Clock
 from trainwatch.node.duration import parse_duration, positive_duration
 from trainwatch.node.exposition import Exposition, Format
 from trainwatch.node.families import Family
+from trainwatch.node.logs import add_log_level
 from trainwatch.node.logs import log_to_stderr as log_to_stderr
 from trainwatch.node.pages import Pages
 from trainwatch.node.process import ProcessMetrics
@@ -26,7 +27,7 @@ from trainwatch.node.registry import PATIENCE_SECONDS, Registry
 from trainwatch.node.sample_counters import SampleCounters
 from trainwatch.node.sampler import Sampler
 from trainwatch.node.server import bind, parse_address
-from trainwatch.node.serving import serve_until_told
+from trainwatch.node.serving import add_serving_flags, serve_until_told
 from trainwatch.node.snapshot import Snapshot
 from trainwatch.node.web_config import WebConfig, read_web_config
 from trainwatch.training.directory import open_directory
@@ -56,21 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     table = "\n".join(f"  {collector.name:{width}}  {summary(collector)}" for collector in collectors)
     parser.epilog = EXAMPLES + table
 
-    web = parser.add_argument_group("serving")
-    web.add_argument(
-        "--web.listen-address",
-        dest="listen",
-        action="append",
-        metavar="[HOST]:PORT",
-        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS})",
-    )
-    web.add_argument(
-        "--web.config.file",
-        dest="web_config",
-        type=Path,
-        metavar="FILE",
-        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
-    )
+    web = add_serving_flags(parser, DEFAULT_ADDRESS)
     web.add_argument(
         "--report-dir", type=Path, metavar="DIR", help="serve DIR/report.html at /report (trainwatch run)"
     )
@@ -128,12 +115,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="default: /sys",
     )
     add_flags(parser, collectors)
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="default: %(default)s",
-    )
+    add_log_level(parser)
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="exit when the process that started this one is gone"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from argparse import ArgumentParser
 
 
 class _OneLine(logging.Formatter):
@@ -11,6 +12,16 @@ class _OneLine(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return super().formatMessage(record).replace("\n", r"\n")
+
+
+def add_log_level(parser: ArgumentParser) -> None:
+    """`--log-level`, for `log_to_stderr`."""
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
 
 
 def log_to_stderr(level: str) -> None:

@@ -7,7 +7,9 @@ import logging
 import os
 import signal
 import socket
+from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainwatch import __version__
 from trainwatch.node.server import Handler, Limits, Server
@@ -16,6 +18,26 @@ from trainwatch.node.web_config import WebConfig
 logger = logging.getLogger(__name__)
 
 PARENT_CHECK_SECONDS = 0.5
+
+
+def add_serving_flags(parser: ArgumentParser, default_address: str) -> _ArgumentGroup:
+    """`--web.listen-address` (`arguments.listen`) and `--web.config.file`; gives the group, for more such."""
+    web = parser.add_argument_group("serving")
+    web.add_argument(
+        "--web.listen-address",
+        dest="listen",
+        action="append",
+        metavar="[HOST]:PORT",
+        help=f"address to serve on, may be repeated (default: {default_address})",
+    )
+    web.add_argument(
+        "--web.config.file",
+        dest="web_config",
+        type=Path,
+        metavar="FILE",
+        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
+    )
+    return web
 
 
 async def serve_until_told(
