@@ -15,13 +15,13 @@ import os
 for library in ("OPENBLAS", "OMP", "MKL"):  # one core for the model: the others are the workers'
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
-import argparse
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import trainwatch
+from images.arguments import parse_arguments
 from images.augment import augment
 from images.data import labelled_files, prepare_dataset, warm
 from images.loader import Batch, Loader
@@ -30,7 +30,7 @@ from images.slow import WAYS, Conditions, conditions
 
 
 def main() -> int:
-    arguments = parse_arguments()
+    arguments = parse_arguments("Trains a small network on small images, with numpy alone.")
     now = conditions(arguments.slow, arguments.workers)
     print(f"--slow {arguments.slow}: {WAYS[arguments.slow]}", flush=True)
 
@@ -123,32 +123,6 @@ class Batches:
             self.now.disk.wait_for_read()
         image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = np.load(path)
         return image
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Trains a small network on small images, with numpy alone.",
-        epilog="\n".join(["ways to be slow:"] + [f"  {way:13} {words}" for way, words in WAYS.items()]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
-    parser.add_argument("--steps", type=int, default=192, metavar="N", help="training steps (default: 192)")
-    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that load images (default: one a core)",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(__file__).parent / "data",
-        metavar="DIR",
-        help="where the images are drawn at the first start (default: examples/data)",
-    )
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,6 @@ The lines that speak to Trainwatch are those with `trainwatch.` in them.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -22,6 +20,7 @@ except ImportError:
 
 import numpy as np
 import trainwatch
+from images.arguments import parse_arguments
 from images.augment import augment
 from images.data import CLASSES, SIZE, labelled_files, prepare_dataset, warm
 from images.slow import WAYS, Conditions, conditions
@@ -30,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 def main() -> int:
-    arguments = parse_arguments()
+    arguments = parse_arguments("Trains a small network on small images, with PyTorch.")
     now = conditions(arguments.slow, arguments.workers)
     print(f"--slow {arguments.slow}: {WAYS[arguments.slow]}", flush=True)
 
@@ -152,32 +151,6 @@ def network(channels: int) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(2 * channels * (SIZE // 4) ** 2, len(CLASSES)),
     )
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Trains a small network on small images, with PyTorch.",
-        epilog="\n".join(["ways to be slow:"] + [f"  {way:13} {words}" for way, words in WAYS.items()]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
-    parser.add_argument("--steps", type=int, default=192, metavar="N", help="training steps (default: 192)")
-    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=os.cpu_count() or 1,
-        metavar="N",
-        help="processes that load images (default: one a core)",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(__file__).parent / "data",
-        metavar="DIR",
-        help="where the images are drawn at the first start (default: examples/data)",
-    )
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

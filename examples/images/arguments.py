@@ -1,0 +1,36 @@
+"""What can be said to the training scripts on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from .slow import WAYS
+
+
+def parse_arguments(description: str) -> argparse.Namespace:
+    """The flags of both training scripts."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="\n".join(["ways to be slow:"] + [f"  {way:13} {words}" for way, words in WAYS.items()]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
+    parser.add_argument("--steps", type=int, default=192, metavar="N", help="training steps (default: 192)")
+    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes that load images (default: one a core)",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(__file__).parents[1] / "data",
+        metavar="DIR",
+        help="where the images are drawn at the first start (default: examples/data)",
+    )
+    return parser.parse_args()
