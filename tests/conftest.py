@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.scenarios import WrittenScenarios
+
 # How long an example takes is the machine's business: no test asserts it.
 settings.register_profile("trainwatch", deadline=None)
 settings.load_profile("trainwatch")
@@ -17,6 +19,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--renew-golden", action="store_true", help="write golden files anew instead of comparing with them"
     )
+
+
+@pytest.fixture(scope="session")
+def scenarios(tmp_path_factory: pytest.TempPathFactory) -> WrittenScenarios:
+    return WrittenScenarios(tmp_path_factory.mktemp("scenarios"))
 
 
 @pytest.fixture

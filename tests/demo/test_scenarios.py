@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
 from trainwatch.heuristics import all_heuristics
-from trainwatch.recording.open import open_source
 
-SECONDS = 170  # how long a busy machine may take to write a run
+from tests.support.scenarios import WrittenScenarios
+
 NAMES = sorted(all_scenarios())
 KNOWN = frozenset(all_heuristics())
 
 # Debugger wrote neither communication (but Horovod's) nor when a process was last alive.
 NOT_TOLD_BY_DEBUGGER = {"Straggler", "TrainingStalled"}
-
-
-class Written:
-    """The analyses of a scenario's recording and of its Debugger output."""
-
-    def __init__(self, recording: Path, debugger: Path) -> None:
-        self.recording: Analysis = evaluate(open_source(recording))
-        self.debugger: Analysis = evaluate(open_source(debugger))
-
-
-class Writer:
-    """Writes each scenario once."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.analyses = cache(self._written)
-
-    def _written(self, name: str) -> Written:
-        recording, debugger = self._directory / name / "recording", self._directory / name / "debugger"
-        flags = ["--write-recording", str(recording), "--write-debugger", str(debugger)]
-        subprocess.run(
-            [sys.executable, "-m", "trainwatch", "demo", name, *flags], check=True, timeout=SECONDS
-        )
-        return Written(recording, debugger)
-
-
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
-    return Writer(tmp_path_factory.mktemp("demo"))
 
 
 def statuses(analysis: Analysis) -> dict[str, str]:
@@ -60,16 +27,18 @@ def findings(analysis: Analysis, *rules: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rules_fire_that_the_scenario_names_and_no_other(writer: Writer, name: str) -> None:
-    analysis = writer.analyses(name).recording
+def test_the_rules_fire_that_the_scenario_names_and_no_other(scenarios: WrittenScenarios, name: str) -> None:
+    analysis = scenarios.written(name).recording
     fired = {rule for rule, status in statuses(analysis).items() if status == "fired"}
     expected = all_scenarios()[name].fires & KNOWN
     assert fired == expected, findings(analysis, *(fired ^ expected))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_debugger_output_gets_the_verdicts_that_the_recording_gets(writer: Writer, name: str) -> None:
-    written = writer.analyses(name)
+def test_the_debugger_output_gets_the_verdicts_that_the_recording_gets(
+    scenarios: WrittenScenarios, name: str
+) -> None:
+    written = scenarios.written(name)
     ours, theirs = statuses(written.recording), statuses(written.debugger)
     both = {
         rule for rule in ours.keys() - NOT_TOLD_BY_DEBUGGER if "not judged" not in (ours[rule], theirs[rule])
@@ -80,8 +49,10 @@ def test_the_debugger_output_gets_the_verdicts_that_the_recording_gets(writer: W
 
 
 @pytest.mark.parametrize("name", ["healthy", "stall"])
-def test_what_is_written_is_whole_and_says_that_it_is_simulated(writer: Writer, name: str) -> None:
-    written = writer.analyses(name)
+def test_what_is_written_is_whole_and_says_that_it_is_simulated(
+    scenarios: WrittenScenarios, name: str
+) -> None:
+    written = scenarios.written(name)
     minutes = all_scenarios()[name].minutes
     for analysis in (written.recording, written.debugger):
         assert analysis.finished
@@ -100,13 +71,13 @@ def test_what_is_written_is_whole_and_says_that_it_is_simulated(writer: Writer, 
     ]
 
 
-def test_data_starved_tells_the_causes_apart(writer: Writer) -> None:
+def test_data_starved_tells_the_causes_apart(scenarios: WrittenScenarios) -> None:
     for name, cause in (
         ("cpu-bottleneck", "heavy transform"),
         ("io-bottleneck", "slow storage"),
         ("few-dataloaders", "too few workers"),
     ):
-        (result,) = (each for each in writer.analyses(name).recording.rules if each.rule == "DataStarved")
+        (result,) = (each for each in scenarios.written(name).recording.rules if each.rule == "DataStarved")
         assert result.details["cause"] == cause
 
 
