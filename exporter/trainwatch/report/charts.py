@@ -1,10 +1,8 @@
-"""What the page's scripts draw: one JSON object a chart, and how it is put into the page safely."""
+"""What the page's scripts draw: one object of JSON values a chart."""
 
 from __future__ import annotations
 
 import base64
-import json
-import math
 from typing import Any
 
 from trainwatch.evaluation.analysis import Analysis, Heatmap, StepDistribution
@@ -24,18 +22,6 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
     for phase, rows in steps_by_phase(analysis).items():
         charts[f"steps-{phase}"] = _histogram(rows)
     return charts
-
-
-def script_json(value: Any) -> str:
-    """JSON that can stand inside a <script> element, whatever names it holds.
-
-    `<`, `>` and `&` cannot end or open anything when written as escapes, and U+2028 and U+2029 end a
-    line in old scripts. Numbers that JSON lacks (NaN, infinity) become null.
-    """
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _heatmap(heatmap: Heatmap) -> dict[str, Any]:
@@ -69,13 +55,3 @@ def _histogram(rows: list[StepDistribution]) -> dict[str, Any]:
             for row in rows
         ],
     }
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

@@ -36,7 +36,7 @@
     state.replaceChildren(...fresh.getElementById("state").childNodes);
     document.title = fresh.title;
     const live = "refreshSeconds" in fresh.body.dataset;
-    if (!live && !state.textContent) say("finished", false);
+    if (!live && !state.textContent.trim()) say("finished", false);
     return live;
   }
 

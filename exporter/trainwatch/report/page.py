@@ -1,0 +1,152 @@
+"""The shell of a page that is one HTML file and needs nothing else: no network, no other file.
+
+The report and the comparison are such pages. A template extends `page.html` and fills its blocks; the
+tables and sentences are plain HTML; scripts (each allowed by its hash, nothing else is) draw the charts
+from one JSON object.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from trainwatch import __version__
+from trainwatch.report import wording
+
+HERE = "trainwatch.report"
+STYLE = "report.css"
+ECHARTS = "echarts-6.1.0.min.js"
+# The spaces within an amount: "71 %", "12.3 ms", "1 h 05 min".
+AMOUNT = re.compile(
+    r"(?<=\d) (?=%|(?:[mµ]?s|min|h|d)\b|[kMGT]?B/s)|(?<=\d (?:h|d)) (?=\d)|(?<=\d min) (?=\d)"
+)
+
+
+def render_page(
+    template: str,
+    *,
+    scripts: Sequence[str],
+    data: Mapping[str, Any],
+    live: bool = False,
+    package: str = HERE,
+    **context: Any,
+) -> str:
+    """A template of the package's `templates/` with the shell around it, as one HTML document.
+
+    `scripts` are names in the package's `assets/`, in the order in which they run. Templates and assets
+    of the report can be used by every package. `data` is what the scripts find as `trainwatch.data`, by
+    chart name, where `<div data-chart="NAME">` stands. With `live` the page may ask for itself again.
+    `page.html` says which names the context must have.
+    """
+    inlined = [_asset(name, package) for name in scripts]
+    style = _asset(STYLE, package)
+    return (
+        _environment(package)
+        .get_template(template)
+        .render(
+            words=wording,
+            version=__version__,
+            policy=_content_security_policy(style, inlined, live),
+            style=style.text,
+            scripts=[script.text for script in inlined],
+            data=Markup(script_json(data)),
+            **context,
+        )
+    )
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a <script> element, whatever names it holds.
+
+    `<`, `>` and `&` cannot end or open anything when written as escapes, and U+2028 and U+2029 end a
+    line in old scripts. Numbers that JSON lacks (NaN, infinity) become null.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True)
+class _Asset:
+    text: Markup
+    hash: str  # as a Content-Security-Policy writes it
+
+
+@cache
+def _asset(name: str, package: str) -> _Asset:
+    own = files(package) / "assets" / name
+    path = own if own.is_file() else files(HERE) / "assets" / name
+    text = path.read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return _Asset(Markup(text), f"'sha256-{digest}'")
+
+
+def _content_security_policy(style: _Asset, scripts: list[_Asset], live: bool) -> str:
+    """Nothing may be loaded or run but what this file holds; the live page may also ask for itself."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(script.hash for script in scripts)}",
+            f"style-src {style.hash}",
+            "img-src data:",
+            "connect-src 'self'" if live else "connect-src 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+@cache
+def _environment(package: str) -> Environment:
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, HERE))]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _with_code
+    environment.filters["grouped"] = _grouped
+    return environment
+
+
+def _grouped(rows: Sequence[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
+    """Rows of the same attribute together, in the order in which they come (Jinja's groupby sorts)."""
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        groups.setdefault(getattr(row, attribute), []).append(row)
+    return list(groups.items())
+
+
+def _with_code(sentence: str) -> Markup:
+    """Turns `words` into <code>words</code>, everything escaped; an amount stays on one line."""
+    sentence = AMOUNT.sub("\u00a0", sentence)
+    pieces = sentence.split("`")
+    if len(pieces) % 2 == 0:  # an odd backtick is just a character
+        return escape(sentence)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if index % 2 else escape(piece)
+        for index, piece in enumerate(pieces)
+    )
