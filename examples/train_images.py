@@ -106,7 +106,8 @@ class Batches:
 
     def loader(self, at_most: int | None = None) -> Loader:
         batches = len(self.files) // self.size
-        return Loader(self.fetch, batches if at_most is None else min(batches, at_most), self.now.workers)
+        batches = batches if at_most is None else min(batches, at_most)
+        return Loader(self.fetch, batches, self.now.workers, self.size)
 
     @trainwatch.fetch
     def fetch(self, number: int) -> Batch:

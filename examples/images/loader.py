@@ -30,8 +30,10 @@ class Loader:
     with a RuntimeError, as it does in PyTorch.
     """
 
-    def __init__(self, fetch: Callable[[int], Batch], batches: int, workers: int) -> None:
-        self.fetch, self.batches = fetch, batches
+    def __init__(
+        self, fetch: Callable[[int], Batch], batches: int, workers: int, batch_size: int | None = None
+    ) -> None:
+        self.fetch, self.batches, self.batch_size = fetch, batches, batch_size
         # Called as in PyTorch, so that trainwatch.watch finds them.
         self.num_workers, self.prefetch_factor = workers, PREFETCH_FACTOR if workers else None
 

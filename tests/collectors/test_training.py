@@ -128,7 +128,8 @@ def test_a_data_loader_and_its_settings(ledgers: Path) -> None:
             "    for wait in (0.25, 0.5):\n"
             "        clock.now += wait\n"
             "        yield wait\n"
-            "for _ in trainwatch.watch(slow(), workers=6, pin_memory=True, prefetch_factor=2):\n"
+            "settings = dict(workers=6, pin_memory=True, prefetch_factor=2, batch_size=8)\n"
+            "for _ in trainwatch.watch(slow(), **settings):\n"
             "    with trainwatch.step('train'):\n"
             "        clock.now += 1.0\n"
         )
@@ -136,6 +137,7 @@ def test_a_data_loader_and_its_settings(ledgers: Path) -> None:
         assert node.values("dataloader_workers") == {("resnet", "0", "train"): 6}
         assert node.values("dataloader_pin_memory") == {("resnet", "0", "train"): 1}
         assert node.values("dataloader_prefetch_factor") == {("resnet", "0", "train"): 2}
+        assert node.values("dataloader_batch_size") == {("resnet", "0", "train"): 8}
         waits = node.histogram("dataloader_wait_seconds", "resnet", "0")
         assert waits.sum >= 0.75
         assert sum(waits.counts) >= 2

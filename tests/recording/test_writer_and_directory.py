@@ -11,12 +11,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from trainwatch.errors import UserError
 from trainwatch.recording import directory
 from trainwatch.recording.directory import RecordingDirectory
 from trainwatch.recording.run_file import RunFile
+from trainwatch.recording.schema import LOADER_TYPE, RANKS_SCHEMA
 from trainwatch.recording.source import COMPONENTS
 from trainwatch.recording.writer import RecordingWriter
 
@@ -90,6 +92,18 @@ def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_p
     assert not np.isnan(seen.column("gpu")).any()
 
 
+def test_a_recording_of_an_older_trainwatch_has_loaders_without_a_batch_size(tmp_path: Path) -> None:
+    record(tmp_path, range(3)).close()
+    part = tmp_path / "n1" / "ranks-000001.parquet"
+    table = pq.read_table(part)
+    older = RANKS_SCHEMA.get_field_index("loaders")
+    known = [field for field in LOADER_TYPE if field.name != "batch_size"]
+    loaders = pa.array(table.column("loaders").to_pylist(), pa.list_(pa.struct(known)))
+    pq.write_table(table.set_column(older, "loaders", loaders), part)
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    assert [(loader.workers, loader.batch_size) for loader in rank.loaders] == [(4, None), (None, None)]
+
+
 def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     writer.snapshot(snapshot(0))
@@ -129,9 +143,10 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
     assert good.phase_seconds["train"] == pytest.approx(4.0)
     assert good.component_seconds["forward"] == pytest.approx(1.0)
     train, evaluation = good.loaders
-    assert (train.workers, train.pin_memory, train.prefetch_factor) == (4, True, 2)
+    assert (train.workers, train.pin_memory, train.prefetch_factor, train.batch_size) == (4, True, 2, 32)
     assert (train.fetches, train.fetch_seconds, train.fetch_cpu_seconds) == (11, 3.0, 2.5)
     assert (evaluation.workers, evaluation.pin_memory, evaluation.fetches) == (None, None, 0)
+    assert evaluation.batch_size is None
     assert facts.unknowns == ()
 
 

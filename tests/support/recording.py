@@ -82,7 +82,7 @@ def totals(steps: int, end: float | None = None) -> LedgerTotals:
         component_seconds={"forward": steps * 0.1},
         component_device_seconds={},
         loaders=(
-            LoaderTotals("train", 4, True, 2, (1, 2, 3), 0.6, None),
+            LoaderTotals("train", 4, True, 2, (1, 2, 3), 0.6, None, 32),
             LoaderTotals("eval", None, None, None, (1,), 0.1, None),
         ),
         fetch_counts=(5, 6),

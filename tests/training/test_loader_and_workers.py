@@ -21,7 +21,8 @@ def test_a_wait_right_before_a_step_belongs_to_that_step(ledgers: Path) -> None:
             for i in range(3):
                 time.sleep(0.02)
                 yield i
-        for batch in trainwatch.watch(batches(), workers=4, pin_memory=True, prefetch_factor=2):
+        settings = dict(workers=4, pin_memory=True, prefetch_factor=2, batch_size=32)
+        for batch in trainwatch.watch(batches(), **settings):
             with trainwatch.step(), trainwatch.component("forward"): time.sleep(0.001)
         """,
         ledgers,
@@ -33,6 +34,7 @@ def test_a_wait_right_before_a_step_belongs_to_that_step(ledgers: Path) -> None:
         assert sum(step.components) <= step.duration + 1e-9
     (loader,) = run.totals.loaders
     assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 4, True, 2)
+    assert loader.batch_size == 32
     assert sum(loader.wait_counts) == 3
     assert loader.wait_sum == pytest.approx(sum(step.components[WAIT] for step in run.steps))
     assert run.totals.component_seconds["data_wait"] == pytest.approx(loader.wait_sum)
@@ -60,6 +62,7 @@ def test_a_wait_inside_a_step_belongs_to_it_and_one_before_no_step_to_none(ledge
     assert run.totals.component_seconds["data_wait"] >= 0.06
     assert run.totals.loaders[0].phase == "eval"
     assert run.totals.loaders[0].workers is None
+    assert run.totals.loaders[0].batch_size is None
     assert sum(run.totals.loaders[0].wait_counts) == 3
 
 
@@ -98,7 +101,7 @@ def test_a_watched_loader_stands_in_for_the_loader(ledgers: Path) -> None:
     run = run_to_end(
         """
         class Loader(list):
-            num_workers, pin_memory, prefetch_factor = 3, False, 5
+            num_workers, pin_memory, prefetch_factor, batch_size = 3, False, 5, 16
             sampler = "mine"
         loader = Loader([1, 2, 3])
         watched = trainwatch.watch(loader)
@@ -116,6 +119,7 @@ def test_a_watched_loader_stands_in_for_the_loader(ledgers: Path) -> None:
     )
     (loader,) = run.totals.loaders
     assert (loader.workers, loader.pin_memory, loader.prefetch_factor) == (3, False, 5)
+    assert loader.batch_size == 16
     assert sum(loader.wait_counts) == 6
 
 
@@ -336,6 +340,7 @@ if __name__ == "__main__":
     run = run_to_end(script, ledgers, {"STARTED": str(tmp_path / "started")}, file=tmp_path / "train.py")
     (loader,) = run.totals.loaders
     assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 2, False, 3)
+    assert loader.batch_size == 4
     assert loader.queue_depth is not None
     assert sum(loader.wait_counts) == 6
     assert run.totals.steps == {"train": 6}
@@ -349,7 +354,8 @@ def test_pytorch_loaders_without_workers_or_over_streams_are_watched(ledgers: Pa
         PYTORCH
         + """
 if __name__ == "__main__":
-    for batch in trainwatch.watch(DataLoader(Numbers(), batch_size=4), phase="eval"):
+    sampler = torch.utils.data.BatchSampler(range(12), batch_size=4, drop_last=False)
+    for batch in trainwatch.watch(DataLoader(Numbers(), batch_sampler=sampler), phase="eval"):
         with trainwatch.step("eval"): pass
     for batch in trainwatch.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
         with trainwatch.step("train"): pass
@@ -359,6 +365,7 @@ if __name__ == "__main__":
     assert run.totals.steps == {"train": 3, "eval": 3}
     train, evaluation = run.totals.loaders
     assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
+    assert (train.batch_size, evaluation.batch_size) == (4, 4)
     assert sum(run.totals.fetch_counts) == 3
     with only_ledger(ledgers) as reader:
         assert reader.header.framework == "pytorch"

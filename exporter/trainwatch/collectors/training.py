@@ -408,6 +408,7 @@ class _Families:
         self.prefetch = self._add(
             "dataloader_prefetch_factor", "gauge", "Batches that each worker prepares ahead.", phase
         )
+        self.batch_size = self._add("dataloader_batch_size", "gauge", "Items of a batch of this rank.", phase)
         self.queue = self._add(
             "dataloader_queue_depth", "gauge", "Batches that lay ready when the last one was taken.", phase
         )
@@ -467,6 +468,7 @@ class _Families:
             (self.workers, "workers"),
             (self.pin_memory, "pin_memory"),
             (self.prefetch, "prefetch_factor"),
+            (self.batch_size, "batch_size"),
             (self.queue, "queue_depth"),
         ):
             values = {key: getattr(loader, setting) for key, loader in loaders.items()}

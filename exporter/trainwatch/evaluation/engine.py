@@ -203,6 +203,7 @@ def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
             "workers": loader.workers,
             "pin_memory": loader.pin_memory,
             "prefetch_factor": loader.prefetch_factor,
+            "batch_size": loader.batch_size,
             "fetches": loader.fetches,
             "fetch_seconds": loader.fetch_seconds,
             "fetch_cpu_seconds": loader.fetch_cpu_seconds,

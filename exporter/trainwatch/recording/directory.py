@@ -425,6 +425,7 @@ def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
             workers=loader["workers"],
             pin_memory=loader["pin_memory"],
             prefetch_factor=loader["prefetch_factor"],
+            batch_size=loader.get("batch_size"),  # an older Trainwatch did not write it
             **fetched,
         )
         fetched = {}

@@ -81,6 +81,7 @@ LOADER_TYPE = pa.struct(
         pa.field("prefetch_factor", pa.int64()),
         pa.field("waits", pa.int64()),
         pa.field("wait_seconds", pa.float64()),
+        pa.field("batch_size", pa.int64()),
     ]
 )
 

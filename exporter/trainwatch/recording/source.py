@@ -109,6 +109,7 @@ class Loader:
     fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
     fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
     fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free; 0: never, or not counted
+    batch_size: int | None = None  # items of a batch of this rank
 
 
 @dataclass(frozen=True)

@@ -372,6 +372,7 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
                 "prefetch_factor": loader.prefetch_factor,
                 "waits": sum(loader.wait_counts),
                 "wait_seconds": loader.wait_sum,
+                "batch_size": loader.batch_size,
             }
             for loader in totals.loaders
         ],

@@ -28,13 +28,15 @@ def watch(
     workers: int | None = None,
     pin_memory: bool | None = None,
     prefetch_factor: int | None = None,
+    batch_size: int | None = None,
 ) -> Loader:
     """The loader, with its waiting timed: iterate over what this returns, use it otherwise as before.
 
     A wait right before a step belongs to that step, which begins when the loader is asked. The first
-    wait includes what `iter(loader)` does (starting worker processes, say). `workers`, `pin_memory`
-    and `prefetch_factor` are read from the loader's attributes (`num_workers`, ...) where they are
-    not given. With a PyTorch DataLoader the fetches in its workers are timed, too.
+    wait includes what `iter(loader)` does (starting worker processes, say). `workers`, `pin_memory`,
+    `prefetch_factor` and `batch_size` (items of a batch of this rank) are read from the loader's
+    attributes (`num_workers`, ...) where they are not given. With a PyTorch
+    DataLoader the fetches in its workers are timed, too.
 
     Raises ValueError for an unknown phase. What is returned is a stand-in that passes every
     attribute on to the loader; it is not an instance of the loader's class.
@@ -46,17 +48,21 @@ def watch(
         _setting(loader, "pin_memory", bool) if pin_memory is None else pin_memory,
         _setting(loader, "prefetch_factor", int) if prefetch_factor is None else prefetch_factor,
     )
+    size = _batch_size(loader) if batch_size is None else batch_size
     torch_loader.time_worker_fetches(loader)
-    watched: Any = _WatchedLoader(loader, _Waits(phase, settings))
+    watched: Any = _WatchedLoader(loader, _Waits(phase, settings, size or 0))
     return watched  # type: ignore[no-any-return]  # it stands in for the loader
 
 
 class _Waits:
     """Counts the waits for one phase's loader in the ledger."""
 
-    def __init__(self, phase: str, settings: tuple[int | None, bool | None, int | None]) -> None:
+    def __init__(
+        self, phase: str, settings: tuple[int | None, bool | None, int | None], batch_size: int
+    ) -> None:
         self._index = PHASE_INDEX[phase]
         self._settings = settings
+        self._batch_size = batch_size
 
     def begin(self) -> None:
         """Notes how the loader is set up; starts the run if need be."""
@@ -66,6 +72,7 @@ class _Waits:
         if block is not None:
             for at, value in enumerate(self._settings, layout.LOADER_WORKERS):
                 block[at] = layout.UNKNOWN if value is None else float(value)
+            block[layout.LOADER_BATCH_SIZE] = float(self._batch_size)
             block[layout.LOADER_QUEUE] = layout.UNKNOWN
             block[layout.LOADER_KNOWN] = 1.0
 
@@ -132,10 +139,23 @@ class _WatchedIterator:
         return batch
 
 
+def _batch_size(loader: object) -> int | None:
+    """The loader's batch size; of a PyTorch DataLoader with a `batch_sampler` of its own, that one's."""
+    own = _setting(loader, "batch_size", int)
+    if own is not None:
+        return own  # type: ignore[no-any-return]  # it is an int
+    sampler = _attribute(loader, "batch_sampler")
+    return _setting(sampler, "batch_size", int)  # type: ignore[no-any-return]
+
+
 def _setting(loader: object, name: str, kind: type) -> Any:
     """An attribute of the loader, where it has one of this type."""
+    value = _attribute(loader, name)
+    return value if type(value) is kind else None
+
+
+def _attribute(loader: object, name: str) -> object:
     try:
-        value = getattr(loader, name, None)
+        return getattr(loader, name, None)
     except Exception:  # noqa: BLE001 - a property of someone else's class: whatever it raises, training goes on
         return None
-    return value if type(value) is kind else None

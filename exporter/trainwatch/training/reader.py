@@ -82,6 +82,7 @@ class LoaderTotals:
     wait_counts: tuple[int, ...]
     wait_sum: float  # seconds
     queue_depth: int | None  # batches that lay ready when the last one was taken
+    batch_size: int | None = None  # items of a batch of this rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +399,7 @@ def _loaders(counters: tuple[float, ...]) -> Iterator[LoaderTotals]:
             wait_counts=tuple(map(int, block[layout.LOADER_WAIT_COUNTS :])),
             wait_sum=block[layout.LOADER_WAIT_SUM],
             queue_depth=_known(block[layout.LOADER_QUEUE]),
+            batch_size=int(block[layout.LOADER_BATCH_SIZE]) if block[layout.LOADER_BATCH_SIZE] > 0 else None,
         )
 
 
