@@ -77,6 +77,42 @@ class StepDistribution:
 
 
 @dataclass(frozen=True)
+class GpuUse:
+    """How much of one GPU was used over the whole run, in percent; NaN where it was not read."""
+
+    node: str
+    gpu: str  # "GPU 0"
+    mean: float  # of the utilisation; so p50, p95, max
+    p50: float
+    p95: float
+    max: float
+    memory_p50: float
+    memory_p95: float
+    memory_max: float
+    memory_bytes: float  # that it has; 0 where not known
+
+
+@dataclass(frozen=True)
+class GpuEnergy:
+    """What one GPU took: the integral of its power over the time for which there were readings."""
+
+    node: str
+    gpu: str  # "GPU 0"
+    joules: float
+    seconds: float  # that the integral covers
+    seconds_missing: float  # of the samples' time, in which power was not read: not in the joules
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What the GPUs took. Host, fans and losses are not in it."""
+
+    joules: float
+    gpus: list[GpuEnergy]
+    gpus_without: int  # GPUs whose power could not be read: not in the joules
+
+
+@dataclass(frozen=True)
 class Analysis:
     """A whole evaluation. Times are seconds since the epoch, None where not known."""
 
@@ -106,3 +142,5 @@ class Analysis:
     phase_seconds: dict[str, float]  # summed over ranks: train, eval, predict, global, other, ...
     component_seconds: dict[str, float]  # summed over ranks
     loaders: list[dict[str, Any]]
+    gpu_use: list[GpuUse] = field(default_factory=list)  # by node, in the order of the GPUs
+    energy: Energy | None = None  # None: the power of no GPU was read

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistribution
+from trainwatch.evaluation.analysis import Analysis, GpuUse, RuleResult, StepDistribution
 from trainwatch.evaluation.blocks import Blocks
+from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
 from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.batch_size import BatchSize, SmallBatchGpu
+from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.overall_system_usage import OverallSystemUsage, usage_rows
 from trainwatch.heuristics.state import NodeState, State
 from trainwatch.heuristics.step_outlier import Series, StepOutlier, histogram
@@ -50,11 +53,14 @@ class Evaluator:
         rows = 0
         for chunk in self._source.read():
             if chunk.node not in self._nodes:
-                self._nodes[chunk.node] = _Node(self._heuristics, self._scan_interval)
+                self._nodes[chunk.node] = self._new_node()
             self._nodes[chunk.node].add(chunk)
             rows += len(chunk)
             if progress is not None:
                 progress(rows)
+
+    def _new_node(self) -> _Node:
+        return _Node(self._heuristics, self._scan_interval, self._source.facts.interval)
 
     def analysis(self) -> Analysis:
         """Everything so far, the last and shorter scan with it; disturbs nothing."""
@@ -71,10 +77,11 @@ class Evaluator:
 class _Node(State):
     """All that is remembered of one node."""
 
-    def __init__(self, heuristics: list[Heuristic[Any, Any]], scan_interval: float) -> None:
+    def __init__(self, heuristics: list[Heuristic[Any, Any]], scan_interval: float, interval: float) -> None:
         self.scan_interval = scan_interval
         self.states: dict[str, NodeState] = {one.name: one.node() for one in heuristics}
         self.heatmap = HeatmapOfNode()
+        self.energy = EnergyOfNode(interval)
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
         self.steps: dict[int, Blocks[Steps]] = {}
         self.cores = self.gpus = 0
@@ -104,6 +111,7 @@ class _Node(State):
         for state in self.states.values():
             state.observe(samples, scans)
         self.heatmap.observe(samples)
+        self.energy.observe(samples, scans)
 
     def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
         for state in self.states.values():
@@ -151,6 +159,8 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
         phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
         component_seconds=_summed([one.component_seconds for one in facts.ranks]),
         loaders=_loaders(facts),
+        gpu_use=_gpu_use(nodes, facts),
+        energy=energy({name: node.energy for name, node in nodes.items()}, facts),
     )
 
 
@@ -192,6 +202,40 @@ def _distribution(series: Series) -> StepDistribution:
         edges=edges,
         counts=counts,
     )
+
+
+def _gpu_use(nodes: dict[str, _Node], facts: RunFacts) -> list[GpuUse]:
+    """From the readings that BatchSize keeps anyway."""
+    known = {one.node: one.gpus for one in facts.nodes}
+    rows = []
+    for name, node in nodes.items():
+        gpus: list[SmallBatchGpu] = node.states[BatchSize.__name__].gpus  # type: ignore[attr-defined]
+        labels = gpu_labels(facts, name, len(gpus))
+        for column, (label, gpu) in enumerate(zip(labels, gpus, strict=True)):
+            its = known.get(name, ())[column : column + 1]
+            rows.append(_use_of_gpu(name, label, gpu, its[0].memory_bytes if its else 0.0))
+    return rows
+
+
+def _use_of_gpu(node: str, label: str, gpu: SmallBatchGpu, memory_bytes: float) -> GpuUse:
+    use, memory = gpu.utilisation, gpu.memory
+    return GpuUse(
+        node=node,
+        gpu=label,
+        mean=_percent(use.mean),
+        p50=_percent(use.percentile(50)),
+        p95=_percent(use.percentile(95)),
+        max=_percent(use.max),
+        memory_p50=_percent(memory.percentile(50)),
+        memory_p95=_percent(memory.percentile(95)),
+        memory_max=_percent(memory.max),
+        memory_bytes=memory_bytes,
+    )
+
+
+def _percent(ratio: float) -> float:
+    """To three digits after the point; NaN where nothing was read (then a maximum is minus infinity)."""
+    return round(100 * ratio, 3) if np.isfinite(ratio) else np.nan
 
 
 def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
