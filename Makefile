@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+NEWER := $(VENV)/newer-servers
 comma := ,
 
 .DEFAULT_GOAL := help
@@ -32,11 +33,14 @@ lint: $(VENV)/.developing ## ruff and mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-servers: ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
-	@sh tests/install-servers
+servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
+	@sh tests/install-servers $(abspath $(NEWER))
 
-test: lint servers ## everything: style, types, and the tests against the real servers
+test: lint servers ## everything: style, types, and the tests against the real servers, of today and newer
 	$(BIN)/python -m pytest $(TESTS)
+ifndef TESTS
+	if [ -e $(NEWER)/complete ]; then PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m pytest -m servers; fi
+endif
 
 golden: $(VENV)/.developing ## write the golden files of the tests anew
 	$(BIN)/python -m pytest --renew-golden -k golden $(TESTS)
