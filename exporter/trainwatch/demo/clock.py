@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
+from math import isfinite
 from threading import Event
 
 from trainwatch.node.clock import Clock
@@ -41,6 +43,21 @@ class SimulatedClock(Clock):
         """Lets time pass at once."""
         self._elapsed += seconds
 
+    def go_on_from_here(self) -> None:
+        """Lets real time begin now, behind what has passed at once."""
+        self._began = time.monotonic() - self._elapsed / self._speed
+
     def behind_real_time(self) -> float:
         """Seconds that, added to a simulated moment, make its age by the real clock its simulated age."""
         return time.time() - self.time()
+
+
+def parse_speed(text: str) -> float:
+    """Simulated seconds a second. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not (isfinite(speed) and speed > 0):
+        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10")
+    return speed

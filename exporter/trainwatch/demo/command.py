@@ -8,22 +8,21 @@ import os
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from math import isfinite
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
-from trainwatch.demo.clock import SimulatedClock
+from trainwatch.demo.clock import SimulatedClock, parse_speed
 from trainwatch.demo.node import INTERVAL, Sink, make_exporter
 from trainwatch.demo.scenario import Scenario
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
 from trainwatch.errors import UserError
 from trainwatch.node.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
-from trainwatch.node.duration import positive_duration
+from trainwatch.node.duration import parse_duration, positive_duration
 from trainwatch.node.server import bind, parse_address
 from trainwatch.node.web_config import WebConfig
 from trainwatch.training.directory import SHARED_MEMORY
@@ -38,6 +37,7 @@ examples:
   trainwatch demo --list                                    what there is to simulate
   trainwatch demo cpu-bottleneck                            serve it on http://localhost:9870/metrics
   trainwatch demo straggler --speed 10                      ten simulated seconds each second
+  trainwatch demo stall --begun-ago 20m                     as if it had trained for 20 minutes
   trainwatch demo thermal --write-recording runs/thermal    write a run at once, then:
   trainwatch report runs/thermal --out runs/thermal         ... its report
 
@@ -59,10 +59,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--speed",
-        type=_speed,
+        type=parse_speed,
         default=1.0,
         metavar="FACTOR",
         help="simulated seconds a second, when serving: 1, 10, ... (default: 1)",
+    )
+    parser.add_argument(
+        "--begun-ago",
+        type=parse_duration,
+        default="0s",
+        metavar="DURATION",
+        help="serve a run that began so long ago, in simulated time: its past is simulated at once, so that "
+        "rules that wait for samples decide soon (default: 0s)",
     )
     parser.add_argument(
         "--duration",
@@ -117,7 +125,8 @@ class _Demo:
         writes = bool(arguments.write_recording or arguments.write_debugger)
         duration = arguments.duration or (60 * scenario.minutes if writes else None)
         now = float(int(time.time()))
-        start = now - duration if at_once and duration else now
+        self._begun_ago: float = 0.0 if at_once else arguments.begun_ago
+        start = now - (duration if at_once and duration else self._begun_ago)
         name = f"simulated-{scenario.name}"
         self._clock = SimulatedClock(start, arguments.speed)
         self._written: Written | None = None
@@ -142,11 +151,21 @@ class _Demo:
         """Serves until SIGTERM or SIGINT."""
         logger.info("simulated: %s", summary(type(self._simulation.scenario)))
         try:
+            if self._begun_ago:
+                self._live_through_the_past()
             self._exporter.start()
             asyncio.run(serve(self._exporter, None, WebConfig(None, None), sockets))
         finally:
             self._close()
         logger.info("stopped")
+
+    def _live_through_the_past(self) -> None:
+        """Takes the snapshots from the run's start until now at once; the next one is the sampler's."""
+        while self._clock.behind_real_time() > INTERVAL:
+            self._exporter.tick()
+            self._clock.advance(INTERVAL)
+        self._exporter.catch_up()
+        self._clock.go_on_from_here()
 
     def write(self) -> None:
         """Takes the whole run's snapshots at once."""
@@ -181,16 +200,6 @@ def _print_list() -> None:
     for name, scenario in scenarios.items():
         print(f"{name:{width}}  {summary(scenario)}")
         print(f"{'':{width}}  fires: {', '.join(sorted(scenario.fires)) or 'nothing'}")
-
-
-def _speed(text: str) -> float:
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not (isfinite(speed) and speed > 0):
-        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10")
-    return speed
 
 
 def _progress(ticks: int) -> Callable[[int], None]:

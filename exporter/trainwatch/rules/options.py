@@ -6,6 +6,7 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 
+from trainwatch.demo.clock import parse_speed
 from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters
 from trainwatch.evaluation.settings import Settings
@@ -23,6 +24,7 @@ class Options:
     scraping: Scraping = field(default_factory=Scraping)
     grafana_url: str = GRAFANA_URL
     docs_url: str = DOCS_URL
+    speed: float = 1.0  # of a simulated node: all other times here are its own
 
     @property
     def settings(self) -> Settings:
@@ -40,6 +42,8 @@ class Options:
             words += ["--grafana-url", self.grafana_url]
         if self.docs_url != DOCS_URL:
             words += ["--docs-url", self.docs_url]
+        if self.speed != 1:
+            words += ["--speed", f"{self.speed:g}"]
         for word in self.words:
             words += ["--set", word]
         return shlex.join(words)
@@ -65,6 +69,7 @@ class Options:
             Scraping(arguments.scrape_interval, arguments.sample_interval),
             arguments.grafana_url.rstrip("/"),
             arguments.docs_url.rstrip("/"),
+            arguments.speed,
         )
 
 
@@ -95,4 +100,12 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--docs-url", default=DOCS_URL, metavar="URL", help="for runbook_url (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--speed",
+        type=parse_speed,
+        default=1.0,
+        metavar="FACTOR",
+        help="for `trainwatch demo --speed FACTOR`: all durations so many times as short, also that of the "
+        "scrapes (default: 1)",
     )

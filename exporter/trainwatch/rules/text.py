@@ -9,6 +9,7 @@ import yaml
 
 from trainwatch.rules.groups import Group
 from trainwatch.rules.options import Options
+from trainwatch.rules.speed import at_speed
 
 WIDTH = 110
 LONG = 80  # characters; longer sentences are folded, longer expressions have lines of their own
@@ -43,7 +44,7 @@ def rule_file(title: Sequence[str], groups: Sequence[Group], options: Options) -
         "Rendered; do not edit it, render it again (with --set Rule.parameter=value for other thresholds):",
     ]
     lines = [f"# {line}".rstrip() for line in header]
-    content: dict[str, Any] = {"groups": list(groups)}
+    content: dict[str, Any] = {"groups": [at_speed(group, options.speed) for group in groups]}
     body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
     return "\n".join([*lines, RENDERED_BY + options.command(), body])
 
