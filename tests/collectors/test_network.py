@@ -93,3 +93,18 @@ def test_garbage_is_a_failure_that_names_the_file(procfs: Path, line: str) -> No
     (procfs / "net" / "dev").write_text(f"Inter-|\n face |\n{line}\n")
     with pytest.raises(ValueError, match=str(procfs / "net" / "dev")):
         collected(collector_of(procfs))
+
+
+def test_in_a_container_the_network_of_the_node_is_read_not_the_containers(procfs: Path) -> None:
+    node, container = procfs / "1" / "net", procfs / "net"
+    node.parent.mkdir()
+    container.rename(node)
+    container.mkdir()
+    line = "  eth0: 11 1 0 0 0 0 0 0 22 1 0 0 0 0 0 0"
+    (container / "dev").write_text(f"Inter-|\n face |\n{line}\n")
+    collector = collector_of(procfs)
+    collected(collector)
+    assert collector.received.samples["eth0",] == 312_507_920
+    (node / "dev").unlink()
+    collected(collector)
+    assert collector.received.samples["eth0",] == 11

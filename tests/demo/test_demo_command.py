@@ -80,6 +80,19 @@ def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Si
     assert not simulated[0].exists()
 
 
+def test_a_run_that_began_ten_minutes_ago_has_all_its_samples_at_once_and_goes_on() -> None:
+    with DemoProcess("cpu-bottleneck", "--begun-ago=10m") as node:
+        first = node.scrape()
+        assert first.value("trainwatch_samples_total", run="simulated-cpu-bottleneck") >= 1200
+        start = first.value("trainwatch_run_start_time_seconds", run="simulated-cpu-bottleneck")
+        assert start <= time.time() - 600
+        assert first.value("trainwatch_sampler_ticks_missed_total") == 0
+        last = first.value("trainwatch_run_last_step_time_seconds", run="simulated-cpu-bottleneck")
+        assert start < last <= time.time()
+        ticks = first.value("trainwatch_sampler_ticks_total")
+        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > ticks + 1)
+
+
 def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None:
     with DemoProcess("healthy", "--speed=20", f"--write-recording={tmp_path / 'run'}") as node:
         node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > 60)

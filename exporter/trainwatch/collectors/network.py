@@ -1,10 +1,14 @@
-"""What each network interface received and sent, from PROCFS/net/dev through psutil.
+"""What each network interface received and sent, from PROCFS/1/net/dev (or PROCFS/net/dev) through psutil.
+
+PROCFS/net is of the process that looks, so in a container it is the container's own network; the first
+process's is the node's, wherever the node's /proc is mounted.
 
 RDMA (InfiniBand, RoCE) passes the kernel by and is not in these counters.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
@@ -64,7 +68,9 @@ class NetworkCollector(Collector):
         return (self.received, self.transmitted)
 
     def collect(self, snapshot: Snapshot) -> None:
-        with psutil_reading(self.procfs, "net/dev"):
+        first = self.procfs / "1"
+        seen = os.access(first / "net" / "dev", os.R_OK)  # not where /proc hides processes of others
+        with psutil_reading(first if seen else self.procfs, "net/dev"):
             # A counter that starts again is Prometheus's to see, so psutil does not hide it (nowrap=False).
             devices = psutil.net_io_counters(pernic=True, nowrap=False)
         shown = {(name,): io for name, io in devices.items() if not self.exclude.fullmatch(name)}
