@@ -22,6 +22,10 @@ COMMANDS = {
     ),
     "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see what rules find"),
     "rules": ("trainwatch.rules.command", "write alerting rules for Prometheus, or check written ones"),
+    "dashboards": (
+        "trainwatch.dashboards.command",
+        "write dashboards for Grafana, or check written ones",
+    ),
 }
 
 EXAMPLES = """\

@@ -203,4 +203,4 @@ def test_promtool_takes_the_configuration_and_finds_the_rules() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 rule files found" in done.stdout
+    assert "3 rule files found" in done.stdout

@@ -179,7 +179,7 @@ def test_promtool_takes_every_file(rendered: Callable[..., Path], tmp_path: Path
     assert main(["rules", "render", "--out", str(tmp_path), "--set", "StepOutlier.mode=train"]) == 0
     for directory in (rendered(), tmp_path):
         files = sorted(directory.rglob("*.yml"))
-        assert len(files) == 3
+        assert len(files) == 4
         done = subprocess.run(
             ["promtool", "check", "rules", "--lint=all", "--lint-fatal", *files],
             capture_output=True,

@@ -10,9 +10,11 @@ from trainwatch.rules.groups import heuristic_groups
 from trainwatch.rules.meta import meta_group
 from trainwatch.rules.options import Options
 from trainwatch.rules.text import command_of, rule_file
+from trainwatch.rules.usage import usage_groups
 
 HEURISTICS = "trainwatch.yml"
 META = "trainwatch-meta.yml"
+USAGE = "trainwatch-usage.yml"
 EXISTING_CLUSTERS = "optional/dcgm-and-node-exporter.yml"  # not among rules/*.yml: nobody gets it unasked
 
 
@@ -26,6 +28,11 @@ def render(options: Options) -> dict[str, str]:
         ),
         META: rule_file(
             ["Trainwatch: whether it sees what it should (docs/rules.md)."], [meta_group(options)], options
+        ),
+        USAGE: rule_file(
+            ["Trainwatch: what nodes and runs use, recorded for dashboards (docs/dashboards.md)."],
+            usage_groups(options),
+            options,
         ),
         EXISTING_CLUSTERS: rule_file(
             [

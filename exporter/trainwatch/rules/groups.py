@@ -113,11 +113,25 @@ def alert_rule(heuristic: Heuristic[Any, Any], alert: Alert, options: Options) -
     }
 
 
+def _in_words(heuristic: Heuristic[Any, Any]) -> str:
+    """All parameters in a line, for tables: "threshold 50 %, patience 1000 samples"."""
+    parts = []
+    for name, specification in specifications(type(heuristic.parameters)).items():
+        value = getattr(heuristic.parameters, name)
+        if isinstance(specification.limits, Bounds):
+            parts.append(f"{name} {value:.12g} {specification.limits.unit}")
+        elif value is not None:
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
+
+
 def _description(heuristic: Heuristic[Any, Any], rules: PrometheusRules) -> list[Rule]:
     severity = max((alert.severity for alert in rules.alerts), key=SEVERITIES.index)
     words = {
         "rule": heuristic.name,
         "severity": severity,
+        "kind": "symptom" if heuristic.is_symptom else "cause",
+        "parameters": _in_words(heuristic),
         "question": heuristic.question,
         "description": heuristic.description,
         "recommendation": heuristic.recommendation,

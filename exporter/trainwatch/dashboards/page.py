@@ -1,0 +1,149 @@
+"""A whole dashboard: panels laid out, variables, marks of alerts and phases, links to the other
+dashboards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from trainwatch.dashboards.looks import PURPLE, VERMILION
+from trainwatch.dashboards.panels import WIDTH, Panel
+from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
+from trainwatch.dashboards.variables import Variable
+
+Dashboard = dict[str, Any]
+Annotation = dict[str, Any]
+
+TAG = "trainwatch"
+SCHEMA_VERSION = 37  # Grafana 9.4's; later ones migrate it when they load it
+
+
+def dashboard(
+    uid: str,
+    title: str,
+    description: str,
+    panels: Iterable[Panel],
+    variables: Sequence[Variable],
+    annotations: Sequence[Annotation] = (),
+    since: str = "now-1h",
+) -> Dashboard:
+    """Raises ValueError where two panels have the same id."""
+    placed = laid_out(panels)
+    ids = [panel["id"] for panel in flat(placed)]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"{title}: two panels have the same id among {sorted(ids)}")
+    return {
+        "uid": uid,
+        "title": f"Trainwatch / {title}",
+        "description": " ".join(description.split()),
+        "tags": [TAG],
+        "schemaVersion": SCHEMA_VERSION,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,  # one crosshair for all panels
+        "fiscalYearStartMonth": 0,
+        "liveNow": False,
+        "refresh": "30s",
+        "time": {"from": since, "to": "now"},
+        "timepicker": {},
+        "timezone": "",
+        "weekStart": "",
+        "links": [_to_the_others()],
+        "annotations": {"list": [*annotations]},
+        "templating": {"list": [*variables]},
+        "panels": placed,
+    }
+
+
+def laid_out(panels: Iterable[Panel]) -> list[Panel]:
+    """The panels from left to right and from top to bottom, as words in a text."""
+    placed: list[Panel] = []
+    x = y = tallest = 0
+    for panel in panels:
+        size = panel["gridPos"]
+        if x + size["w"] > WIDTH or panel["type"] == "row":
+            x, y, tallest = 0, y + tallest, 0
+        placed.append({**panel, "gridPos": {**size, "x": x, "y": y}})
+        x, tallest = x + size["w"], max(tallest, size["h"])
+    return placed
+
+
+def flat(panels: Iterable[Panel]) -> Iterable[Panel]:
+    """All panels, those within collapsed sections as well."""
+    for panel in panels:
+        yield panel
+        yield from flat(panel.get("panels", ()))
+
+
+def alerts(matchers: str = OF_RUN) -> Annotation:
+    """A stretch for each alert that fires."""
+    return _annotation(
+        "Alerts",
+        f'ALERTS{{alertstate="firing", {matchers}}}',
+        title="{{alertname}}",
+        text="{{severity}}: {{instance}} {{gpu}} {{rank}}",
+        colour=VERMILION,
+        tags="alertname",
+    )
+
+
+def phases() -> list[Annotation]:
+    """The run's start, first step and end; and stretches of evaluation and prediction."""
+    moments = (
+        ("start", "run_start", "min"),
+        ("first step", "run_first_step", "min"),
+        ("end", "run_end", "max"),
+    )
+    times = (
+        (moment, f"{operator}(trainwatch_{metric}_time_seconds{{{OF_RUN}}})")
+        for moment, metric, operator in moments
+    )
+    ends = " or ".join(f'label_replace({time}, "moment", "{moment}", "", "")' for moment, time in times)
+    other = f'trainwatch_step_duration_seconds_count{{{OF_RUN}, phase!="train"}}'
+    return [
+        {
+            **_annotation(
+                "Start and end", f"1000 * ({ends})", title="{{moment}}", text="$run", colour=PURPLE
+            ),
+            "useValueForTime": "on",
+        },
+        _annotation(
+            "Phases",
+            f"sum by (phase) (rate({other}[$__rate_interval])) > 0",
+            title="{{phase}}",
+            text="steps of {{phase}}",
+            colour=PURPLE,
+        ),
+    ]
+
+
+def _annotation(name: str, expression: str, title: str, text: str, colour: str, tags: str = "") -> Annotation:
+    return {
+        "name": name,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": colour,
+        "expr": expression,
+        "step": "60s",
+        "titleFormat": title,
+        "textFormat": text,
+        "tagKeys": tags,
+        "useValueForTime": False,
+    }
+
+
+def _to_the_others() -> dict[str, Any]:
+    """The dashboards of this tag, with the same variables and time range."""
+    return {
+        "type": "dashboards",
+        "title": "Trainwatch",
+        "tags": [TAG],
+        "asDropdown": False,
+        "includeVars": True,
+        "keepTime": True,
+        "targetBlank": False,
+        "icon": "dashboard",
+        "tooltip": "",
+        "url": "",
+    }

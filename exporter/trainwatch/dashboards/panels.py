@@ -1,0 +1,324 @@
+"""The kinds of panels, as plain dictionaries that Grafana 9.4 and all later ones read.
+
+Sources: the panels' schemas in grafana/grafana (public/app/plugins/panel/*/panelcfg.cue).
+`defaults.custom` is never empty, because migrations of some versions expect it. Every panel says what it
+means: one without a description is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainwatch.dashboards.looks import BLUE, Override, dashed_thresholds, fixed, steps
+from trainwatch.dashboards.queries import DATASOURCE, Target
+
+Panel = dict[str, Any]
+
+WIDTH = 24  # columns of Grafana's grid
+NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
+
+
+def time_series(
+    id: int,
+    title: str,
+    description: str,
+    *targets: Target,
+    unit: str,
+    width: int = 12,
+    height: int = 8,
+    stacked: bool = False,
+    lowest: float | None = 0,
+    highest: float | None = None,
+    logarithmic: bool = False,
+    overrides: Sequence[Override] = (),
+) -> Panel:
+    """Lines over time; `stacked` areas for what adds up."""
+    custom = {
+        "drawStyle": "line",
+        "lineInterpolation": "linear",
+        "lineWidth": 1,
+        "fillOpacity": 60 if stacked else 0,
+        "gradientMode": "none",
+        "showPoints": "never",
+        "pointSize": 5,
+        "spanNulls": False,
+        "axisPlacement": "auto",
+        "axisLabel": "",
+        "scaleDistribution": {"type": "log", "log": 10} if logarithmic else {"type": "linear"},
+        "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+        "thresholdsStyle": {"mode": "off"},
+        "hideFrom": NOTHING_HIDDEN,
+    }
+    options = {
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    panel = _panel("timeseries", id, title, description, targets, width, height, options)
+    panel["fieldConfig"] = _fields(
+        custom, unit, [*overrides, dashed_thresholds()], lowest, highest, color={"mode": "palette-classic"}
+    )
+    return panel
+
+
+def stat(
+    id: int,
+    title: str,
+    description: str,
+    *targets: Target,
+    unit: str,
+    width: int = 4,
+    height: int = 4,
+    decimals: int | None = None,
+    mappings: Sequence[Mapping[str, Any]] = (),
+    thresholds: Mapping[str, Any] | None = None,
+    show_names: bool = False,
+) -> Panel:
+    """One big value a series."""
+    options = {
+        "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
+        "orientation": "auto",
+        "textMode": "value_and_name" if show_names else "value",
+        "colorMode": "value" if thresholds or mappings else "none",
+        "graphMode": "none",
+        "justifyMode": "auto",
+    }
+    panel = _panel("stat", id, title, description, targets, width, height, options)
+    panel["fieldConfig"] = _fields(
+        {"hideFrom": NOTHING_HIDDEN},
+        unit,
+        (),
+        color={"mode": "thresholds"},
+        thresholds=thresholds or steps("text"),
+        mappings=list(mappings),
+        decimals=decimals,
+    )
+    return panel
+
+
+def bars(
+    id: int,
+    title: str,
+    description: str,
+    *targets: Target,
+    unit: str,
+    width: int = 8,
+    height: int = 8,
+    highest: float | None = None,
+    overrides: Sequence[Override] = (),
+) -> Panel:
+    """One horizontal bar a series, for what is compared at one moment."""
+    options = {
+        "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
+        "orientation": "horizontal",
+        "displayMode": "basic",
+        "showUnfilled": True,
+        "minVizWidth": 0,
+        "minVizHeight": 10,
+        "valueMode": "text",
+    }
+    panel = _panel("bargauge", id, title, description, targets, width, height, options)
+    panel["fieldConfig"] = _fields(
+        {"hideFrom": NOTHING_HIDDEN}, unit, overrides, 0, highest, color=fixed(BLUE), thresholds=steps(BLUE)
+    )
+    return panel
+
+
+def table(
+    id: int,
+    title: str,
+    description: str,
+    *targets: Target,
+    columns: Mapping[str, str],
+    unit: str = "none",
+    width: int = WIDTH,
+    height: int = 8,
+    sort_by: tuple[str, bool] | None = None,
+    overrides: Sequence[Override] = (),
+) -> Panel:
+    """Rows of instant queries, merged where their labels are the same.
+
+    `columns`: what is shown, in this order: a label or `Value` (of several targets `Value #A`, `Value
+    #B`) and its heading. All else is left out. `sort_by`: a heading, and whether the greatest comes
+    first.
+    """
+    options = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": ""},
+        "sortBy": [{"displayName": sort_by[0], "desc": sort_by[1]}] if sort_by else [],
+    }
+    panel = _panel("table", id, title, description, targets, width, height, options)
+    custom = {"align": "auto", "displayMode": "auto", "inspect": False, "filterable": False}
+    panel["fieldConfig"] = _fields(custom, unit, overrides, color=fixed("text"), thresholds=steps("text"))
+    panel["transformations"] = [
+        {"id": "merge", "options": {}},
+        {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
+        {
+            "id": "organize",
+            "options": {
+                "excludeByName": {},
+                "indexByName": {name: index for index, name in enumerate(columns)},
+                "renameByName": dict(columns),
+            },
+        },
+    ]
+    return panel
+
+
+def device_heatmap(
+    id: int, title: str, description: str, *targets: Target, width: int = WIDTH, height: int = 16
+) -> Panel:
+    """A row a device, from dark (0) to bright (1).
+
+    The targets give one series a row, in the order of the rows: Prometheus sorts series by their labels, so
+    names are padded with zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for
+    0 (it is an empty bucket), so values must not be below 0.01.
+    """
+    options = {
+        "calculate": False,
+        "calculation": {},
+        "cellGap": 0,
+        "cellRadius": 0,
+        "cellValues": {"unit": "percentunit", "decimals": 0},
+        "color": _viridis(lowest=0, highest=1),
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto", "value": "utilisation"},
+        "showValue": "never",
+        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": False},
+        "yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"},
+    }
+    return _heatmap(id, title, description, targets, width, height, options)
+
+
+def histogram_heatmap(
+    id: int,
+    title: str,
+    description: str,
+    target: Target,
+    *,
+    unit: str,
+    width: int = 12,
+    height: int = 9,
+) -> Panel:
+    """A histogram over time: how many samples of each moment lie in which bucket."""
+    options = {
+        "calculate": False,
+        "calculation": {},
+        "cellGap": 0,
+        "cellRadius": 0,
+        "cellValues": {"unit": "short", "decimals": 1},
+        "color": _viridis(),
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto", "value": "count"},
+        "showValue": "never",
+        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": True},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+    }
+    return _heatmap(id, title, description, (target,), width, height, options)
+
+
+def section(id: int, title: str, collapsed: Sequence[Panel] = ()) -> Panel:
+    """A heading across the page."""
+    return {
+        "id": id,
+        "type": "row",
+        "title": title,
+        "collapsed": bool(collapsed),
+        "panels": list(collapsed),
+        "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0},
+    }
+
+
+def repeated(panel: Panel, variable: str) -> Panel:
+    """The same panel for each value of a variable, one below the other."""
+    return {**panel, "repeat": variable, "repeatDirection": "v"}
+
+
+def linked(panel: Panel, title: str, dashboard: str, variables: str) -> Panel:
+    """With a link in its corner to another dashboard, at the same time range."""
+    url = f"/d/{dashboard}?{variables}&${{__url_time_range}}"
+    return {**panel, "links": [{"title": title, "url": url, "targetBlank": False}]}
+
+
+def _viridis(lowest: float | None = None, highest: float | None = None) -> dict[str, Any]:
+    colour: dict[str, Any] = {
+        "mode": "scheme",
+        "scheme": "Viridis",
+        "steps": 64,
+        "exponent": 0.5,
+        "fill": "dark-orange",
+        "reverse": False,
+        "scale": "exponential",
+    }
+    bounds = {"min": lowest, "max": highest}
+    return colour | {name: value for name, value in bounds.items() if value is not None}
+
+
+def _heatmap(
+    id: int,
+    title: str,
+    description: str,
+    targets: Sequence[Target],
+    width: int,
+    height: int,
+    options: dict[str, Any],
+) -> Panel:
+    panel = _panel("heatmap", id, title, description, targets, width, height, options)
+    custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}
+    panel["fieldConfig"] = {"defaults": {"custom": custom}, "overrides": []}
+    return panel
+
+
+def _panel(
+    type: str,
+    id: int,
+    title: str,
+    description: str,
+    targets: Sequence[Target],
+    width: int,
+    height: int,
+    options: dict[str, Any],
+) -> Panel:
+    if not description.strip():
+        raise ValueError(f"{title}: says neither how to read it nor what to do")
+    if not targets:
+        raise ValueError(f"{title}: asks for nothing")
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    return {
+        "id": id,
+        "type": type,
+        "title": title,
+        "description": " ".join(description.split()),
+        "datasource": DATASOURCE,
+        "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
+        "targets": [{"refId": letter, **target} for letter, target in zip(letters, targets, strict=False)],
+        "options": options,
+    }
+
+
+def _fields(
+    custom: dict[str, Any],
+    unit: str,
+    overrides: Sequence[Override],
+    lowest: float | None = None,
+    highest: float | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    defaults: dict[str, Any] = {
+        "custom": custom,
+        "unit": unit,
+        "mappings": [],
+        "thresholds": steps("text"),
+        "min": lowest,
+        "max": highest,
+        **more,
+    }
+    return {
+        "defaults": {name: value for name, value in defaults.items() if value is not None},
+        "overrides": list(overrides),
+    }

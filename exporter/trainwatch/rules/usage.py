@@ -1,0 +1,91 @@
+"""What nodes and runs use, recorded for dashboards: of many nodes at once, and over weeks.
+
+Two groups. Each minute a few series a node: a dashboard of 1,000 nodes then reads some thousands, instead
+of a hundred thousand cores and GPUs. Every five minutes the series that heatmaps over weeks are drawn
+from, with all GPUs and ranks of a node added up where there are histograms.
+"""
+
+from __future__ import annotations
+
+from trainwatch.heuristics.promql import MINUTE, time_span
+from trainwatch.rules.groups import Group, Rule, laid_out
+from trainwatch.rules.meta import UNFINISHED
+from trainwatch.rules.options import Options
+
+IDLE = 0.05  # a GPU that is busy for less than this share of the time does nothing for a run
+
+GPU_UTILIZATION = "instance:trainwatch_gpu_utilization:mean_ratio"
+CPU_UTILIZATION = "instance:trainwatch_cpu_utilization:mean_ratio"
+CPU_IO_WAIT = "instance:trainwatch_cpu_io_wait:mean_ratio"
+MEMORY_USED = "instance:trainwatch_memory_used:ratio"
+GPU_MEMORY_USED = "instance:trainwatch_gpu_memory_used:ratio"
+GPUS = "instance:trainwatch_gpus:count"
+GPUS_IDLE = "instance:trainwatch_gpus_idle:count"
+GPU_POWER = "instance:trainwatch_gpu_power:watts"
+NETWORK_RECEIVED = "instance:trainwatch_network_receive:bytes_rate5m"
+NETWORK_SENT = "instance:trainwatch_network_transmit:bytes_rate5m"
+RUN_GPUS = "run_instance:trainwatch_run_gpus:count"
+RUN_POWER = "run_instance:trainwatch_run_gpu_power:watts"
+RUN_UTILIZATION = "run_instance:trainwatch_run_gpu_utilization:mean_ratio"
+RUN_STEPS = "run_instance:trainwatch_train_steps:rate5m"
+
+LONG_CPU = "instance_cpu:trainwatch_cpu_utilization:avg5m"
+LONG_GPU = "instance_gpu:trainwatch_gpu_utilization:avg5m"
+LONG_GPU_SAMPLES = "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum"
+LONG_GPU_MEMORY_SAMPLES = "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum"
+LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
+
+
+def usage_groups(options: Options) -> list[Group]:
+    """Both groups; the first is never faster than scrapes."""
+    each_minute = max(MINUTE, options.scraping.interval)
+    return [
+        {"name": "trainwatch-usage", "interval": time_span(each_minute), "rules": _each_minute()},
+        {"name": "trainwatch-long-ranges", "interval": time_span(5 * each_minute), "rules": _long_ranges()},
+    ]
+
+
+def _each_minute() -> list[Rule]:
+    busy = "rate(trainwatch_gpu_busy_seconds_total[5m])"
+    # Of each run the GPUs that it uses; with many runs on a node, one GPU may count for several of them.
+    uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
+    of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
+    return [
+        _record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
+        _record(GPUS, "count without (gpu) (trainwatch_gpu_up)"),
+        _record(GPUS_IDLE, f"sum without (gpu) ({busy} < bool {IDLE})"),
+        _record(GPU_POWER, "sum without (gpu) (trainwatch_gpu_power_watts)"),
+        _record(
+            GPU_MEMORY_USED,
+            """
+            sum without (gpu) (trainwatch_gpu_memory_used_bytes)
+              / sum without (gpu) (trainwatch_gpu_memory_total_bytes)
+            """,
+        ),
+        _record(CPU_UTILIZATION, "avg without (cpu) (trainwatch_cpu_utilization_ratio)"),
+        _record(CPU_IO_WAIT, "avg without (cpu) (trainwatch_cpu_io_wait_ratio)"),
+        _record(MEMORY_USED, "trainwatch_memory_used_bytes / trainwatch_memory_total_bytes"),
+        _record(NETWORK_RECEIVED, "sum without (device) (rate(trainwatch_network_receive_bytes_total[5m]))"),
+        _record(NETWORK_SENT, "sum without (device) (rate(trainwatch_network_transmit_bytes_total[5m]))"),
+        _record(RUN_GPUS, f"count without (gpu) ({uses})"),
+        _record(RUN_POWER, f"sum without (gpu) (trainwatch_gpu_power_watts {of_run})"),
+        _record(RUN_UTILIZATION, f"avg without (gpu) ({busy} {of_run})"),
+        _record(
+            RUN_STEPS,
+            'max without (rank, phase) (rate(trainwatch_step_duration_seconds_count{phase="train"}[5m]))',
+        ),
+    ]
+
+
+def _long_ranges() -> list[Rule]:
+    return [
+        _record(LONG_CPU, "avg_over_time(trainwatch_cpu_utilization_ratio[5m])"),
+        _record(LONG_GPU, "rate(trainwatch_gpu_busy_seconds_total[5m])"),
+        _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
+        _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
+        _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),
+    ]
+
+
+def _record(name: str, expression: str) -> Rule:
+    return {"record": name, "expr": laid_out(expression)}
