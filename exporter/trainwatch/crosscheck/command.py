@@ -75,7 +75,7 @@ def run(arguments: Namespace) -> int:
             print(line)
     for line in summary(outcomes):
         print(line)
-    _print_verdict(options, outcomes)
+    _print_verdict(outcomes)
     return 1 if any(outcome.disagreements for outcome in outcomes) else 0
 
 
@@ -140,7 +140,7 @@ def _outcomes(
     outcomes = []
     for heuristic in options.settings.heuristics():
         name = heuristic.name
-        if name not in CHECKED:
+        if heuristic.rules(options.scraping) is None:
             continue
         interval = intervals.get(f"trainwatch-{name}")
         for run_name in runs:
@@ -153,16 +153,10 @@ def _outcomes(
     return outcomes
 
 
-def _print_verdict(options: Options, outcomes: Sequence[Outcome]) -> None:
+def _print_verdict(outcomes: Sequence[Outcome]) -> None:
     wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
     evaluated = {outcome.rule for outcome in outcomes if outcome.evaluations}
     unevaluated = sorted({outcome.rule for outcome in outcomes} - evaluated - set(wrong))
-    unchecked = [
-        heuristic.name
-        for heuristic in options.settings.heuristics()
-        if heuristic.name not in CHECKED and heuristic.rules(options.scraping) is not None
-    ]
     if unevaluated:
         print(f"Not evaluated in that time, or nothing to judge: {', '.join(unevaluated)}.")
-    print(f"Not checked, for want of a second way to compute them: {', '.join(unchecked)}.")
     print(f"Disagreements: {', '.join(wrong)}." if wrong else "No disagreement.")

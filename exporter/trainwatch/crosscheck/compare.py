@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from trainwatch.crosscheck.readings import Readings, run_matcher
-from trainwatch.crosscheck.recompute import CHECKED, Expected
+from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.crosscheck.recompute.expected import Expected
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
 from trainwatch.errors import UserError
 from trainwatch.heuristics.base import Heuristic

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
+import numpy as np
+
+from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Server, Vector
 
 
 class Readings:
@@ -18,6 +20,7 @@ class Readings:
         self._server, self._run = server, run
         self._grid, self._delay = grid, delay
         self._read: dict[tuple[str, Milliseconds], list[Vector]] = {}
+        self._points: dict[tuple[str, Milliseconds], dict[Labels, Points]] = {}
 
     def at(self, index: int) -> Moment:
         return Moment(self, index)
@@ -26,13 +29,37 @@ class Readings:
         """Seconds since the epoch."""
         return self._grid.time(index) / 1000
 
-    def vector(self, index: int, name: str, matchers: str, ago: Milliseconds, of_run: bool) -> Vector:
-        chosen = [run_matcher(self._run)] if of_run else []
-        selector = f"{name}{{{','.join([*chosen, *([matchers] if matchers else [])])}}}"
-        key = selector, ago
+    @property
+    def limits_late(self) -> bool:
+        return self._server.limits_late
+
+    def vector(self, index: int, selector: str, ago: Milliseconds, is_raw: bool) -> Vector:
+        """What the selector gives so long ago. Only raw series of now are read with the delay."""
+        earlier = ago or (self._delay if is_raw else 0)
+        key = selector, earlier
         if key not in self._read:
-            self._read[key] = self._server.instants(selector, self._grid.earlier(ago or self._delay))
+            self._read[key] = self._server.instants(selector, self._grid.earlier(earlier))
         return self._read[key][index]
+
+    def window(self, index: int, selector: str, length: Milliseconds, is_raw: bool) -> dict[Labels, Points]:
+        """The samples that a range of this length sees; series without any are left out."""
+        key = selector, length
+        if key not in self._points:
+            last = self._grid.time(self._grid.count - 1)
+            self._points[key] = self._server.points(selector, self._grid.start - length, last)
+        end = self._grid.time(index)
+        start = end - length + (0 if self._server.closed_on_the_left else 1)
+        seen = end - (self._delay if is_raw else 0)
+        found = {}
+        for labels, (times, values) in self._points[key].items():
+            first, behind = np.searchsorted(times, (start, seen + 1))
+            if first < behind:
+                found[labels] = times[first:behind], values[first:behind]
+        return found
+
+    def selector(self, name: str, matchers: str, of_run: bool) -> str:
+        chosen = [run_matcher(self._run)] if of_run else []
+        return f"{name}{{{','.join([*chosen, *([matchers] if matchers else [])])}}}"
 
 
 class Moment:
@@ -46,9 +73,39 @@ class Moment:
         """Seconds since the epoch."""
         return self._readings.time(self._index)
 
+    @property
+    def limits_late(self) -> bool:
+        """See Server.limits_late."""
+        return self._readings.limits_late
+
+    @property
+    def milliseconds(self) -> Milliseconds:
+        return round(1000 * self.time)
+
     def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
-        """The values of a series, so many seconds ago; labels without its name."""
-        return self._readings.vector(self._index, name, matchers, round(1000 * ago), of_run)
+        """The values of a raw series, so many seconds ago; labels without its name."""
+        selector = self._readings.selector(name, matchers, of_run)
+        return self._readings.vector(self._index, selector, round(1000 * ago), is_raw=True)
+
+    def recorded(self, name: str, ago: float = 0.0) -> Vector:
+        """The values that another rule of the group has recorded, as this one reads them.
+
+        Each such value is checked by itself; what is computed from it is checked as of what was there.
+        """
+        selector = self._readings.selector(name, "", of_run=True)
+        return self._readings.vector(self._index, selector, round(1000 * ago), is_raw=False)
+
+    def over(
+        self, name: str, seconds: float, matchers: str = "", of_run: bool = True
+    ) -> dict[Labels, Points]:
+        """The samples of a raw series in the last seconds."""
+        selector = self._readings.selector(name, matchers, of_run)
+        return self._readings.window(self._index, selector, round(1000 * seconds), is_raw=True)
+
+    def recorded_over(self, name: str, seconds: float) -> dict[Labels, Points]:
+        """The samples of a recorded series in the last seconds."""
+        selector = self._readings.selector(name, "", of_run=True)
+        return self._readings.window(self._index, selector, round(1000 * seconds), is_raw=False)
 
 
 def run_matcher(run: str) -> str:

@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+import numpy as np
 import requests
+from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
 
 Labels = frozenset[tuple[str, str]]  # without the metric's name
 Vector = dict[Labels, float]  # the values of one moment
 Milliseconds = int
+Points = tuple[NDArray[np.int64], NDArray[np.float64]]  # times and values of one series, in order
 
 TIMEOUT = 120.0  # seconds for one answer: Prometheus itself gives up after 2 minutes
 POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
@@ -90,15 +94,43 @@ class Server:
         data = self._post("query", query=selector, time=_seconds(time))
         return {_labels(series["metric"]): float(series["value"][1]) for series in data["result"]}
 
+    @cached_property
+    def version(self) -> tuple[int, ...]:
+        """Such as (2, 42)."""
+        text = self._answer("GET", "status/buildinfo", {})["version"]
+        return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+    @property
+    def closed_on_the_left(self) -> bool:
+        """Whether a range has the sample on its left end, as it had before Prometheus 3."""
+        return self.version < (3, 0)
+
+    @property
+    def limits_late(self) -> bool:
+        """Whether `rate` looks for a counter's zero only as far as it extrapolates.
+
+        Prometheus does since https://github.com/prometheus/prometheus/pull/13725 of March 2024.
+        """
+        return self.version >= (2, 52)
+
     def samples(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Milliseconds, Vector]:
         """The samples of series as they were stored, by their times."""
         found: dict[Milliseconds, Vector] = {}
-        data = self._post("query", query=f"{selector}[{_range(start, end)}]", time=_seconds(end))
-        for series in data["result"]:
-            labels = _labels(series["metric"])
-            for point in series["values"]:
-                found.setdefault(_milliseconds(point), {})[labels] = float(point[1])
+        for labels, (times, values) in self.points(selector, start, end).items():
+            for time, value in zip(times.tolist(), values.tolist(), strict=True):
+                found.setdefault(time, {})[labels] = value
         return found
+
+    def points(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Labels, Points]:
+        """The same by series; with those on both ends, whatever the version."""
+        data = self._post("query", query=f"{selector}[{_range(start - 1, end)}]", time=_seconds(end))
+        return {
+            _labels(series["metric"]): (
+                np.array([_milliseconds(point) for point in series["values"]], np.int64),
+                np.array([float(point[1]) for point in series["values"]]),
+            )
+            for series in data["result"]
+        }
 
     def instants(self, selector: str, grid: Grid) -> list[Vector]:
         """What the selector gives at each moment of the grid, as a rule that is evaluated then sees it."""

@@ -1,0 +1,34 @@
+"""The value and state of each rule, computed anew from raw series and the rule's parameters.
+
+Nothing of the rules' PromQL is used here: each function says in plain Python what its rule means, so that a
+wrong expression and a wrong threshold both show. Where a rule reads what another one of its group has
+recorded, so does the function: each recorded value is checked by itself. The expected states are in the order
+of the rule's alerts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainwatch.crosscheck.recompute import gpus, runs, samples, steps
+from trainwatch.crosscheck.recompute.expected import Recompute
+
+CHECKED: Mapping[str, Recompute] = {
+    "BatchSize": samples.batch_size,
+    "CPUBottleneck": samples.cpu_bottleneck,
+    "CommunicationBound": steps.communication_bound,
+    "DataStarved": steps.data_starved,
+    "Dataloader": runs.dataloader,
+    "GPUError": gpus.gpu_error,
+    "GPUMemoryIncrease": gpus.gpu_memory_increase,
+    "GPUMemoryLeak": gpus.gpu_memory_leak,
+    "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
+    "IOBottleneck": samples.io_bottleneck,
+    "LoadBalancing": samples.load_balancing,
+    "LowGPUUtilization": samples.low_gpu_utilization,
+    "MaxInitializationTime": runs.max_initialization_time,
+    "StepOutlier": steps.step_outlier,
+    "Straggler": steps.straggler,
+    "ThermalThrottling": gpus.thermal_throttling,
+    "TrainingStalled": runs.training_stalled,
+}

@@ -1,0 +1,175 @@
+"""The rules of each GPU's errors, heat and memory, as far as a run uses it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from trainwatch.crosscheck.readings import Moment, both, without
+from trainwatch.crosscheck.recompute.expected import (
+    GPU_SAMPLES,
+    Expected,
+    above,
+    below,
+    divided,
+    gained,
+    summed,
+)
+from trainwatch.crosscheck.recompute.rates import rate
+from trainwatch.crosscheck.server import Labels, Points, Vector
+from trainwatch.heuristics.gpu_memory_leak import LONGER
+from trainwatch.heuristics.gpu_memory_nearly_full import FORECAST_ROWS
+from trainwatch.heuristics.promql import MINUTE, Scraping
+from trainwatch.xids import XIDS
+
+NEW = 300.0  # seconds: for so long an error is new, and the heat of so long is looked at
+QUARTER_OF_GROWTH = 0.125  # of all growth: what each quarter of the time must have
+
+
+def gpu_error(now: Moment, its: Any, _: Scraping) -> Expected:
+    readings = now(f"{GPU_SAMPLES}_count")
+    xids = _of_run(now, readings, summed(_new_xids(now), "xid"))
+    more = gained(now, "trainwatch_gpu_ecc_errors_total", 'severity="uncorrected"', NEW, True, of_run=False)
+    errors = summed(more, "severity")
+    ecc = _of_run(now, readings, {labels: count for labels, count in errors.items() if count > 0})
+    return Expected(
+        {
+            "run_instance_gpu:trainwatch_gpu_xid_errors:delta5m": xids,
+            "run_instance_gpu:trainwatch_gpu_ecc_errors:delta5m": ecc,
+        },
+        readings,
+        (above(xids, its.threshold), above(ecc, its.threshold)),
+    )
+
+
+def _new_xids(now: Moment) -> Vector:
+    """Errors that are no program's. The counter of an XID begins with its first error.
+
+    So what there was not before is new, unless the exporter was not there before either.
+    """
+    of_programs = "|".join(str(number) for number, known in XIDS.items() if known.of_the_program)
+    counters = "trainwatch_gpu_xid_errors_total", f'xid!~"{of_programs}"'
+    current, before = now(*counters, of_run=False), now(*counters, ago=NEW, of_run=False)
+    sampled = {_target(labels) for labels in now("trainwatch_sampler_ticks_total", ago=NEW, of_run=False)}
+    return {
+        labels: count - before.get(labels, 0.0)
+        for labels, count in current.items()
+        if (count > before[labels] if labels in before else _target(labels) in sampled)
+    }
+
+
+def thermal_throttling(now: Moment, its: Any, _: Scraping) -> Expected:
+    counters = now.over(
+        "trainwatch_gpu_throttle_seconds_total", NEW, 'reason=~"sw_thermal|hw_thermal"', of_run=False
+    )
+    rates = {
+        labels: value
+        for labels, points in counters.items()
+        if (value := rate(points, now.milliseconds, NEW, now.limits_late)) is not None
+    }
+    readings = now(f"{GPU_SAMPLES}_count")
+    share = _of_run(now, readings, summed(rates, "reason"))
+    fires = above(share, its.threshold / 100) & above(readings, its.patience)
+    return Expected({"run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio": share}, readings, (fires,))
+
+
+def gpu_memory_increase(now: Moment, its: Any, scraping: Scraping) -> Expected:
+    samples, mean = "trainwatch_gpu_memory_samples", "run_instance_gpu:trainwatch_gpu_memory:mean"
+    seconds, whole = scraping.window(its.window), its.patience >= its.window
+    means = both(
+        gained(now, f"{samples}_sum", "", seconds, whole),
+        gained(now, f"{samples}_count", "", seconds, whole),
+        divided,
+    )
+    lowest = _lowest(now.recorded_over(mean, scraping.reach(60 * its.horizon)))
+    rise = both(now.recorded(mean), lowest, lambda late, low: _rounded(late - low))
+    readings = now(f"{samples}_count")
+    fires = above(rise, its.increase / 100) & above(readings, its.patience)
+    records = {mean: means, "run_instance_gpu:trainwatch_gpu_memory:rise": rise}
+    return Expected(records, readings, (fires,))
+
+
+def gpu_memory_leak(now: Moment, its: Any, scraping: Scraping) -> Expected:
+    """Over the longest time over which memory grew in each quarter."""
+    used = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
+    low = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
+    growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
+    interval = max(MINUTE, scraping.interval)
+    shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
+    grown: Vector = {}
+    for factor in LONGER:  # the longest one comes last
+        grown |= _grown(now, low, shortest * factor)
+    readings = now(f"{GPU_SAMPLES}_count")
+    records = {
+        used: _of_run(now, readings, _memory_in_use(now)),
+        low: _lowest(now.recorded_over(used, shortest / 4)),
+        growth: grown,
+    }
+    fires = above(now.recorded(growth), its.increase / 100) & above(readings, its.patience)
+    return Expected(records, readings, (fires,))
+
+
+def gpu_memory_nearly_full(now: Moment, its: Any, scraping: Scraping) -> Expected:
+    used = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
+    low = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
+    full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
+    interval = max(MINUTE, scraping.interval)
+    seconds = 4 * interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / 4)
+    in_use, readings = now.recorded(used), now(f"{GPU_SAMPLES}_count")
+    left = both(in_use, _grown(now, low, seconds), lambda share, grew: divided((1 - share) * seconds, grew))
+    records = {
+        used: _of_run(now, readings, _memory_in_use(now)),
+        low: _lowest(now.recorded_over(used, seconds / 4 + interval / 2)),
+        full_in: left,
+    }
+    full, patient = above(in_use, its.threshold / 100), above(readings, its.patience)
+    soon = below(now.recorded(full_in), 60 * its.horizon)
+    return Expected(records, readings, (full & patient, (soon - full) & patient))
+
+
+def _memory_in_use(now: Moment) -> Vector:
+    used, total = (now(f"trainwatch_gpu_memory_{which}_bytes", of_run=False) for which in ("used", "total"))
+    return both(used, total, divided)
+
+
+def _grown(now: Moment, low: str, seconds: float) -> Vector:
+    """What lowest values gained, of those that grew in each quarter of the time, the last one first."""
+    levels = [now.recorded(low, ago=seconds * part / 4) for part in range(5)]
+    found: Vector = {}
+    for labels in levels[0]:
+        if not all(labels in level for level in levels):
+            continue
+        path = [level[labels] for level in levels]
+        total = path[0] - path[-1]
+        steps = [late - early for late, early in pairwise(path)]
+        if total > 0 and all(step > QUARTER_OF_GROWTH * total for step in steps):
+            found[labels] = total
+    return found
+
+
+def _lowest(windows: dict[Labels, Points]) -> Vector:
+    return {
+        labels: float(np.fmin.reduce(values)) for labels, (_, values) in windows.items()
+    }  # NaN only where all of them are
+
+
+def _of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
+    """A value of each GPU, for each run that uses it and has not ended."""
+    ended = now("trainwatch_run_end_time_seconds")
+    return {
+        labels: values[gpu]
+        for labels in readings
+        if without(labels, "gpu") not in ended and (gpu := without(labels, "run")) in values
+    }
+
+
+def _target(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("job", "instance"))
+
+
+def _rounded(value: float) -> float:
+    """To millionths, as PromQL rounds: a half upwards."""
+    return math.floor(value * 1e6 + 0.5) / 1e6 if math.isfinite(value) else value

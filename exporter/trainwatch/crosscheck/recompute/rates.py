@@ -1,0 +1,37 @@
+"""PromQL's `rate`, computed anew from the samples of its range."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainwatch.crosscheck.server import Milliseconds, Points
+
+FAR = 1.1  # of the mean time between samples: an end of the range that is farther off was not sampled
+
+
+def rate(points: Points, end: Milliseconds, seconds: float, limits_late: bool) -> float | None:
+    """Per second, of a counter's samples in the `seconds` up to `end`; None of less than two samples.
+
+    The increase is stretched to the whole range where samples lie near its ends, else by half the time
+    between two; and never to before the counter was 0. `limits_late`: see Server.limits_late.
+    Source: Prometheus, promql/functions.go, extrapolatedRate.
+    """
+    times, values = points
+    if len(times) < 2:
+        return None
+    fell = np.diff(values) < 0  # the counter began anew
+    increase = float(values[-1] - values[0] + values[:-1][fell].sum())
+    sampled = float(times[-1] - times[0]) / 1000
+    between = sampled / (len(times) - 1)
+    at_start = float(times[0] - (end - 1000 * seconds)) / 1000
+    at_end = float(end - times[-1]) / 1000
+    to_zero = sampled * (float(values[0]) / increase) if increase > 0 and values[0] >= 0 else np.inf
+    if limits_late:
+        at_start = min(_stretch(at_start, between), to_zero)
+    else:
+        at_start = _stretch(min(at_start, to_zero), between)
+    return increase * (sampled + at_start + _stretch(at_end, between)) / sampled / seconds
+
+
+def _stretch(to_end: float, between: float) -> float:
+    return to_end if to_end < FAR * between else between / 2
