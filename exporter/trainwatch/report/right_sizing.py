@@ -1,0 +1,423 @@
+"""What would have been enough: fewer or more devices, cores, workers, a larger batch, and what each would do.
+
+Every prediction is of one change with all else as it was. docs/right-sizing.md derives the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.report import figures, shares
+from trainwatch.report.cost import cost, money
+from trainwatch.report.step_model import (
+    Factor,
+    batch_times,
+    cores_enough,
+    enough_of,
+    faster_loading,
+    fewer_cores,
+    fewer_devices,
+    larger_batch,
+    loading_in_workers,
+)
+from trainwatch.report.usage import WELL_USED
+from trainwatch.report.wording import count, duration, in_words, listing, share
+
+WELL = WELL_USED / 100
+FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
+HARDLY_WAITS = 0.05  # of the step time: loaders keep up
+ENOUGH_SAMPLES = 120  # of a node, before one says what it needs: a minute at 500 ms
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One figure of the next run, if one thing is changed and nothing else."""
+
+    change: str  # fewer_gpus, fewer_nodes, fewer_cores, more_cores, larger_batch, more_workers, fewer_workers
+    resource: str  # what there is `current` and `suggested` of: "loader workers of a rank"
+    current: float
+    suggested: float
+    metric: str  # a key of figures.METRICS
+    measured: float  # in this run; seconds, dollars or a ratio, as `metric` says
+    expected: float
+    low: float
+    high: float
+    sentence: str
+    assumption: str
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A change, what it does to the time of the training steps, and what it does to the bill."""
+
+    name: str
+    resource: str
+    current: float
+    suggested: float
+    words: str  # "With 2 loader workers a rank instead of 1"
+    assumption: str
+    factor: Factor  # of the time for the same work
+    nodes: int | None = None  # that are paid for; None: the bill of such a machine is not known
+    price_factor: float = 1.0  # of a node
+    price_assumption: str = ""
+    step: Factor | None = None  # of a step, where that changes the work of a step; None: as `factor`
+
+
+def predictions(analysis: Analysis, price: float | None = None) -> list[Prediction]:
+    """What is worth a try, what makes the run faster first; empty where it uses what it has.
+
+    `price` is that of one node for an hour, in dollars.
+    """
+    found: list[Prediction] = []
+    for change in _changes(_Run(analysis)):
+        found += _predictions(analysis, change, price)
+    return found
+
+
+class _Run:
+    """What decides about changes. Shares are 0..1."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.rules = {rule.rule: rule for rule in analysis.rules}
+        self.nodes = len(analysis.nodes)
+        self.gpus = _same(len(names) for names in analysis.gpus.values())  # of each node
+        self.cores = _same(analysis.cores.values())  # of each node
+        self.ranks = math.ceil(analysis.ranks / max(self.nodes, 1))  # of a node
+        self.whole = analysis.world_size <= analysis.ranks  # no rank ran where nobody looked
+        self.samples = analysis.samples_taken / max(self.nodes, 1)
+        self.gpu = _busiest_gpu(analysis)
+        self.cpu = figures.cpu_utilization_mean(analysis)
+        self.cpu_p99 = _highest(analysis, "CPU", "p99")
+        self.memory = max((use.memory_max for use in analysis.gpu_use), default=math.nan) / 100
+        self.loading = _waiting_longest(self.rules.get("DataStarved"))
+
+    def fired(self, *rules: str) -> bool:
+        return any(rule in self.rules and self.rules[rule].status == "fired" for rule in rules)
+
+    def judged(self, rule: str) -> bool:
+        return rule in self.rules and self.rules[rule].status != "not judged"
+
+    @property
+    def starved(self) -> bool:
+        """Whether what is used now says little about what is used once the data comes in time."""
+        return self.fired("DataStarved", "CPUBottleneck", "IOBottleneck")
+
+
+def _changes(run: _Run) -> Iterator[_Change]:
+    yield from _more_workers(run)
+    yield from _more_cores(run)
+    yield from _larger_batch(run)
+    fewer_nodes = list(_fewer_nodes(run))
+    yield from fewer_nodes or _fewer_gpus(run)
+    yield from _fewer_cores(run)
+    yield from _fewer_workers(run)
+
+
+# ---------------------------------------------------------------------------- the loader and its cores
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """The data loading of one rank, as DataStarved's details have it."""
+
+    waiting: float  # share of the step time
+    cause: str | None
+    workers: int | None
+    cores: float  # for each rank of the node
+    needed: int | None  # workers that would keep up; None: fetches were not timed
+
+
+def _waiting_longest(rule: RuleResult | None) -> _Loading | None:
+    """Of the rank that waited longest; None where steps or their waiting were not recorded."""
+    rows = rule.details.get("ranks", []) if rule is not None else []
+    if not rows:
+        return None
+    row = max(rows, key=lambda row: row["data_wait_seconds"])
+    waiting = min(row["percent"] / 100, 0.999)  # two clocks: there was some step beside the waiting
+    return _Loading(waiting, row["cause"], row["workers"], row["cores"], row["workers_needed"])
+
+
+def _more_workers(run: _Run) -> Iterator[_Change]:
+    loading = run.loading
+    if not run.fired("DataStarved") or loading is None or loading.cause != "too few workers":
+        return
+    workers = loading.workers
+    free = max(1, int(loading.cores))
+    suggested = free if loading.needed is None else max(1, min(loading.needed, free))
+    if workers is None or suggested <= workers:
+        return
+    yield _Change(
+        "more_workers",
+        "loader workers of a rank",
+        workers,
+        suggested,
+        f"With {count(suggested, 'loader worker')} a rank instead of {_number(workers)}",
+        (
+            "Each worker has a core of its own and storage keeps up, so that batches come "
+            f"{_number(suggested / workers)} times as fast until no step waits for them."
+            if workers
+            else "Workers make batches while the rank computes; each has a core of its own, and storage "
+            "keeps up."
+        ),
+        faster_loading(loading.waiting, suggested / workers)
+        if workers
+        else loading_in_workers(loading.waiting, suggested),
+        run.nodes,
+    )
+
+
+def _more_cores(run: _Run) -> Iterator[_Change]:
+    loading, cores = run.loading, run.cores
+    if not run.fired("DataStarved") or loading is None or loading.cause != "heavy transform" or not cores:
+        return
+    keeping_up = None if loading.needed is None else math.ceil(loading.needed * max(run.ranks, 1))
+    suggested = 2 * cores if keeping_up is None else min(keeping_up, 2 * cores)
+    if suggested <= cores:
+        return
+    enough = keeping_up is None or keeping_up == suggested
+    yield _Change(
+        "more_cores",
+        "cores of a node",
+        cores,
+        suggested,
+        f"With {suggested} cores a node instead of {cores}",
+        "The loader gets as many more workers as there are cores, and batches come "
+        f"{_number(suggested / cores)} times as fast until no step waits for them."
+        + ("" if enough else f" To keep up altogether, this transform would take {keeping_up} cores."),
+        faster_loading(loading.waiting, suggested / cores),
+    )
+
+
+def _fewer_workers(run: _Run) -> Iterator[_Change]:
+    loading = run.loading
+    if loading is None or not loading.workers or run.starved or loading.waiting > HARDLY_WAITS:
+        return
+    free = max(1, int(loading.cores))
+    suggested = free if loading.needed is None else min(free, max(1, math.ceil(loading.needed / WELL)))
+    if loading.workers <= loading.cores or suggested >= loading.workers:
+        return
+    slower = loading.workers / suggested  # at most: if every worker was busy all the time
+    yield _Change(
+        "fewer_workers",
+        "loader workers of a rank",
+        loading.workers,
+        suggested,
+        f"With {count(suggested, 'loader worker')} a rank instead of {loading.workers}",
+        f"There are {loading.cores:g} cores for each rank, on which more workers only take turns; fewer need "
+        "less memory.",
+        Factor(1.0, 1 - loading.waiting, slower if loading.needed is None else 1.0),
+        run.nodes,
+    )
+
+
+# ------------------------------------------------------------------------------ GPUs, nodes and cores
+
+
+def _larger_batch(run: _Run) -> Iterator[_Change]:
+    if not run.fired("BatchSize") or run.starved or run.gpu is None or not run.memory > 0:
+        return
+    times = batch_times(run.gpu, run.memory, WELL, FILL)
+    if times < 2:
+        return
+    sizes = {loader.get("batch_size") for loader in run.analysis.loaders if loader["phase"] == "train"}
+    known = sizes.pop() if len(sizes) == 1 else None
+    current = known or 1
+    factor = larger_batch(run.gpu, times, min(_loaders_busy(run.analysis), 1.0))
+    of_a_step = Factor(factor.expected * times, 1.0 if factor.low * times < 1 else factor.low * times, times)
+    yield _Change(
+        "larger_batch",
+        "items of a rank's batch" if known else "times the batch",
+        current,
+        current * times,
+        f"With batches of {times * known} instead of {known}"
+        if known
+        else f"With batches {in_words(times)} times as large",
+        f"Kernels take {in_words(times)} times as long and the gaps between them stay as they are; the "
+        f"GPU's memory is then at most {share(times * run.memory, 1)} full instead of "
+        f"{share(run.memory, 1)}, and the model learns as much from as many items.",
+        factor,
+        run.nodes,
+        step=of_a_step,
+    )
+
+
+def _fewer_nodes(run: _Run) -> Iterator[_Change]:
+    used = [use for use in (run.gpu, run.cpu_p99) if use is not None]
+    if run.nodes < 2 or not used or not run.whole or not _may_shrink(run):
+        return
+    nodes = enough_of(run.nodes, max(used), WELL)
+    if nodes == run.nodes:
+        return
+    times = run.nodes // nodes
+    yield _Change(
+        "fewer_nodes",
+        "nodes",
+        run.nodes,
+        nodes,
+        f"With {count(nodes, 'node')} instead of {run.nodes}",
+        f"Each node does the work of {in_words(times)}, one after the other, with as many loader workers in "
+        "all as before; the global batch stays, and data comes as fast as it did.",
+        fewer_devices(run.gpu if run.gpu is not None else max(used), nodes / run.nodes, run.starved),
+        nodes,
+    )
+
+
+def _fewer_gpus(run: _Run) -> Iterator[_Change]:
+    if not run.gpus or run.gpu is None or not run.whole or not _may_shrink(run):
+        return
+    gpus = enough_of(run.gpus, run.gpu, WELL)
+    if gpus == run.gpus:
+        return
+    of_node = "" if run.nodes == 1 else " a node"
+    times = run.gpus // gpus
+    yield _Change(
+        "fewer_gpus",
+        "GPUs of a node",
+        run.gpus,
+        gpus,
+        f"With {count(gpus, 'GPU')}{of_node} instead of {run.gpus}",
+        f"Each GPU does the work of {in_words(times)}, one after the other (gradients of {in_words(times)} "
+        "batches summed up), the cores stay"
+        + (", and data comes as fast as it did." if run.starved else ", and gaps between kernels stay."),
+        fewer_devices(run.gpu, gpus / run.gpus, run.starved),
+        run.nodes,
+        gpus / run.gpus,
+        f" A machine with {count(gpus, 'GPU')} costs {gpus}/{run.gpus} of the price; at most as much as now.",
+    )
+
+
+def _may_shrink(run: _Run) -> bool:
+    return run.judged("LowGPUUtilization") if run.gpu is not None else run.samples >= ENOUGH_SAMPLES
+
+
+def _fewer_cores(run: _Run) -> Iterator[_Change]:
+    if run.starved or not run.cores or run.cpu_p99 is None or run.cpu is None:
+        return
+    if run.samples < ENOUGH_SAMPLES:
+        return
+    cores = cores_enough(run.cores, run.cpu_p99, WELL, least=max(run.ranks, run.gpus or 0))
+    if cores > run.cores / 2:
+        return
+    yield _Change(
+        "fewer_cores",
+        "cores of a node",
+        run.cores,
+        cores,
+        f"With {count(cores, 'core')} a node instead of {run.cores}",
+        f"In 99 % of the samples all cores together did the work of {run.cores * run.cpu_p99:.1f}; at most, "
+        "if they did it in bursts on all cores at once, these bursts would take longer.",
+        fewer_cores(run.cpu, cores / run.cores),
+    )
+
+
+# -------------------------------------------------------------------------------- figures and words
+
+
+def _predictions(analysis: Analysis, change: _Change, price: float | None) -> Iterator[Prediction]:
+    step, run = figures.step_seconds_mean(analysis), shares.run_seconds(analysis)
+    # What a step is on fewer devices is for the script to say: one large step, or several small ones.
+    if step is not None and change.name not in ("fewer_gpus", "fewer_nodes"):
+        bounds = [step * factor for factor in _bounds(change.step or change.factor)]
+        yield _prediction(change, "step_seconds_mean", step, bounds, change.assumption)
+    if run is None or run <= 0:
+        return
+    training = figures.steps_seconds(analysis)
+    training = run if training is None else min(training, run)
+    seconds = [run - training + training * factor for factor in _bounds(change.factor)]
+    yield _prediction(change, "run_seconds", run, seconds, change.assumption)
+    if price is not None and change.nodes is not None and analysis.nodes:
+        expected, low, high = (cost(change.nodes, one, price) for one in seconds)
+        its = change.price_factor
+        bill = [its * expected, its * low, high]
+        yield _prediction(
+            change,
+            "cost",
+            cost(len(analysis.nodes), run, price),
+            bill,
+            change.assumption + change.price_assumption,
+        )
+
+
+_WOULD = {
+    "step_seconds_mean": ("a training step would take", duration),
+    "run_seconds": ("the run would take", duration),
+    "cost": ("the run would cost", money),
+}
+
+
+def _prediction(
+    change: _Change, metric: str, measured: float, values: list[float], assumption: str
+) -> Prediction:
+    expected, low, high = values
+    would, written = _WOULD[metric]
+    said, was = written(expected), written(measured)
+    about = f"about {said} instead of {was}" if said != was else f"{was}, as it did"
+    bounds = [
+        f"{word} {limit}"
+        for word, limit in (("at least", written(low)), ("at most", written(high)))
+        if limit != said
+    ]
+    within = f" ({listing(bounds)})" if bounds else ""
+    return Prediction(
+        change=change.name,
+        resource=change.resource,
+        current=change.current,
+        suggested=change.suggested,
+        metric=metric,
+        measured=measured,
+        expected=expected,
+        low=low,
+        high=high,
+        sentence=f"{change.words} {would} {about}{within}.",
+        assumption=assumption,
+    )
+
+
+def _bounds(factor: Factor) -> tuple[float, float, float]:
+    return factor.expected, factor.low, factor.high
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+# ------------------------------------------------------------------------------ what an analysis tells
+
+
+def _busiest_gpu(analysis: Analysis) -> float | None:
+    """The mean utilisation of the GPU that was used most while training went on; None: none was read.
+
+    Without steps it is not known when training went on; then what it came to in its busy moments.
+    """
+    if analysis.steps:
+        return max(figures.gpu_utilization_means(analysis), default=None)
+    known = [use.p95 / 100 for use in analysis.gpu_use if math.isfinite(use.p95)]
+    return max(known, default=None)
+
+
+def _loaders_busy(analysis: Analysis) -> float:
+    """The share of the training for which the workers of the busiest loader were fetching; 0: not known."""
+    seconds = figures.steps_seconds(analysis)
+    timed = [
+        loader["fetch_seconds"] / loader["workers"]
+        for loader in analysis.loaders
+        if loader["phase"] == "train" and loader["workers"]
+    ]
+    return max(timed, default=0.0) / seconds if seconds else 0.0
+
+
+def _highest(analysis: Analysis, resource: str, statistic: str) -> float | None:
+    """The highest of all nodes, 0..1."""
+    values = [getattr(row, statistic) for row in analysis.usage if row.resource == resource]
+    known = [value / 100 for value in values if math.isfinite(value)]
+    return max(known, default=None)
+
+
+def _same(numbers: object) -> int | None:
+    """The number that all nodes have alike; None where they differ or have none."""
+    found = set(numbers)  # type: ignore[call-overload]
+    return found.pop() or None if len(found) == 1 else None
