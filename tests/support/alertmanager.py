@@ -9,12 +9,9 @@ import json
 import queue
 import re
 import shutil
-import socket
 import socketserver
-import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,12 +22,13 @@ from typing import Any
 import pytest
 import requests
 
+from tests.support.servers import SECONDS, Programs, Servers
+
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager"
-SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
 
 # The same order of things in a fraction of the time.
 FASTER = {
-    r"group_wait: \d+s": "group_wait: 1s",
+    r"group_wait: \w+": "group_wait: 1s",
     r"group_interval: \w+": "group_interval: 1s",
     r"repeat_interval: \w+": "repeat_interval: 1h",
 }
@@ -93,35 +91,10 @@ class Alertmanager:
 
 
 @contextmanager
-def alertmanager(config: Path) -> Iterator[Alertmanager]:
-    """A running Alertmanager, at a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = ["prometheus-alertmanager", f"--config.file={config}", f"--web.listen-address={address}"]
-    command += [f"--storage.path={config.parent / 'data'}", "--cluster.listen-address=", "--log.level=debug"]
-    command += [f"--web.external-url=http://{address}"]
-    log = config.parent / "log"
-    with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
-        try:
-            wait_until(lambda: _is_ready(f"http://{address}/-/ready"), process, log)
-            yield Alertmanager(f"http://{address}")
-        finally:
-            process.terminate()
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=SECONDS).status_code == 200
-    except requests.ConnectionError:
-        return False
+def alertmanager(config: Path, servers: Servers | None = None) -> Iterator[Alertmanager]:
+    """A running Alertmanager, with a configuration that `configured` gave; by default this machine's."""
+    with (servers or Programs()).alertmanager(config) as url:
+        yield Alertmanager(url)
 
 
 @dataclass(frozen=True)

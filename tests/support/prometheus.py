@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.exporter_process import SECONDS
+from tests.support.servers import SECONDS, Programs
+from tests.support.servers import is_ready as is_ready
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs Debian's prometheus package"
@@ -58,26 +57,14 @@ class Prometheus:
 
 @contextmanager
 def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the target, at a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    """A Prometheus that scrapes the target."""
     (folder / "prometheus.yml").write_text(CONFIG.format(target=target))
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={address}", "--enable-feature=exemplar-storage", "--log.level=error"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + SECONDS
-        while not is_ready(f"http://{address}/-/ready"):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        try:
-            yield Prometheus(f"http://{address}")
-        finally:
-            process.terminate()
+    with serving(folder / "prometheus.yml", folder / "data", "--enable-feature=exemplar-storage") as server:
+        yield server
 
 
-def is_ready(url: str) -> bool:
-    try:
-        return requests.get(url, timeout=SECONDS).status_code == 200
-    except requests.ConnectionError:
-        return False
+@contextmanager
+def serving(config: Path, storage: Path, *flags: str) -> Iterator[Prometheus]:
+    """A Prometheus at a port that was free a moment ago."""
+    with Programs().prometheus(config, storage, *flags) as url:
+        yield Prometheus(url)

@@ -1,0 +1,135 @@
+"""Prometheus and Alertmanager for tests: the programs of this machine, or containers of pinned images.
+
+Both get the same flags and the same folder, so that a test of the one is a test of the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import requests
+
+SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
+
+Name = Literal["prometheus", "alertmanager"]
+Failure = Callable[[], str | None]  # what a server said last, where it has ended
+
+
+class Servers(ABC):
+    """A way to run servers on addresses of this machine."""
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """What it would need and does not find; None where it can run."""
+
+    @abstractmethod
+    def running(self, name: Name, folder: Path, flags: Sequence[str]) -> AbstractContextManager[Failure]:
+        """A server that reads and writes in `folder`, and is gone behind the context."""
+
+    def prometheus(self, config: Path, storage: Path, *flags: str) -> AbstractContextManager[str]:
+        """Gives its URL when it is ready. Files that `config` names lie in its folder or below."""
+        files = [f"--config.file={config}", f"--storage.tsdb.path={storage}"]
+        return self._serving("prometheus", config.parent, [*files, "--log.level=warn", *flags])
+
+    def alertmanager(self, config: Path, *flags: str) -> AbstractContextManager[str]:
+        """Gives its URL when it is ready. Files that `config` names lie in its folder or below."""
+        files = [f"--config.file={config}", f"--storage.path={config.parent}/data"]
+        return self._serving("alertmanager", config.parent, [*files, "--cluster.listen-address=", *flags])
+
+    @contextmanager
+    def _serving(self, name: Name, folder: Path, flags: Sequence[str]) -> Iterator[str]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        url = f"http://{address}"
+        listening = [f"--web.listen-address={address}", f"--web.external-url={url}"]
+        with self.running(name, folder, [*flags, *listening]) as failure:
+            deadline = time.monotonic() + SECONDS
+            while not is_ready(f"{url}/-/ready"):
+                ended = failure()
+                assert ended is None, f"{name} ended: {ended}"
+                assert time.monotonic() < deadline, f"{name} does not become ready"
+                time.sleep(0.05)
+            yield url
+
+
+class Programs(Servers):
+    """What is on the PATH, under the names that Debian's packages give."""
+
+    names: ClassVar[dict[Name, str]] = {"prometheus": "prometheus", "alertmanager": "prometheus-alertmanager"}
+
+    def missing(self) -> str | None:
+        absent = [program for program in self.names.values() if shutil.which(program) is None]
+        return f"needs Debian's packages {' and '.join(absent)}" if absent else None
+
+    @contextmanager
+    def running(self, name: Name, folder: Path, flags: Sequence[str]) -> Iterator[Failure]:
+        log = folder / "log"
+        with (
+            log.open("w") as output,
+            subprocess.Popen([self.names[name], *flags], stderr=output, stdout=output) as process,
+        ):
+            try:
+                yield lambda: None if process.poll() is None else log.read_text()
+            finally:
+                process.terminate()
+
+
+class Containers(Servers):
+    """Images of the present, run by a Docker engine that shares this machine's network and files."""
+
+    images: ClassVar[dict[Name, str]] = {
+        "prometheus": "prom/prometheus:v3.5.3",
+        "alertmanager": "prom/alertmanager:v0.33.1",
+    }
+
+    def missing(self) -> str | None:
+        import docker
+        from docker.errors import DockerException
+
+        try:
+            engine = docker.from_env(timeout=SECONDS)
+        except DockerException:
+            return "needs a Docker engine"
+        try:
+            told = engine.info()
+        finally:
+            engine.close()
+        rootless = any("rootless" in option for option in told.get("SecurityOptions") or ())
+        if told["OSType"] != "linux" or told["OperatingSystem"] == "Docker Desktop" or rootless:
+            return "needs a Docker engine that shares this machine's network"
+        return None
+
+    @contextmanager
+    def running(self, name: Name, folder: Path, flags: Sequence[str]) -> Iterator[Failure]:
+        from testcontainers.core.container import DockerContainer
+
+        container = (
+            DockerContainer(self.images[name])
+            .with_command(list(flags))
+            .with_volume_mapping(str(folder), str(folder), "rw")
+            .with_kwargs(network_mode="host", user=f"{os.getuid()}:{os.getgid()}")
+        )
+        with container as started:
+            its = started.get_wrapped_container()
+
+            def failure() -> str | None:
+                its.reload()
+                return None if its.status in ("created", "running") else its.logs().decode()
+
+            yield failure
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=SECONDS).status_code == 200
+    except requests.ConnectionError:
+        return False
