@@ -85,7 +85,11 @@ def _written(analysis: Analysis) -> str:
     """Numbers to nine digits, since sums differ in the last ones between processors."""
     content = asdict(analysis)
     for heatmap in content["heatmaps"]:
-        heatmap["values"] = ["".join(map(_level, row)) for row in heatmap["values"]]
+        for name in ("values", "gpu_memory"):
+            heatmap[name] = ["".join(map(_level, row)) for row in heatmap[name]]
+        heatmap["starved"] = {cause: "".join(map(_level, row)) for cause, row in heatmap["starved"].items()}
+    for timeline in content["timelines"]:
+        timeline["marks"] = timeline["marks"][:3]
     for rule in content["rules"]:
         if "bottlenecks" in rule["details"]:
             rule["details"]["bottlenecks"] = len(rule["details"]["bottlenecks"])

@@ -45,7 +45,9 @@ class Heatmap:
     """Utilisation of one node over time, averaged into columns so that a day still fits a page.
 
     `rows` are labels ("GPU 0", "CPU 17"), GPUs first; `values[row][column]` is in percent, None where
-    nothing was sampled; `times` are the start of each column, seconds since the epoch.
+    nothing was sampled; `times` are the start of each column, seconds since the epoch. `gpu_memory` is the
+    memory in use, a row a GPU; `starved` holds for "cpu" and "io" the percentage of the snapshots of each
+    column that CPUBottleneck and IOBottleneck count.
     """
 
     node: str
@@ -53,6 +55,75 @@ class Heatmap:
     times: list[float]
     column_seconds: float
     values: list[list[int | None]]
+    gpu_memory: list[list[int | None]] = field(default_factory=list)
+    starved: dict[str, list[int | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LowGpuSnapshots:
+    """The snapshots of a node in which a GPU was low, told apart by what a core did meanwhile.
+
+    `cpu`, `io` and `both` are those that only CPUBottleneck, only IOBottleneck, and both rules count.
+    """
+
+    node: str
+    snapshots: int  # all
+    low: int
+    cpu: int
+    io: int
+    both: int
+
+
+@dataclass(frozen=True)
+class StepMark:
+    """One step of many, to say where the run was at a moment. Seconds; `start` since the epoch."""
+
+    number: int
+    phase: str
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """What phase the ranks of one node were in over time, in columns of which there are never many.
+
+    `phase_seconds` are by column, all ranks together. Of `rank`, each `every`-th step is marked.
+    """
+
+    node: str
+    start: float  # of the first column, seconds since the epoch
+    column_seconds: float
+    ranks: int
+    phase_seconds: dict[str, list[float]]
+    rank: int
+    every: int
+    marks: list[StepMark]
+
+
+@dataclass(frozen=True)
+class BoxPlot:
+    """All readings of one device in percent; whiskers reach 1.5 interquartile ranges beyond the box."""
+
+    node: str
+    device: str  # "GPU 0", or "CPU": the mean of the node's cores
+    quantity: Literal["utilisation", "memory"]
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class UtilisationHistogram:
+    """How many readings of a GPU lay in each bin of 2 points, from 0 to 100 %."""
+
+    node: str
+    gpu: str
+    counts: list[int]
 
 
 @dataclass(frozen=True)
@@ -144,3 +215,7 @@ class Analysis:
     loaders: list[dict[str, Any]]
     gpu_use: list[GpuUse] = field(default_factory=list)  # by node, in the order of the GPUs
     energy: Energy | None = None  # None: the power of no GPU was read
+    low_gpu_snapshots: list[LowGpuSnapshots] = field(default_factory=list)
+    timelines: list[StepTimeline] = field(default_factory=list)  # a node each, where steps were recorded
+    box_plots: list[BoxPlot] = field(default_factory=list)
+    utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)

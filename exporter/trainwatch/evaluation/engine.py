@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from trainwatch.evaluation.analysis import Analysis, GpuUse, RuleResult, StepDistribution
 from trainwatch.evaluation.blocks import Blocks
+from trainwatch.evaluation.devices import box_plots, histograms
 from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
+from trainwatch.evaluation.step_timeline import StepsOfNode
 from trainwatch.heuristics.base import Heuristic
 from trainwatch.heuristics.batch_size import BatchSize, SmallBatchGpu
+from trainwatch.heuristics.cpu_bottleneck import CPUBottleneck
+from trainwatch.heuristics.io_bottleneck import IOBottleneck
+from trainwatch.heuristics.load_balancing import LoadBalancing
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.overall_system_usage import OverallSystemUsage, usage_rows
 from trainwatch.heuristics.state import NodeState, State
@@ -21,6 +26,7 @@ from trainwatch.heuristics.step_outlier import Series, StepOutlier, histogram
 from trainwatch.recording.source import NodeSamples, RunFacts, Source, Steps
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
+T = TypeVar("T")
 
 
 def evaluate(
@@ -81,6 +87,7 @@ class _Node(State):
         self.scan_interval = scan_interval
         self.states: dict[str, NodeState] = {one.name: one.node() for one in heuristics}
         self.heatmap = HeatmapOfNode()
+        self.timeline = StepsOfNode()
         self.energy = EnergyOfNode(interval)
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
         self.steps: dict[int, Blocks[Steps]] = {}
@@ -110,12 +117,14 @@ class _Node(State):
         self.cores, self.gpus = samples.cpu.shape[1], samples.gpu.shape[1]
         for state in self.states.values():
             state.observe(samples, scans)
-        self.heatmap.observe(samples)
+        by_cpu, by_io = (self.states[one.__name__] for one in (CPUBottleneck, IOBottleneck))
+        self.heatmap.observe(samples, by_cpu, by_io)  # type: ignore[arg-type]  # the states of these
         self.energy.observe(samples, scans)
 
     def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
         for state in self.states.values():
             state.observe_steps(steps, scans)
+        self.timeline.observe(steps)
 
 
 def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
@@ -154,14 +163,30 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
         unknowns=list(facts.unknowns),
         rules=rules,
         usage=usage_rows(usage),  # type: ignore[arg-type]  # the states of that heuristic
-        heatmaps=[heatmap for heatmap in heatmaps if heatmap is not None],
+        heatmaps=_known(heatmaps),
         steps=_distributions(nodes),
         phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
         component_seconds=_summed([one.component_seconds for one in facts.ranks]),
         loaders=_loaders(facts),
         gpu_use=_gpu_use(nodes, facts),
         energy=energy({name: node.energy for name, node in nodes.items()}, facts),
+        low_gpu_snapshots=_known(node.heatmap.low_gpu_snapshots(name) for name, node in nodes.items()),
+        timelines=_known(node.timeline.timeline(name) for name, node in nodes.items()),
+        box_plots=[
+            box
+            for name, node in nodes.items()
+            for box in box_plots(name, node.states[BatchSize.__name__], facts)  # type: ignore[arg-type]
+        ],
+        utilisation_histograms=[
+            one
+            for name, node in nodes.items()
+            for one in histograms(name, node.states[LoadBalancing.__name__], facts)  # type: ignore[arg-type]
+        ],
     )
+
+
+def _known(values: Iterable[T | None]) -> list[T]:
+    return [value for value in values if value is not None]
 
 
 def _framework(name: str, version: str) -> str:

@@ -1,12 +1,13 @@
-"""Utilisation over time in a picture of bounded width, however long the run."""
+"""Utilisation, GPU memory and bottlenecks over time in a picture of bounded width, however long the run."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.evaluation.analysis import Heatmap
+from trainwatch.evaluation.analysis import Heatmap, LowGpuSnapshots
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
+from trainwatch.heuristics.starvation import StarvedNode
 from trainwatch.heuristics.state import State
 from trainwatch.recording.source import NodeSamples, RunFacts
 
@@ -22,8 +23,12 @@ class HeatmapOfNode(State):
         self.column_seconds = SHORTEST_COLUMN
         self.gpus = _Grid()
         self.cores = _Grid()
+        self.gpu_memory = _Grid()
+        self.starved = _Grid()  # by CPU, by I/O
+        self.low: NDArray[np.int64] = np.zeros(5, np.int64)  # snapshots: all, low, by CPU, by I/O, by both
 
-    def observe(self, samples: NodeSamples) -> None:
+    def observe(self, samples: NodeSamples, by_cpu: StarvedNode, by_io: StarvedNode) -> None:
+        """`by_cpu` and `by_io` have just observed the same samples."""
         if not len(samples):
             return
         if self.origin is None:
@@ -31,11 +36,18 @@ class HeatmapOfNode(State):
         offsets = np.maximum.accumulate(np.maximum(samples.times - self.origin, 0))
         while offsets[-1] >= MOST_COLUMNS * self.column_seconds:
             self.column_seconds *= 2
-            self.gpus.halve()
-            self.cores.halve()
+            for grid in (self.gpus, self.cores, self.gpu_memory, self.starved):
+                grid.halve()
         columns = (offsets / self.column_seconds).astype(np.intp)
         self.gpus.add(columns, samples.gpu)
         self.cores.add(columns, samples.cpu)
+        self.gpu_memory.add(columns, samples.gpu_memory)
+        cpu, io = by_cpu.starved_in_block, by_io.starved_in_block
+        if samples.gpu.shape[1]:
+            self.starved.add(columns, np.column_stack((cpu, io)).astype(np.float32))
+        low = by_cpu.low_in_block | by_io.low_in_block
+        told_apart = (np.ones_like(low), low, cpu & ~io, io & ~cpu, cpu & io)
+        self.low = self.low + [np.count_nonzero(which) for which in told_apart]
 
     def heatmap(self, node: str, facts: RunFacts) -> Heatmap | None:
         """The picture so far; None where nothing was read."""
@@ -52,7 +64,13 @@ class HeatmapOfNode(State):
             times=[self.origin + i * self.column_seconds for i in range(len(values[0]))],
             column_seconds=self.column_seconds,
             values=values,
+            gpu_memory=self.gpu_memory.percent(),
+            starved=dict(zip(("cpu", "io"), self.starved.percent(), strict=False)),
         )
+
+    def low_gpu_snapshots(self, node: str) -> LowGpuSnapshots | None:
+        """None where no GPU was seen."""
+        return LowGpuSnapshots(node, *self.low.tolist()) if self.gpus.devices else None
 
 
 class _Grid(State):

@@ -33,6 +33,9 @@ class StarvedNode(NodeState):
         self.gpu_seen = self.core_seen = False
         self.last: NDArray[np.float64] = np.empty((0, 3))  # time, GPUs and cores of snapshots concerned
         self.ranks: dict[int, RecentSteps] = {}
+        # (n,) of the block that was observed last: with a low GPU, and those counted as starved.
+        self.low_in_block: NDArray[np.bool_] = np.empty(0, bool)
+        self.starved_in_block: NDArray[np.bool_] = np.empty(0, bool)
 
     def observe_cores(self, cores: Floats, samples: NodeSamples, scans: Scans) -> None:
         """`cores` is (n, c): the ratio of each core that `core_above` bounds."""
@@ -42,6 +45,7 @@ class StarvedNode(NodeState):
         high = cores > self.core_above
         low_any = low.any(axis=1)
         starved = low_any & high.any(axis=1)
+        self.low_in_block, self.starved_in_block = np.asarray(low_any), np.asarray(starved)
         starved_until = self.starved + np.concatenate(([0], np.cumsum(starved)))
         seen = self.snapshots + scans
         judged = seen > self.patience

@@ -1,0 +1,46 @@
+"""How the readings of each device are distributed: box plots and histograms, of what rules keep anyway."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
+from trainwatch.heuristics.batch_size import SmallBatchNode
+from trainwatch.heuristics.box_plot import box_plot
+from trainwatch.heuristics.load_balancing import NodeOfDistributions
+from trainwatch.heuristics.low_gpu_utilization import gpu_labels
+from trainwatch.heuristics.sketch import RatioSketch
+from trainwatch.recording.source import RunFacts
+
+
+def box_plots(node: str, readings: SmallBatchNode, facts: RunFacts) -> list[BoxPlot]:
+    """The node's mean CPU, then each GPU's utilisation and memory; what was never read is left out."""
+    boxes = [_box_plot(node, "CPU", "utilisation", readings.cpu)]
+    labels = gpu_labels(facts, node, len(readings.gpus))
+    for label, gpu in zip(labels, readings.gpus, strict=True):
+        boxes.append(_box_plot(node, label, "utilisation", gpu.utilisation))
+        boxes.append(_box_plot(node, label, "memory", gpu.memory))
+    return [box for box in boxes if not math.isnan(box.p50)]
+
+
+def _box_plot(
+    node: str, device: str, quantity: Literal["utilisation", "memory"], readings: RatioSketch
+) -> BoxPlot:
+    box = box_plot(readings, 5)
+    return BoxPlot(
+        node,
+        device,
+        quantity,
+        *(box[name] for name in ("p05", "p25", "p50", "p75", "p95", "lower", "upper")),
+    )
+
+
+def histograms(node: str, readings: NodeOfDistributions, facts: RunFacts) -> list[UtilisationHistogram]:
+    """Of the GPUs that were read."""
+    labels = gpu_labels(facts, node, len(readings.counts))
+    return [
+        UtilisationHistogram(node, label, counts.tolist())
+        for label, counts in zip(labels, readings.counts, strict=True)
+        if counts.any()
+    ]
