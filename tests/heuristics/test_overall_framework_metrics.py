@@ -95,6 +95,7 @@ def test_where_no_operator_is_above_2_percent_none_is_shown_as_if_it_were() -> N
     assert "CPU" not in found.details
     assert "CPU_total" not in found.details
     assert len(found.details["operator_seconds"]["cpu"]) == 20
+    assert found.details["operator_total_seconds"] == {"cpu": 50.0}
 
 
 def test_collectives_are_renormalised_too() -> None:

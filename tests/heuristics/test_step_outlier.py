@@ -112,6 +112,9 @@ def test_regular_outliers_have_a_period_and_a_component() -> None:
     details = found.details["step_details"]["node-a, rank 0, train"]
     assert (details["period"], details["component"]) == (16, "checkpoint")
     assert details["step_numbers"] == list(range(16, 481, 16))
+    assert [one["component"] for one in details["longest"]] == ["checkpoint"] * 20
+    assert {one["number"] for one in details["longest"]} < set(details["step_numbers"])
+    assert min(one["seconds"] for one in details["longest"]) > details["limit_seconds"]
 
 
 def test_irregular_outliers_have_no_period() -> None:

@@ -32,9 +32,10 @@ class StepsOfNode(State):
         self._reach(float(steps.starts.min()), float(ends.max()))
         columns = np.arange(self.first, self.first + len(self.seconds) + 1, dtype=np.float64)
         seconds = self.seconds.copy()
+        edges = columns * self.column_seconds
         for phase in np.unique(steps.phases):
             its = steps.phases == phase
-            seconds[:, phase] += _seconds_between(columns * self.column_seconds, steps.starts[its], steps.durations[its])
+            seconds[:, phase] += _seconds_between(edges, steps.starts[its], steps.durations[its])
         self.seconds = seconds
 
     def timeline(self, node: str) -> StepTimeline | None:

@@ -76,7 +76,9 @@ def _details(facts: RunFacts) -> dict[str, Any]:
         "phase_seconds": {name: value for name, value in phases.items() if value},
         "component_seconds": components,
         "operator_seconds": {device: _first(its) for device, its in operators.items()},
+        "operator_total_seconds": {device: sum(its.values()) for device, its in operators.items()},
         "communication_seconds": _first(collectives),
+        "communication_total_seconds": sum(collectives.values()),
         "communication_exposed_seconds": _exposed(facts),
     }
     activities = _summed({one.activity: one.seconds} for one in facts.activities)

@@ -30,6 +30,7 @@ from trainwatch.recording.source import COMPONENTS, PHASES, RunFacts, Steps, Tim
 
 STEPS_NEEDED = 100
 HISTOGRAM_BINS = 100
+OUTLIERS_LISTED = 20  # of each rank and phase, with what made them long
 REGULAR_GAPS = 4  # at least this many between outliers, before one may speak of a period
 
 MENDS = {
@@ -254,15 +255,28 @@ class Series(State):
     def component(self) -> str | None:
         """The component that holds more than half of what outliers take beyond other steps."""
         outliers = self.longest_outliers()
-        others = self.durations.count - len(outliers)
-        if not len(outliers) or not others:
+        if not len(outliers) or len(outliers) == self.durations.count:
             return None
-        total = self.durations.mean * self.durations.count
-        excess = outliers[:, 1].mean() - (total - outliers[:, 1].sum()) / others
-        usual = (self.durations.component_sums - outliers[:, 2:].sum(axis=0)) / others
-        by_component = outliers[:, 2:].mean(axis=0) - usual
-        most = int(by_component.argmax())
-        return COMPONENTS[most] if by_component[most] > excess / 2 else None
+        return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
+
+    def _usual(self) -> Times:
+        """The mean duration of the other steps, then of each of their components."""
+        outliers = self.longest_outliers()[:, 1:].sum(axis=0)
+        total = np.append(self.durations.mean * self.durations.count, self.durations.component_sums)
+        others: Times = (total - outliers) / (self.durations.count - len(self.longest_outliers()))
+        return others
+
+    def longest_listed(self) -> list[dict[str, Any]]:
+        """The longest outliers by number, and the component that made each of them long, where one did."""
+        outliers = self.longest_outliers()
+        if not len(outliers) or len(outliers) == self.durations.count:
+            return []
+        longest = outliers[np.argsort(-outliers[:, 1], kind="stable")[:OUTLIERS_LISTED]]
+        usual = self._usual()
+        return [
+            {"number": int(row[0]), "seconds": float(row[1]), "component": _longer_component(row[1:] - usual)}
+            for row in longest[np.argsort(longest[:, 0])]
+        ]
 
     def details(self) -> dict[str, Any]:
         """Debugger's fields of a node; seconds."""
@@ -284,11 +298,19 @@ class Series(State):
             "probs": counts,
             "binedges": edges,
             "step_numbers": sorted(self.longest_outliers()[:, 0].astype(int).tolist()),
+            "limit_seconds": self.bound,
+            "longest": self.longest_listed(),
             "period": self.period(),
             "component": self.component(),
             "rank": self.rank,
             "triggered": self.triggered,
         }
+
+
+def _longer_component(excess: Times) -> str | None:
+    """The component with more than half of `excess` (of the step, then of its components), if one has."""
+    most = int(excess[1:].argmax())
+    return COMPONENTS[most] if excess[1 + most] > excess[0] / 2 else None
 
 
 def _what_ran(series: list[Series]) -> dict[str, Any]:
