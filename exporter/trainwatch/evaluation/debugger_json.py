@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.json_values import json_value
 
 # Where Debugger's RuleParameters differ from a rule's own: its name of each line, and the parameter shown.
 _LINES = {
@@ -29,12 +29,12 @@ def rule_json(result: RuleResult) -> dict[str, Any]:
         "Violations": result.violations,
         "Datapoints": result.datapoints,
         "RuleParameters": _parameters(result),
-        "Details": _json(result.details),
+        "Details": json_value(result.details),
         "rule": result.rule,
         "status": result.status,
         "finding": result.finding,
         "recommendation": result.recommendation,
-        "seconds_lost": _json(result.seconds_lost),
+        "seconds_lost": json_value(result.seconds_lost),
     }
 
 
@@ -46,11 +46,3 @@ def _parameters(result: RuleResult) -> str:
 
 def _written(value: float | int | str | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

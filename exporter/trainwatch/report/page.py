@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from trainwatch import __version__
+from trainwatch.evaluation.json_values import json_value
 from trainwatch.report import wording
 
 HERE = "trainwatch.report"
@@ -72,20 +72,10 @@ def script_json(value: Any) -> str:
     `<`, `>` and `&` cannot end or open anything when written as escapes, and U+2028 and U+2029 end a
     line in old scripts. Numbers that JSON lacks (NaN, infinity) become null.
     """
-    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(json_value(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
 
 
 @dataclass(frozen=True)

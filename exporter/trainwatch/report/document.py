@@ -1,0 +1,149 @@
+"""The report as one JSON document for programs: report.json. docs/report.schema.json describes it.
+
+`profiler-reports/<Rule>.json` beside it hold each rule's details, which are in no fixed form.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistribution
+from trainwatch.evaluation.json_values import json_value
+from trainwatch.report import sentences, shares
+from trainwatch.report.cost import cost_of_finding, cost_of_run
+from trainwatch.report.figures import main_steps
+from trainwatch.report.right_sizing import predictions
+
+# Raised when a field goes or changes its meaning; a new field does not raise it.
+SCHEMA_VERSION = 1
+JOULES_A_KILOWATT_HOUR = 3.6e6
+
+
+def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
+    """The whole report, without pictures. JSON values only; a number that is not known is None.
+
+    `price` is that of one node for an hour, in dollars.
+    """
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "run": _run(analysis),
+        "verdict": _verdict(analysis, price),
+        "usage": [asdict(row) for row in analysis.usage],
+        "gpus": [asdict(use) for use in analysis.gpu_use],
+        "low_gpu_snapshots": [asdict(row) for row in analysis.low_gpu_snapshots],
+        "parts": _parts(shares.parts_of_the_run(analysis)),
+        "phases": _parts(shares.phases(analysis)),
+        "components": _parts(shares.inside_steps(analysis)),
+        "steps": [_steps(row) for row in analysis.steps],
+        "loaders": analysis.loaders,
+        "rules": [_rule(rule) for rule in analysis.rules],
+        "energy": _energy(analysis),
+        "cost": _cost(analysis, price),
+        "predictions": [asdict(one) for one in predictions(analysis, price)],
+        "measurement": {
+            "interval": analysis.interval,
+            "samples_taken": analysis.samples_taken,
+            "samples_missed": analysis.samples_missed,
+            "unknowns": analysis.unknowns,
+            "versions": analysis.versions,
+        },
+    }
+    known: dict[str, Any] = json_value(content)
+    return known
+
+
+def render_json(analysis: Analysis, price: float | None = None) -> str:
+    """The document as text, which ends with a line's end."""
+    return json.dumps(document(analysis, price), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _run(analysis: Analysis) -> dict[str, Any]:
+    return {
+        "name": analysis.run,
+        "command": analysis.command,
+        "exit_status": analysis.exit_status,
+        "finished": analysis.finished,
+        "start": analysis.start,
+        "first_step_start": analysis.first_step_start,
+        "last_step_end": analysis.last_step_end,
+        "end": analysis.end,
+        "seconds": shares.run_seconds(analysis),
+        "framework": analysis.framework,
+        "world_size": analysis.world_size,
+        "ranks": analysis.ranks,
+        "nodes": [
+            {"name": name, "cores": analysis.cores.get(name, 0), "gpus": analysis.gpus.get(name, [])}
+            for name in analysis.nodes
+        ],
+    }
+
+
+def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
+    return {
+        "sentences": sentences.verdict(analysis),
+        "findings": [
+            {
+                "rule": rule.rule,
+                "finding": rule.finding,
+                "recommendation": rule.recommendation,
+                "seconds_lost": rule.seconds_lost,
+                "share_of_run": _share_of_run(analysis, rule),
+                "cost": cost_of_finding(analysis, rule, price),
+            }
+            for rule in sentences.fired(analysis)
+        ],
+    }
+
+
+def _share_of_run(analysis: Analysis, rule: RuleResult) -> float | None:
+    whole = shares.run_seconds(analysis)
+    return rule.seconds_lost / whole if whole and 0 < rule.seconds_lost <= whole else None
+
+
+def _parts(whole: shares.Whole) -> dict[str, Any]:
+    return {
+        "seconds": whole.seconds,
+        "parts": [
+            {"name": part.key, "seconds": part.seconds, "share": part.fraction} for part in whole.parts
+        ],
+    }
+
+
+def _steps(row: StepDistribution) -> dict[str, Any]:
+    content = asdict(row)
+    return {**content, "histogram": {"edges": content.pop("edges"), "counts": content.pop("counts")}}
+
+
+def _rule(rule: RuleResult) -> dict[str, Any]:
+    content = asdict(rule)
+    del content["details"]
+    return content
+
+
+def _energy(analysis: Analysis) -> dict[str, Any] | None:
+    energy = analysis.energy
+    if energy is None:
+        return None
+    steps = max((row.count for row in main_steps(analysis)), default=0)
+    return {
+        "joules": energy.joules,
+        "kilowatt_hours": energy.joules / JOULES_A_KILOWATT_HOUR,
+        "joules_per_step": energy.joules / steps if steps else None,
+        "gpus": [asdict(gpu) for gpu in energy.gpus],
+        "gpus_without": energy.gpus_without,
+    }
+
+
+def _cost(analysis: Analysis, price: float | None) -> dict[str, Any] | None:
+    amount = cost_of_run(analysis, price)
+    if amount is None:
+        return None
+    return {
+        "currency": "USD",
+        "price_per_node_hour": price,
+        "nodes": len(analysis.nodes),
+        "seconds": shares.run_seconds(analysis),
+        "amount": amount,
+    }
