@@ -16,6 +16,7 @@ COMMANDS = {
     "exporter": ("trainwatch.node.command", "publish this node's metrics for Prometheus"),
     "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
+    "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where the difference lies"),
     "crosscheck": (
         "trainwatch.crosscheck.command",
         "check what Prometheus's rules said against raw counters",
@@ -40,8 +41,8 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status (2: the user made a mistake, said in one line)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _parser(chosen=words[0] if words else None)
     try:
+        parser = _parser(chosen=words[0] if words else None)
         parsed = parser.parse_args(words)
         if parsed.command is None:
             parser.error("no command given")
@@ -49,6 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = module.run(parsed)
     except UserError as mistake:
         print(f"trainwatch: {mistake}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as missing:
+        if (missing.name or "trainwatch").startswith("trainwatch"):
+            raise
+        needs = f"needs the package {missing.name}, which is not installed here"
+        print(f"trainwatch: {words[0]} {needs}; install trainwatch with its dependencies", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

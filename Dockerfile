@@ -1,0 +1,42 @@
+# The node exporter, and the simulated nodes of `trainwatch demo` (docs/stack.md).
+#
+#   docker build --tag trainwatch .
+#   docker build --tag trainwatch:everything --target everything .   # also reports, recordings and crosscheck
+
+# The Python that the tests run with. Debian mends it under the same tag, so build with --pull now and then.
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /source
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY exporter exporter
+RUN python -m venv --without-pip /opt/trainwatch
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+
+# `trainwatch exporter`, `demo` and `actions` need these four packages and nothing else.
+FROM build AS build-exporter
+RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
+    . bcrypt nvidia-ml-py psutil PyYAML
+
+FROM build AS build-everything
+RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .
+
+FROM python:3.11-slim-bookworm AS base
+LABEL org.opencontainers.image.title="Trainwatch" \
+      org.opencontainers.image.source="https://github.com/trainwatch/trainwatch" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --system --uid 10001 --user-group --no-create-home trainwatch \
+    && install --directory --owner trainwatch --group trainwatch /var/lib/trainwatch
+ENV PATH=/opt/trainwatch/bin:$PATH PYTHONUNBUFFERED=1
+# By number, so that Kubernetes sees that it is not root.
+USER 10001:10001
+EXPOSE 9870
+# Without http.client's proxies and without curl. With --web.config.file, give a check of your own.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 9870, timeout=4); c.request('GET', '/-/ready'); raise SystemExit(c.getresponse().status != 200)"]
+ENTRYPOINT ["trainwatch"]
+CMD ["exporter", "--state-dir=/var/lib/trainwatch"]
+
+FROM base AS everything
+COPY --from=build-everything /opt/trainwatch /opt/trainwatch
+
+FROM base AS exporter
+COPY --from=build-exporter /opt/trainwatch /opt/trainwatch
