@@ -246,7 +246,7 @@ def test_steps_that_no_exporter_lived_to_see_are_recorded(tmp_path: Path) -> Non
 
 
 def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", STEPS, "--name", "resnet") as observed:
+    with Observed(tmp_path / "run", STEPS, "--name", "resnet", "--price", "3600") as observed:
         observed.until_printed("step 30\n")
         observed.training().kill()
         assert observed.status() == 128 + signal.SIGKILL
@@ -258,6 +258,8 @@ def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_pat
     assert seen.source.facts.exit_status == 128 + signal.SIGKILL
     assert (tmp_path / "run" / "report.html").exists()
     assert list((tmp_path / "run" / "profiler-reports").glob("*.json")) != []
+    document = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
+    assert document["cost"]["amount"] == pytest.approx(document["run"]["seconds"])  # a dollar a second
 
 
 WORKERS = """

@@ -33,7 +33,7 @@ def recording(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_report_is_a_page_and_a_json_file_a_rule(tmp_path: Path) -> None:
+def test_a_report_is_a_page_a_document_and_a_json_file_a_rule(tmp_path: Path) -> None:
     analysis = made.slow_loader()
     write_report(analysis, tmp_path / "new" / "report")
     assert files_below(tmp_path / "new" / "report") == [
@@ -42,6 +42,7 @@ def test_a_report_is_a_page_and_a_json_file_a_rule(tmp_path: Path) -> None:
         "profiler-reports/LowGPUUtilization.json",
         "profiler-reports/StepOutlier.json",
         "report.html",
+        "report.json",
     ]
     rule = json.loads((tmp_path / "new/report/profiler-reports/CPUBottleneck.json").read_text())
     assert (rule["RuleTriggered"], rule["Violations"], rule["Datapoints"]) == (9, 1021, 1438)
@@ -54,7 +55,7 @@ def test_a_page_that_cannot_be_rendered_leaves_the_earlier_report_alone(
     write_report(made.nothing_found(), tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
 
-    def fail(*_: object) -> str:
+    def fail(*_: object, **__: object) -> str:
         raise RuntimeError("no page")
 
     monkeypatch.setattr("trainwatch.report.write.render_html", fail)
@@ -71,6 +72,25 @@ def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_pat
     assert (tmp_path / "out" / "profiler-reports" / "CPUBottleneck.json").is_file()
 
 
+def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, tmp_path: Path) -> None:
+    assert trainwatch_report(recording, "--out", tmp_path, "--price", "14.688").returncode == 0
+    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert document["run"]["name"] == "resnet"
+    assert document["cost"] is None  # nobody knows how long it took
+    assert document["predictions"] == []
+
+
+@pytest.mark.parametrize(("form", "file"), [("json", "report.json"), ("markdown", "report.md")])
+def test_what_is_printed_is_what_is_written(recording: Path, tmp_path: Path, form: str, file: str) -> None:
+    printed = trainwatch_report(recording, "--format", form)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    written = trainwatch_report(recording, "--format", form, "--out", tmp_path)
+    assert (written.returncode, written.stdout) == (0, f"{tmp_path / file}\n")
+    assert (tmp_path / file).read_text(encoding="utf-8") == printed.stdout
+    assert (tmp_path / "report.json").is_file()
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: Path) -> None:
     words = ["--set", "CPUBottleneck.cpu_threshold=80", "--scan-interval", "30s"]
     assert trainwatch_report(recording, "--out", tmp_path, *words).returncode == 0
@@ -84,6 +104,10 @@ def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: P
         (["nowhere", "--out", "{out}"], "nowhere"),
         (["prometheus+http://localhost:9090?run=a", "--out", "{out}"], "prometheus+http://localhost:9090"),
         (["{recording}"], "--out"),
+        (["{recording}", "--format", "pdf", "--out", "{out}"], "pdf"),
+        (["{recording}", "--out", "{out}", "--price", "much"], "much"),
+        (["{recording}", "--out", "{out}", "--price", "-1"], "-1"),
+        (["{recording}", "--out", "{out}", "--price", "nan"], "nan"),
         (["{recording}", "--out", "{recording}/run.json"], "run.json"),
         (["{recording}", "--out", "{recording}/run.json/below"], "below"),
         (["{recording}", "--out", "{out}", "--set", "CPUBottleneck.nonsense=1"], "nonsense"),

@@ -19,6 +19,7 @@ from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.node.duration import positive_duration
 from trainwatch.observe.signals import SignalMask, blocked_signals, interruptible, raise_interrupt
+from trainwatch.report.price import add_price
 
 if TYPE_CHECKING:
     from trainwatch.observe.live import LiveView
@@ -67,6 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DURATION",
         help="time between two evaluations for the terminal and the live page (default: %(default)s)",
     )
+    add_price(parser, of="this node")
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, behind --")
 
 
@@ -83,7 +85,7 @@ def run(arguments: Namespace) -> int:
         plan = plan_run(arguments)
         raise_interrupt()
         make_directory(plan.directory)
-        live = LiveView(plan.directory, settings, plan.scan_interval, arguments.live_interval)
+        live = LiveView(plan.directory, settings, plan.scan_interval, arguments.live_interval, plan.price)
         with ledger_directory() as ledgers:
             return _observe(plan, ledgers, live, mask)
 
@@ -167,7 +169,7 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
         from trainwatch.report.write import write_report
 
         analysis = live.final_analysis()
-        write_report(analysis, plan.directory)
+        write_report(analysis, plan.directory, plan.price)
         say_summary(analysis, plan.directory / "report.html")
     except Exception as error:  # noqa: BLE001 - the command's exit status comes out whatever happens here
         reason = str(error) if isinstance(error, (UserError, OSError)) else f"{type(error).__name__}: {error}"

@@ -51,7 +51,15 @@ class Findings:
 class LiveView:
     """A thread that evaluates the growing recording. A failure of it is said once and harms nothing else."""
 
-    def __init__(self, directory: Path, settings: Settings, scan_interval: float, every: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        scan_interval: float,
+        every: float,
+        price: float | None = None,
+    ) -> None:
+        self._price = price
         self._directory = directory
         self._settings = settings
         self._scan_interval = scan_interval
@@ -98,9 +106,8 @@ class LiveView:
         analysis = self._evaluator.analysis()
         self._failure = ""
         self._findings.update(analysis.rules, time.monotonic())
-        write_whole(
-            self._directory / "report.html", render_html(analysis, refresh_seconds=round(self._every) or 1)
-        )
+        page = render_html(analysis, refresh_seconds=round(self._every) or 1, price=self._price)
+        write_whole(self._directory / "report.html", page)
 
     def _new_evaluator(self) -> Evaluator:
         from trainwatch.evaluation.engine import Evaluator

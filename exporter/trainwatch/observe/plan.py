@@ -35,6 +35,7 @@ class Plan:
     interval: float  # seconds
     scan_interval: float  # seconds
     settings: tuple[str, ...]  # Rule.parameter=value
+    price: float | None = None  # of this node for an hour, in dollars
 
     @property
     def reachable(self) -> str:
@@ -61,6 +62,7 @@ def plan_run(arguments: Namespace) -> Plan:
         interval=arguments.interval,
         scan_interval=arguments.scan_interval,
         settings=tuple(arguments.set),
+        price=arguments.price,
     )
 
 

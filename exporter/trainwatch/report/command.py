@@ -13,15 +13,21 @@ from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.recording.open import open_source
-from trainwatch.report.write import write_report
+from trainwatch.report.document import render_json
+from trainwatch.report.markdown import render_markdown
+from trainwatch.report.price import add_price
+from trainwatch.report.write import FORMS, write_report
 
 EXAMPLES = """\
 examples:
   trainwatch report trainwatch-runs/resnet-1 --out trainwatch-runs/resnet-1
   trainwatch report s3-copy/my-job/profiler-output --out reports/my-job
   trainwatch report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
+  trainwatch report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
+  trainwatch report runs/7 --format json | jq .verdict
 
-Writes DIR/report.html, which opens without a network, and DIR/profiler-reports/RULE.json for each rule.
+Writes DIR/report.html, which opens without a network, DIR/report.json for programs, and
+DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed.
 """
 PROGRESS_EVERY = 0.2  # seconds
 BAR = 20  # characters
@@ -36,7 +42,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a directory: a recording of `trainwatch run`, SageMaker Debugger's profiler-output/, or traces "
         "of the PyTorch profiler (*.pt.trace.json)",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write the report")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write the report; json and markdown do without"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMS,
+        default="html",
+        help="a page (html), one document for programs (json), or a summary for a pull request or a chat "
+        "(markdown); default: %(default)s",
+    )
+    add_price(parser)
     add_parameters(parser)
     add_scan_interval(parser)
 
@@ -44,20 +60,26 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates and writes. Raises UserError for a bad flag, recording or directory; writes nothing then."""
     settings = Settings.parse(arguments.set, arguments.parameters)
+    if arguments.out is None and arguments.format == "html":
+        raise UserError("--out is missing: say where to write the page, or print it with --format markdown")
     progress = _Progress()
     if "://" in arguments.source:
         raise UserError(f"{arguments.source}: cannot be read from there; give a directory on this machine")
     source = open_source(Path(arguments.source), progress.update_bytes)
-    _check_writable(arguments.out)
+    if arguments.out is not None:
+        _check_writable(arguments.out)
     try:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
         progress.end()
+    if arguments.out is None:
+        render = render_json if arguments.format == "json" else render_markdown
+        sys.stdout.write(render(analysis, arguments.price))
+        return 0
     try:
-        write_report(analysis, arguments.out)
+        print(write_report(analysis, arguments.out, arguments.price, arguments.format))
     except OSError as error:
         raise _unwritable(arguments.out, error) from error
-    print(arguments.out / "report.html")
     return 0
 
 

@@ -1,29 +1,58 @@
-"""Writes the report of a run: report.html for people, profiler-reports/<Rule>.json for programs."""
+"""Writes the report of a run: a page for people, and JSON files beside it for programs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.debugger_json import rule_json
 from trainwatch.recording.whole_file import write_whole
+from trainwatch.report.document import render_json
 from trainwatch.report.html import render_html
+from trainwatch.report.markdown import render_markdown
+
+DOCUMENT = "report.json"
 
 
-def write_report(analysis: Analysis, directory: Path) -> None:
-    """Makes the directory where there is none; each file appears whole. Raises OSError.
+def write_report(analysis: Analysis, directory: Path, price: float | None = None, form: str = "html") -> Path:
+    """Writes the report as `form` (a key of FORMS) says, and returns the file to look at first.
 
-    Everything is rendered before the first file is touched. The page comes last: where it stands, the
-    JSON files beside it are of the same run.
+    Makes the directory where there is none; each file appears whole. Raises OSError. Everything is
+    rendered before the first file is touched. The file to look at comes last: where it stands, the JSON
+    files beside it are of the same run.
     """
-    page = render_html(analysis)
-    rules = {
-        result.rule: json.dumps(rule_json(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    page, render = FORMS[form]
+    texts = {DOCUMENT: render_json(analysis, price)} | dict(render(analysis, price))
+    texts[page] = texts.pop(page)
+    for name, text in texts.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / name, text)
+    return directory / page
+
+
+def _html(analysis: Analysis, price: float | None) -> Mapping[str, str]:
+    return {**_rules(analysis, price), "report.html": render_html(analysis, price=price)}
+
+
+def _markdown(analysis: Analysis, price: float | None) -> Mapping[str, str]:
+    return {"report.md": render_markdown(analysis, price)}
+
+
+def _rules(analysis: Analysis, _: float | None) -> Mapping[str, str]:
+    return {
+        f"profiler-reports/{result.rule}.json": json.dumps(
+            rule_json(result), indent=2, ensure_ascii=False, allow_nan=False
+        )
+        + "\n"
         for result in analysis.rules
     }
-    results = directory / "profiler-reports"
-    results.mkdir(parents=True, exist_ok=True)
-    for rule, text in rules.items():
-        write_whole(results / f"{rule}.json", text)
-    write_whole(directory / "report.html", page)
+
+
+# The file to look at first, and the files beside report.json, which every form has.
+FORMS: dict[str, tuple[str, Callable[[Analysis, float | None], Mapping[str, str]]]] = {
+    "html": ("report.html", _html),
+    "json": (DOCUMENT, _rules),
+    "markdown": ("report.md", _markdown),
+}

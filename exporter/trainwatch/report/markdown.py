@@ -1,0 +1,151 @@
+"""The report in Markdown, short enough for a pull request or a chat: the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.report import sentences, shares
+from trainwatch.report.cost import cost_of_finding, cost_of_run, money
+from trainwatch.report.document import JOULES_A_KILOWATT_HOUR
+from trainwatch.report.glance import at_a_glance
+from trainwatch.report.markdown_text import code, plain, sentence, table
+from trainwatch.report.right_sizing import Prediction, predictions
+from trainwatch.report.wording import NO_NUMBER, amount, count, duration, moment, share
+
+FINDINGS = 3  # said in full
+USAGE_ROWS = 14  # two nodes; the JSON has all
+SOME = 0.0005  # of a whole: smaller parts are left out
+METRICS = {
+    "step_seconds_mean": ("a training step", duration),
+    "run_seconds": ("the run", duration),
+    "cost": ("its cost", money),
+}
+STATISTICS = ("max", "p95", "p50", "min")
+
+
+def render_markdown(analysis: Analysis, price: float | None = None) -> str:
+    """Paragraphs and tables, apart from each other by empty lines; ends with a line's end.
+
+    `price` is that of one node for an hour, in dollars.
+    """
+    return "\n\n".join(_blocks(analysis, price)) + "\n"
+
+
+def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
+    yield f"## Training run {code(analysis.run) or 'without a name'}"
+    yield " ".join(map(sentence, sentences.verdict(analysis)))
+    found = sentences.fired(analysis)
+    if found:
+        yield "\n".join(
+            _finding(analysis, number, rule, price) for number, rule in enumerate(found[:FINDINGS], 1)
+        )
+    if len([rule for rule in found if rule.seconds_lost > 0]) > 1:
+        yield "Estimates overlap, as the same second may be lost to several: do not add them up."
+    if found[FINDINGS:]:
+        yield f"Also found: {', '.join(plain(rule.rule) for rule in found[FINDINGS:])}."
+    yield _glance(analysis, price)
+    suggestions = predictions(analysis, price)
+    if suggestions:
+        yield "### Right-sizing"
+        yield "Predicted, each row for one change with all else as it was."
+        yield _suggestions(suggestions)
+    yield "### Where the time went"
+    yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
+    parts = [*_parts("", shares.phases(analysis)), *_parts("inside steps: ", shares.inside_steps(analysis))]
+    if parts:
+        yield table(("part, all ranks together", "time", "share"), parts, right=(1, 2))
+    if analysis.usage:
+        yield "### System usage"
+        yield _usage(analysis)
+    yield "### How this was judged"
+    yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
+
+
+def _finding(analysis: Analysis, number: int, rule: RuleResult, price: float | None) -> str:
+    lost = sentences.cost(analysis, rule) or ""
+    bill = cost_of_finding(analysis, rule, price)
+    cost = f"{lost.removesuffix('.')}, {money(bill)}." if bill is not None else lost
+    clauses = (rule.finding, cost, f"What to do: {rule.recommendation}")
+    said = " ".join(sentence(clause) for clause in clauses if clause)
+    return f"{number}. **{plain(rule.rule)}.** {said}"
+
+
+def _glance(analysis: Analysis, price: float | None) -> str:
+    rows = [(plain(one.name), plain(one.value), plain(one.note)) for one in at_a_glance(analysis)]
+    bill = cost_of_run(analysis, price)
+    if bill is not None and price is not None:
+        note = f"{count(len(analysis.nodes), 'node')} at {money(price)} an hour"
+        rows.append(("Cost", plain(money(bill)), plain(note)))
+    if analysis.energy is not None:
+        kilowatt_hours = analysis.energy.joules / JOULES_A_KILOWATT_HOUR
+        rows.append(("Energy", f"{kilowatt_hours:.3g} kWh", "of the GPUs alone"))
+    return table(("at a glance", "", ""), rows)
+
+
+def _suggestions(rows: list[Prediction]) -> str:
+    """A row a change; what is predicted of it in columns, as far as any change has it."""
+    metrics = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
+    changes: dict[str, dict[str, Prediction]] = {}
+    for row in rows:
+        changes.setdefault(row.change, {})[row.metric] = row
+    return table(
+        ("change", *(METRICS[metric][0] for metric in metrics), "if"),
+        (
+            (
+                _change(next(iter(its.values()))),
+                *(_predicted(its[metric]) if metric in its else NO_NUMBER for metric in metrics),
+                sentence(max((row.assumption for row in its.values()), key=len)),
+            )
+            for its in changes.values()
+        ),
+    )
+
+
+def _change(row: Prediction) -> str:
+    return plain(f"{row.resource}: {row.current:g} → {row.suggested:g}")
+
+
+def _predicted(row: Prediction) -> str:
+    """What was measured, what is expected, and between what it will be."""
+    written = METRICS[row.metric][1]
+    was, expected, low, high = map(written, (row.measured, row.expected, row.low, row.high))
+    change = f"{was} → {expected}" if was != expected else f"still {was}"
+    return plain(change if low == high else f"{change} ({low} to {high})")
+
+
+def _parts(prefix: str, whole: shares.Whole) -> list[tuple[str, str, str]]:
+    return [
+        (plain(prefix + part.name.lower()), duration(part.seconds), share(part.fraction, 1))
+        for part in whole.parts
+        if part.fraction >= SOME
+    ]
+
+
+def _usage(analysis: Analysis) -> str:
+    several = len({row.node for row in analysis.usage}) > 1
+    shown = analysis.usage[:USAGE_ROWS]
+    rows = [
+        [
+            *([code(row.node)] if several else []),
+            plain(row.resource),
+            *(amount(getattr(row, name), row.unit) for name in STATISTICS),
+        ]
+        for row in shown
+    ]
+    first = 2 if several else 1
+    header = [*(["node"] if several else []), "resource", *STATISTICS]
+    text = table(header, rows, right=range(first, first + len(STATISTICS)))
+    left = len({row.node for row in analysis.usage} - {row.node for row in shown})
+    return f"{text}\n\n{count(left, 'more node')}: see report.json." if left else text
+
+
+def _measured(analysis: Analysis) -> Iterator[str]:
+    yield sentences.run_summary(analysis)[0] + (
+        f" It began at {moment(analysis.start)}." if analysis.start is not None else ""
+    )
+    yield sentences.rules(analysis)
+    for reason, rules in sentences.reasons_not_judged(analysis).items():
+        yield f"Not judged: {', '.join(rules)}. {reason}"
+    yield sentences.measured(analysis)[0]
+    yield from analysis.unknowns
