@@ -1,0 +1,73 @@
+"""How sure a difference of step times is: a block bootstrap over both runs.
+
+Steps that follow each other are alike (a slow disk stays slow for a while, a checkpoint comes at equal
+distances), so drawing single steps would take them for independent and promise too much. Whole blocks of
+consecutive steps are drawn instead, which keep what follows what.
+
+Source: Politis and Romano, "A circular block-resampling procedure for stationary data" (1992). Blocks of
+the square root of the number of steps grow with it, but slower, as the method asks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.recording.source import Times
+
+STEPS_NEEDED = 20  # of either run: fewer make fewer than five blocks
+REPLICATES = 1000
+CONFIDENCE = 0.95
+SEED = 20_261_120  # fixed: the same two runs always give the same interval
+STATISTICS = ("mean", "p50", "p95")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Where the change from A to B lies with a confidence of 95 %: (B - A) / A."""
+
+    low: float
+    high: float
+
+    @property
+    def seen(self) -> bool:
+        """Whether there is a difference at all: an interval that contains zero does not show one."""
+        return self.low > 0 or self.high < 0
+
+
+def intervals(a: Times, b: Times) -> dict[str, Interval]:
+    """The interval of each statistic of the step durations; empty where a run has too few steps."""
+    if min(len(a), len(b)) < STEPS_NEEDED:
+        return {}
+    random = np.random.default_rng(SEED)
+    drawn_a, drawn_b = _draw(a, random), _draw(b, random)
+    tail = (1 - CONFIDENCE) / 2
+    found = {}
+    for column, name in enumerate(STATISTICS):
+        before, after = drawn_a[:, column], drawn_b[:, column]
+        if before.min() > 0:
+            low, high = np.quantile(after / before - 1, (tail, 1 - tail)).tolist()
+            found[name] = Interval(low, high)
+    return found
+
+
+def statistics(durations: Times) -> dict[str, float]:
+    """Each of STATISTICS, of one step or more."""
+    p50, p95 = np.percentile(durations, (50, 95)).tolist()
+    return {"mean": float(durations.mean()), "p50": p50, "p95": p95}
+
+
+def _draw(durations: Times, random: np.random.Generator) -> NDArray[np.float64]:
+    """(REPLICATES, len(STATISTICS)): each row of a run as long as this one, made of its blocks."""
+    length = len(durations)
+    block = math.isqrt(length - 1) + 1
+    within = np.arange(block)
+    drawn = np.empty((REPLICATES, len(STATISTICS)))
+    for replicate in range(REPLICATES):
+        starts = random.integers(0, length, size=-(-length // block))
+        steps = durations[((starts[:, None] + within) % length).ravel()[:length]]
+        drawn[replicate] = tuple(statistics(steps).values())
+    return drawn

@@ -1,0 +1,123 @@
+"""`trainwatch compare`: what became faster or cheaper from one run to the next, and where it lies."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from trainwatch.compare import gate
+from trainwatch.compare.compared_run import ComparedRun, read_run
+from trainwatch.compare.comparison import Comparison, compare
+from trainwatch.compare.document import as_json
+from trainwatch.compare.figures import ALIASES, KINDS, RESOURCES, UTILISATION
+from trainwatch.compare.html import render_comparison
+from trainwatch.compare.text import as_markdown, as_text
+from trainwatch.errors import UserError
+from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
+from trainwatch.evaluation.settings import Settings
+from trainwatch.recording.open import open_source
+from trainwatch.recording.whole_file import write_whole
+from trainwatch.report.price import add_price
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {
+    "html": render_comparison,
+    "json": as_json,
+    "markdown": as_markdown,
+    "text": as_text,
+}
+ENDINGS = {".json": "json", ".md": "markdown", ".txt": "text"}
+
+EXAMPLES = f"""\
+examples:
+  trainwatch compare trainwatch-runs/before trainwatch-runs/after --out comparison.html
+  trainwatch compare before after --price-a 14.688 --price-b 3.825
+  trainwatch compare main branch --fail-if "step_p50>+3%" --fail-if CPUBottleneck --format markdown
+
+--fail-if takes a figure with a change from A to B ("step_p50>+3%", "throughput<-5%") or with a limit for B
+("duration>10m", "cost>$5", "gpu_p95<60"), a rule that must not appear ("DataStarved"), or any_rule.
+Where no difference is seen between the steps of A and B, their change counts as 0.
+Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
+{", ".join(RESOURCES)}.
+
+The exit status is 1 where a condition of --fail-if is met or cannot be judged, 2 for a mistake.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The flags of `trainwatch compare`."""
+    parser.epilog = EXAMPLES
+    for name, meaning in (("a", "the run before"), ("b", "the run after")):
+        parser.add_argument(
+            f"source_{name}",
+            metavar=f"SOURCE_{name.upper()}",
+            help=f"{meaning}: a directory as `trainwatch report` takes it",
+        )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write the comparison, as a page unless --format says",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="of FILE, else by its ending (.html, .json, .md, .txt); without --out of what is printed "
+        "(default: text)",
+    )
+    for name in ("a", "b"):
+        add_price(parser, f"--price-{name}", f"a node of {name.upper()}")
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help='exit with status 1 where it holds, such as "step_p50>+3%%"; may be repeated',
+    )
+    add_parameters(parser)
+    add_scan_interval(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Compares and writes. Raises UserError for what the user mends; writes nothing then."""
+    settings = Settings.parse(arguments.set, arguments.parameters)
+    conditions = [gate.parse(text) for text in arguments.fail_if]
+    if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b):
+        raise UserError("--fail-if cost: costs need the price of a node; give --price-a and --price-b")
+    if arguments.out is not None:
+        _check_writable(arguments.out)
+
+    def read(place: str, price: float | None) -> ComparedRun:
+        return read_run(place, open_source(Path(place)), price, settings, arguments.scan_interval)
+
+    comparison = compare(
+        read(arguments.source_a, arguments.price_a), read(arguments.source_b, arguments.price_b), conditions
+    )
+    if arguments.out is None:
+        sys.stdout.write(FORMATS[arguments.format or "text"](comparison))
+    else:
+        rendered = FORMATS[arguments.format or ENDINGS.get(arguments.out.suffix, "html")](comparison)
+        _write(arguments.out, rendered)
+        sys.stdout.write(as_text(comparison))
+        print(f"\n{arguments.out}")
+    for outcome in comparison.failed:
+        print(f"trainwatch: failed: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
+    return 1 if comparison.failed else 0
+
+
+def _check_writable(file: Path) -> None:
+    """Says what is wrong with --out before the minutes of an evaluation."""
+    if file.is_dir():
+        raise UserError(f"{file}: is a directory; give a file with --out")
+    if not file.absolute().parent.is_dir():
+        raise UserError(
+            f"{file}: there is no directory {file.parent}; make it, or give another file with --out"
+        )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}; choose another file with --out") from error

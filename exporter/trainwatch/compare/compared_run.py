@@ -1,0 +1,73 @@
+"""One of the two runs of a comparison: its analysis, and what a comparison needs besides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainwatch.compare.step_series import StepSeries
+from trainwatch.evaluation.analysis import Analysis, UsageRow
+from trainwatch.evaluation.engine import SCAN_INTERVAL, evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.heuristics.overall_system_usage import UsageOfNode, usage_rows
+from trainwatch.recording.source import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
+
+NO_SCAN = np.empty(0, np.intp)
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    place: str  # the SOURCE that the user gave
+    analysis: Analysis
+    usage: list[UsageRow]  # over the snapshots of all nodes together; `node` is empty
+    ranks: tuple[RankFacts, ...]  # one a process: a rank may have had several
+    steps: dict[str, list[StepSeries]]  # by phase, one a rank
+    price: float | None = None  # dollars for an hour of one node
+
+
+def read_run(
+    place: str,
+    source: Source,
+    price: float | None = None,
+    settings: Settings | None = None,
+    scan_interval: float = SCAN_INTERVAL,
+    progress: Callable[[int], None] | None = None,
+) -> ComparedRun:
+    """Evaluates a run as `trainwatch report` does, in one pass. Raises UserError as its source does."""
+    overheard = _Overheard(source)
+    analysis = evaluate(overheard, settings, scan_interval, progress)
+    steps: dict[str, list[StepSeries]] = {}
+    for (_, _, phase), series in sorted(overheard.steps.items()):
+        steps.setdefault(phase, []).append(series)
+    return ComparedRun(
+        place, analysis, usage_rows({"": overheard.usage}), overheard.facts.ranks, steps, price
+    )
+
+
+class _Overheard(Source):
+    """Passes a source on, and remembers what the analysis of one run does not hold."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.usage = UsageOfNode()  # of all nodes as if they were one
+        self.steps: dict[tuple[str, int, str], StepSeries] = {}  # by node, rank and phase
+
+    @property
+    def facts(self) -> RunFacts:
+        return self._source.facts
+
+    def read(self) -> Iterator[NodeSamples | Steps]:
+        for chunk in self._source.read():
+            if isinstance(chunk, NodeSamples):
+                self.usage.observe(chunk, NO_SCAN)
+            else:
+                self._note(chunk)
+            yield chunk
+
+    def _note(self, steps: Steps) -> None:
+        for index in np.unique(steps.phases):
+            its = steps.phases == index
+            series = self.steps.setdefault((steps.node, steps.rank, PHASES[index]), StepSeries())
+            series.add(steps.durations[its], steps.components[its])

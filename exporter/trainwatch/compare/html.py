@@ -1,0 +1,168 @@
+"""The comparison as one HTML page that needs nothing else, in the shell of the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainwatch.compare import sentences, tables
+from trainwatch.compare.comparison import Comparison
+from trainwatch.compare.figures import RESOURCES, Figure
+from trainwatch.compare.parts import COUNT, Difference
+from trainwatch.compare.step_series import mean_over_ranks
+from trainwatch.compare.tables import signed_duration
+from trainwatch.compare.words import change_in_percent, value
+from trainwatch.evaluation.analysis import UsageRow
+from trainwatch.recording.source import Times
+from trainwatch.report import sentences as report_sentences
+from trainwatch.report.page import ECHARTS, render_page
+from trainwatch.report.wording import NO_NUMBER, duration
+
+# A section is a template of that name in templates/ of this package.
+SECTIONS = {
+    "compared": "Verdict",
+    "figures": "Side by side",
+    "difference": "Where the difference lies",
+    "steps": "Step times",
+    "utilisation": "Utilisation",
+    "changed_rules": "Rules",
+    "configuration": "Configuration",
+    "predicted": "Predicted and measured",
+}
+CONDITIONS = {"conditions": "Conditions"}
+SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js")
+SMALLEST_BAR = 0.002  # of the larger total: what is less is drawn together
+BINS = 60
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """The whole page as one HTML document."""
+    return render_page(
+        "compare.html",
+        package="trainwatch.compare",
+        scripts=SCRIPTS,
+        data=_chart_data(comparison),
+        sections=SECTIONS | (CONDITIONS if comparison.outcomes else {}),
+        comparison=comparison,
+        analyses={"A": comparison.a, "B": comparison.b},
+        say=sentences,
+        report=report_sentences,
+        tables=tables,
+        glance=_at_a_glance(comparison),
+        usage=_usage(comparison),
+        mood=_mood(comparison),
+    )
+
+
+@dataclass(frozen=True)
+class Glance:
+    """One figure on the first screen."""
+
+    name: str
+    value: str
+    note: str
+    mood: str  # good, bad, or nothing
+
+
+def _at_a_glance(comparison: Comparison) -> list[Glance]:
+    keys = ["step_mean", "item_mean", "steps_per_second", "duration", "cost", "data_wait", "gpu_p50"]
+    shown = [one for key in keys if (one := comparison.figures.get(key)) is not None]
+    return [_glance(one) for one in shown[:6]]
+
+
+def _glance(figure: Figure) -> Glance:
+    """B's amount; A's and the change below it."""
+    change = NO_NUMBER if figure.change is None else change_in_percent(figure)
+    if figure.interval is not None and not figure.interval.seen:
+        change = sentences.NO_DIFFERENCE
+    note = f"A: {value(figure.a, figure.unit)}; {change}"
+    return Glance(figure.name, value(figure.b, figure.unit), note, _mood_of(figure))
+
+
+def _mood_of(figure: Figure) -> str:
+    """Whether a figure became better or worse by more than one would take for chance."""
+    change, less = figure.seen_change, figure.less_is_better
+    if change is None or less is None or abs(change) < 0.005:
+        return ""
+    return "good" if (change < 0) == less else "bad"
+
+
+def _mood(comparison: Comparison) -> str:
+    """Of the verdict: good, bad, or open where there is nothing to tell."""
+    if comparison.failed:
+        return "bad"
+    deciding = sentences.pace(comparison) or comparison.figures.get("duration")
+    moods = {_mood_of(one) for one in (deciding, comparison.figures.get("cost")) if one is not None} - {""}
+    return moods.pop() if len(moods) == 1 else "open"
+
+
+def _usage(comparison: Comparison) -> list[tuple[str, list[tuple[str, UsageRow]]]]:
+    """By resource, A's row and B's."""
+    runs = (("A", comparison.a), ("B", comparison.b))
+    found = []
+    for name in RESOURCES.values():
+        rows = [(run, row) for run, its in runs for row in its.usage if row.resource == name]
+        if rows:
+            found.append((name, rows))
+    return found
+
+
+def _chart_data(comparison: Comparison) -> dict[str, Any]:
+    charts: dict[str, Any] = {}
+    for name, difference in (("of-a-step", comparison.step), ("of-the-run", comparison.run)):
+        if difference is not None and (difference.a or difference.b):
+            charts[name] = _waterfall(difference)
+    if comparison.phase is not None:
+        durations = [mean_over_ranks(run.steps[comparison.phase]) for run in (comparison.a, comparison.b)]
+        charts["steps"] = _histogram(*durations)
+    return charts
+
+
+def _waterfall(difference: Difference) -> dict[str, Any]:
+    """Bars from A's total to B's, each beginning where the one before ends; tiny ones are one bar."""
+    least = SMALLEST_BAR * max(difference.a, difference.b)
+    shown = [part for part in difference.parts if abs(part.difference) >= least]
+    rest = difference.total - sum(part.difference for part in shown)
+    bars = [_total("A", difference.a)]
+    level = difference.a
+    drawn = [(part.name, part.difference, part.key == COUNT) for part in shown]
+    if abs(rest) > least / 100:
+        drawn.append(("All else", rest, False))
+    for name, change, _ in drawn:
+        kind = "less" if change < 0 else "more"
+        bars.append(
+            {
+                "name": name,
+                "from": level,
+                "to": level + change,
+                "kind": kind,
+                "label": signed_duration(change),
+            }
+        )
+        level += change
+    return {"kind": "waterfall", "bars": [*bars, _total("B", difference.b)]}
+
+
+def _total(name: str, seconds: float) -> dict[str, Any]:
+    return {"name": name, "from": 0.0, "to": seconds, "kind": "total", "label": duration(seconds)}
+
+
+def _histogram(a: Times, b: Times) -> dict[str, Any]:
+    """Both runs over the same bins, up to the steps that one in a hundred is above."""
+    high = max(float(np.percentile(one, 99)) for one in (a, b))
+    low = min(float(one.min()) for one in (a, b))
+    edges = np.linspace(low, high if high > low else low + 1e-3, BINS + 1)
+    return {
+        "kind": "histogram",
+        "ranks": [
+            {
+                "name": name,
+                "edges": edges.tolist(),
+                "counts": np.histogram(one, edges)[0].tolist(),
+                "marks": {"p50": float(np.median(one))},
+            }
+            for name, one in (("A", a), ("B", b))
+        ],
+    }

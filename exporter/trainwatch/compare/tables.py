@@ -1,0 +1,146 @@
+"""The tables of a comparison, as words: the same in text, in Markdown and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trainwatch.compare import sentences
+from trainwatch.compare.comparison import Comparison
+from trainwatch.compare.configuration import Setting
+from trainwatch.compare.figures import KINDS, RESOURCES, Figure
+from trainwatch.compare.parts import Difference
+from trainwatch.compare.words import change_of, value
+from trainwatch.report.wording import NO_NUMBER, duration, share
+
+SHOWN_UTILISATION = ("p50", "p95")
+UNSEEN = 1e-6  # of a total: parts that are smaller are left out of tables
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells; all but the first `words` columns hold numbers. `total` is a last row that sums up."""
+
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    total: tuple[str, ...] = ()
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Section:
+    """`sentences` come first and say what the tables show."""
+
+    key: str
+    title: str
+    sentences: list[str]
+    tables: list[Table] = field(default_factory=list)
+
+
+def sections(comparison: Comparison) -> list[Section]:
+    """In the order in which they are read; what there is nothing to say of is left out."""
+    found = [
+        Section("figures", "Side by side", [sentences.figures(comparison)], [figures(comparison)]),
+        Section(
+            "parts",
+            "Where the difference lies",
+            [sentences.parts_of_a_step(comparison), sentences.parts_of_the_run(comparison)],
+            [
+                parts(difference, name)
+                for difference, name in ((comparison.step, "Of a step"), (comparison.run, "Of the run"))
+                if difference is not None
+            ],
+        ),
+        Section("usage", "Utilisation", [], [utilisation(comparison)]),
+        Section("rules", "Rules", [sentences.rules(comparison)], _rules(comparison)),
+        Section(
+            "configuration",
+            "Configuration",
+            [sentences.configuration(comparison)],
+            [settings(changed)] if (changed := comparison.changed_settings) else [],
+        ),
+        Section(
+            "predicted",
+            "Predicted against measured",
+            [sentences.predictions(comparison), *map(sentences.prediction, comparison.predictions)],
+        ),
+    ]
+    if comparison.outcomes:
+        found.append(gate(comparison))
+    return found
+
+
+def figures(comparison: Comparison) -> Table:
+    """Figures but the utilisation, which has a table of its own."""
+    rows = [_figure_row(one) for key, one in comparison.figures.items() if key in KINDS]
+    return Table(("", "A", "B", "Change"), rows)
+
+
+def utilisation(comparison: Comparison) -> Table:
+    """Percentiles over the snapshots of all nodes together."""
+    rows = [
+        (name, statistic, *_figure_row(figure)[1:])
+        for key, name in RESOURCES.items()
+        for statistic in SHOWN_UTILISATION
+        if (figure := comparison.figures.get(f"{key}_{statistic}")) is not None
+    ]
+    return Table(("Resource", "", "A", "B", "Change"), rows, words=2)
+
+
+def parts(difference: Difference, name: str) -> Table:
+    """Times; the last row is the sum of those above it, but for what is too small to be seen."""
+    least = UNSEEN * max(difference.a, difference.b)
+    rows = [
+        (
+            part.name,
+            NO_NUMBER if part.a is None else duration(part.a),
+            NO_NUMBER if part.b is None else duration(part.b),
+            signed_duration(part.difference),
+            _signed_share(part.difference, difference.total),
+        )
+        for part in difference.parts
+        if max(abs(part.a or 0.0), abs(part.b or 0.0), abs(part.difference)) > least
+    ]
+    total = ("Together", duration(difference.a), duration(difference.b), signed_duration(difference.total))
+    return Table(
+        (name, "A", "B", "Difference", "Of the whole"),
+        rows,
+        (*total, "100 %" if difference.total else NO_NUMBER),
+    )
+
+
+def gate(comparison: Comparison) -> Section:
+    failed = len(comparison.failed)
+    said = f"{failed} of {len(comparison.outcomes)} failed." if failed else "All conditions hold."
+    rows = [(one.condition.text, one.state, one.reason) for one in comparison.outcomes]
+    return Section("gate", "Conditions", [said], [Table(("--fail-if", "", "Why"), rows, words=3)])
+
+
+def settings(chosen: Sequence[Setting]) -> Table:
+    return Table(("Setting", "A", "B"), [(one.name, one.a, one.b) for one in chosen], words=3)
+
+
+def signed_duration(seconds: float) -> str:
+    return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
+
+
+def _signed_share(part: float, whole: float) -> str:
+    """Of the difference; negative where a part takes back what others make of it."""
+    if not part or abs(whole) < abs(part) / 100:
+        return NO_NUMBER
+    said = share(abs(part), abs(whole))
+    return f"−{said}" if part * whole < 0 and said[0] != "<" else said
+
+
+def _figure_row(figure: Figure) -> tuple[str, ...]:
+    return figure.name, value(figure.a, figure.unit), value(figure.b, figure.unit), change_of(figure)
+
+
+def _rules(comparison: Comparison) -> list[Table]:
+    if not comparison.rules:
+        return []
+    rows = [
+        (one.rule, one.fate, (one.b if one.fate != "went away" else one.a).finding)
+        for one in comparison.rules
+    ]
+    return [Table(("Rule", "", "What it found in B, or in A where it went away"), rows, words=3)]
