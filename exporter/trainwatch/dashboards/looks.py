@@ -39,7 +39,7 @@ def coloured(names: Iterable[str]) -> list[Override]:
 def numbered(word: str, count: int = 8) -> list[Override]:
     """`GPU 0`, `GPU 1`, ...: each number in a colour of its own, on whatever node it is."""
     return [
-        by_pattern(rf"\b{word} 0*{number}$", color=fixed(PALETTE[number % len(PALETTE)]))
+        by_pattern(rf"\b{word} 0*{number}\b", color=fixed(PALETTE[number % len(PALETTE)]))
         for number in range(count)
     ]
 

@@ -166,6 +166,61 @@ def table(
     return panel
 
 
+def bar_chart(
+    id: int,
+    title: str,
+    description: str,
+    target: Target,
+    *,
+    across: str,
+    beside: str,
+    unit: str,
+    width: int = 12,
+    height: int = 9,
+    highest: float | None = None,
+    overrides: Sequence[Override] = (),
+) -> Panel:
+    """Bars for each number of the label `across`, one for each value of the label `beside` side by side."""
+    options = {
+        "xField": f"{across}\\{beside}",  # as Grafana names the first column of a matrix
+        "orientation": "vertical",
+        "barWidth": 0.9,
+        "groupWidth": 0.8,
+        "barRadius": 0,
+        "showValue": "never",
+        "stacking": "none",
+        "fullHighlight": False,
+        "xTickLabelRotation": 0,
+        "xTickLabelSpacing": 0,
+        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "none"},
+    }
+    custom = {
+        "lineWidth": 0,
+        "fillOpacity": 90,
+        "gradientMode": "none",
+        "axisPlacement": "auto",
+        "axisLabel": "",
+        "scaleDistribution": {"type": "linear"},
+        "thresholdsStyle": {"mode": "off"},
+        "hideFrom": NOTHING_HIDDEN,
+    }
+    panel = _panel("barchart", id, title, description, (target,), width, height, options)
+    panel["fieldConfig"] = _fields(custom, unit, overrides, 0, highest, color={"mode": "palette-classic"})
+    panel["transformations"] = [
+        {
+            "id": "convertFieldType",
+            "options": {"fields": {}, "conversions": [{"targetField": across, "destinationType": "number"}]},
+        },
+        {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": across}]}},
+        {
+            "id": "groupingToMatrix",
+            "options": {"rowField": across, "columnField": beside, "valueField": "Value"},
+        },
+    ]
+    return panel
+
+
 def device_heatmap(
     id: int, title: str, description: str, *targets: Target, width: int = WIDTH, height: int = 16
 ) -> Panel:
@@ -234,9 +289,11 @@ def section(id: int, title: str, collapsed: Sequence[Panel] = ()) -> Panel:
     }
 
 
-def repeated(panel: Panel, variable: str) -> Panel:
-    """The same panel for each value of a variable, one below the other."""
-    return {**panel, "repeat": variable, "repeatDirection": "v"}
+def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
+    """The same panel for each value of a variable: below each other, or so many in a row."""
+    if in_a_row == 1:
+        return {**panel, "repeat": variable, "repeatDirection": "v"}
+    return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": in_a_row}
 
 
 def linked(panel: Panel, title: str, dashboard: str, variables: str) -> Panel:

@@ -19,6 +19,8 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_RUN = 'run="$run", instance=~"$instance"'
 OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
 OF_RANK = f'{OF_RUN}, rank=~"$rank"'
+# For series that are recorded without the label, too: these are shown whatever is chosen.
+OF_RANK_IF_KNOWN = f'{OF_RUN}, rank=~"$rank|"'
 OF_NODE = 'instance=~"$instance"'
 OF_NODE_GPU = f'{OF_NODE}, gpu=~"$gpu"'
 
@@ -28,6 +30,16 @@ THRESHOLD = "fires"  # legends of thresholds begin with it, which is how they ge
 def last(selector: str) -> str:
     """The last value in the dashboard's time range: that of a run which ended an hour ago, too."""
     return f"last_over_time({selector}[$__range])"
+
+
+def per_second(selector: str) -> str:
+    """The rate of a counter, over what one point of the chart stands for, and at least four scrapes."""
+    return f"rate({selector}[$__rate_interval])"
+
+
+def gained(selector: str) -> str:
+    """What a counter gained in the same time."""
+    return f"increase({selector}[$__rate_interval])"
 
 
 def lines(expression: str, legend: str, exemplars: bool = False) -> Target:
@@ -50,10 +62,24 @@ def rows(expression: str) -> Target:
     return {**_target(expression, "__auto"), "instant": True, "range": False, "format": "table"}
 
 
-def threshold(rule: str, parameter: str, side: str = "above", percent: bool = True) -> Target:
+def named_device(expression: str, word: str, label: str, digits: int) -> str:
+    """One series a device, with nothing but the label `device`: `GPU 07`, in the order of the numbers."""
+    named = f'label_replace({expression}, "device", "{word} $1", "{label}", "(.+)")'
+    for length in range(1, digits):
+        zeros = "0" * (digits - length)
+        named = f'label_replace({named}, "device", "{word} {zeros}$1", "{label}", "(.{{{length}}})")'
+    return f"max by (device) ({named})"
+
+
+def threshold(rule: str, name: str, side: str = "above", percent: bool = True) -> Target:
     """A line at what a rule's parameter is in the rules that Prometheus evaluates, whoever rendered them."""
-    value = f'max({PARAMETER}{{rule="{rule}", parameter="{parameter}"}})'
-    return lines(f"{value} / 100" if percent else value, f"{THRESHOLD} {side} ({rule}.{parameter})")
+    value = f"max({parameter(rule, name)})"
+    return lines(f"{value} / 100" if percent else value, f"{THRESHOLD} {side} ({rule}.{name})")
+
+
+def parameter(rule: str, name: str) -> str:
+    """What a rule's parameter is."""
+    return f'{PARAMETER}{{rule="{rule}", parameter="{name}"}}'
 
 
 def _target(expression: str, legend: str) -> Target:

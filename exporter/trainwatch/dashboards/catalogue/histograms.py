@@ -1,0 +1,204 @@
+"""Utilisation histograms: how the samples of GPUs and cores are distributed, and whether GPUs are alike."""
+
+from __future__ import annotations
+
+from trainwatch.dashboards import variables
+from trainwatch.dashboards.looks import numbered
+from trainwatch.dashboards.page import Dashboard, alerts, phases
+from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards.panels import (
+    Panel,
+    bar_chart,
+    bars,
+    histogram_heatmap,
+    repeated,
+    section,
+    time_series,
+)
+from trainwatch.dashboards.queries import (
+    OF_GPU,
+    OF_RUN,
+    buckets,
+    gained,
+    last,
+    lines,
+    now,
+    per_second,
+    rows,
+    threshold,
+)
+from trainwatch.rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
+
+UID = "trainwatch-histograms"
+HOW_TO_READ = """Each column is a histogram of the 500 ms samples of that time: the brighter a cell, the
+              more samples had that value. All samples are in it, however seldom Prometheus scrapes."""
+TENTHS = "|".join(f"0[.]{tenth}" for tenth in range(1, 10)) + "|1|1[.]0"
+
+
+def dashboard() -> Dashboard:
+    return page(
+        UID,
+        "Utilisation histograms",
+        "How the samples of GPUs and cores are distributed, whether GPUs work alike, and what they wait for.",
+        [*_over_time(), *_balance(), *_waiting(), *_each_gpu()],
+        [
+            variables.data_source(),
+            variables.run(),
+            variables.instance(),
+            variables.gpu(),
+            variables.by_range("gpu_samples", "trainwatch_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
+            variables.by_range(
+                "gpu_memory_samples", "trainwatch_gpu_memory_samples_bucket", LONG_GPU_MEMORY_SAMPLES
+            ),
+        ],
+        [alerts(), *phases()],
+    )
+
+
+def _over_time() -> list[Panel]:
+    return [
+        _heatmap(
+            1,
+            "GPU utilisation",
+            """Bright at the top is good. Two bright bands, at the top and at the bottom, are GPUs that
+            work in fits and starts (LowGPUUtilization, fluctuating); one band in the middle is steady
+            work that does not fill them (small batches).""",
+            "${gpu_samples}",
+        ),
+        _heatmap(
+            2,
+            "CPU utilisation, mean of cores",
+            """Near the top while GPUs are low: the host is too small for this data pipeline. Low as well:
+            look at single cores in Trainwatch / System, for one pinned core does not show in the mean.""",
+            "trainwatch_cpu_utilization_samples_bucket",
+        ),
+        _heatmap(
+            3,
+            "GPU memory",
+            """Used share of the memory. A band that climbs is a leak; a band far below the top has room
+            for larger batches.""",
+            "${gpu_memory_samples}",
+        ),
+        _heatmap(
+            4,
+            "Waiting for I/O, mean of cores",
+            """All samples at the bottom is good. Anything else beside idle GPUs: storage is too slow
+            (IOBottleneck).""",
+            "trainwatch_io_wait_samples_bucket",
+        ),
+    ]
+
+
+def _balance() -> list[Panel]:
+    bucket = f'{OF_GPU}, le=~"{TENTHS}"'
+    share = f"""
+    sum by (gpu, le) ({last(f"trainwatch_gpu_utilization_samples_bucket{{{bucket}}}")})
+      / on (gpu) group_left ()
+    sum by (gpu) ({last(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")})
+    """
+    return [
+        section(10, "Do the GPUs of a node work alike?"),
+        repeated(
+            bar_chart(
+                11,
+                "Cumulative distribution of each GPU of $instance",
+                """For each utilisation, the share of a GPU's samples at or below it, over the whole run.
+                In data- parallel training all GPUs do the same: the bars of a group should be equally
+                high. The widest difference within a group is the distance that LoadBalancing judges. Bars
+                that are high on the left are GPUs that idle.""",
+                rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
+                across="le",
+                beside="gpu",
+                unit="percentunit",
+                highest=1,
+                overrides=numbered("GPU"),
+            ),
+            "instance",
+        ),
+        time_series(
+            12,
+            "Distance between GPUs",
+            """How far apart the distributions of the two most different GPUs of a node are
+            (Kolmogorov-Smirnov): 0 is alike, 1 is nothing in common. Above the line LoadBalancing fires:
+            give each GPU a process and an equal share of the work. There is a value once patience's
+            number of samples is taken.""",
+            lines(f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}", "{{instance}}"),
+            threshold("LoadBalancing", "threshold", percent=False),
+            unit="none",
+            highest=1,
+        ),
+        time_series(
+            13,
+            "Mean utilisation of each GPU",
+            """Exact means of all samples. One line apart from the others: that GPU gathers results for
+            all, or has no work.""",
+            lines(
+                f"""
+                {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
+                  / {per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")}
+                """,
+                "{{instance}} GPU {{gpu}}",
+            ),
+            unit="percentunit",
+            highest=1,
+            overrides=numbered("GPU"),
+        ),
+    ]
+
+
+def _waiting() -> list[Panel]:
+    low = f"trainwatch_gpu_low_samples_total{{{OF_RUN}}}"
+    return [
+        section(20, "What do GPUs wait for?"),
+        time_series(
+            21,
+            "Starved snapshots by cause",
+            """Share of all snapshots since the run began in which some GPU was all but idle while some
+            core was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage": IOBottleneck).
+            Above the line of its rule a cause is to be mended first.""",
+            lines(
+                f"max by (instance) (run_instance:trainwatch_cpu_starved:ratio{{{OF_RUN}}})",
+                "{{instance}} busy core",
+            ),
+            lines(
+                f"max by (instance) (run_instance:trainwatch_io_starved:ratio{{{OF_RUN}}})",
+                "{{instance}} storage",
+            ),
+            threshold("CPUBottleneck", "threshold"),
+            threshold("IOBottleneck", "threshold"),
+            unit="percentunit",
+            highest=1,
+        ),
+        bars(
+            22,
+            "Snapshots with an idle GPU",
+            """Share of all snapshots in which at least one GPU was below so much of its utilisation,
+            whatever the cause. The first bar is time in which a GPU did next to nothing.""",
+            now(
+                f"""
+                sum by (gpu_below) ({last(low)})
+                  / on () group_left () sum({last(f"trainwatch_samples_total{{{OF_RUN}}}")})
+                """,
+                "below {{gpu_below}}",
+            ),
+            unit="percentunit",
+            width=12,
+            highest=1,
+        ),
+    ]
+
+
+def _each_gpu() -> list[Panel]:
+    each = _heatmap(
+        31,
+        "GPU $gpu",
+        "A GPU whose picture differs from those beside it does other work, or less.",
+        "trainwatch_gpu_utilization_samples_bucket",
+        OF_GPU,
+    )
+    return [section(30, "Each GPU, on all chosen nodes"), repeated(each, "gpu", in_a_row=4)]
+
+
+def _heatmap(id: int, title: str, advice: str, histogram: str, of: str = OF_RUN) -> Panel:
+    query = buckets(f"sum by (le) ({gained(f'{histogram}{{{of}}}')})")
+    return histogram_heatmap(id, title, f"{advice} {HOW_TO_READ}", query, unit="percentunit")

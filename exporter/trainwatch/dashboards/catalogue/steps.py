@@ -1,0 +1,328 @@
+"""Steps: how long they take, which are outliers, what they are spent on, and which rank the others wait
+for."""
+
+from __future__ import annotations
+
+from trainwatch.dashboards import variables
+from trainwatch.dashboards.looks import coloured, numbered
+from trainwatch.dashboards.page import Dashboard, alerts, phases
+from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards.panels import (
+    Panel,
+    bar_chart,
+    bars,
+    histogram_heatmap,
+    section,
+    stat,
+    time_series,
+)
+from trainwatch.dashboards.queries import (
+    OF_RANK,
+    OF_RANK_IF_KNOWN,
+    OF_RUN,
+    buckets,
+    gained,
+    last,
+    lines,
+    now,
+    parameter,
+    per_second,
+    rows,
+    threshold,
+)
+from trainwatch.recording.source import COMPONENTS
+from trainwatch.rules.usage import LONG_STEPS
+from trainwatch.training.layout import STEP_BOUNDS
+
+UID = "trainwatch-steps"
+RANK = "rank {{rank}} ({{instance}})"
+TRAIN = 'phase="train"'
+WORKERS_PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
+STEPS = "trainwatch_step_duration_seconds"
+SELF_TIME = f"run_instance_rank:trainwatch_step_self_time:mean_seconds{{{OF_RANK}}}"
+
+
+def dashboard() -> Dashboard:
+    return page(
+        UID,
+        "Steps",
+        "How long training steps take, what they are spent on, and which rank the others wait for.",
+        [*_durations(), *_outliers(), *_parts(), *_data(), *_ranks()],
+        [
+            variables.data_source(),
+            variables.run(),
+            variables.instance(),
+            variables.rank(),
+            variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
+        ],
+        [alerts(), *phases()],
+    )
+
+
+def _durations() -> list[Panel]:
+    bucket = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}"
+    by_le = f"sum by (le) ({per_second(bucket)})"
+    of_rank = f"{{{OF_RANK}, {TRAIN}}}"
+    return [
+        histogram_heatmap(
+            1,
+            "Duration of training steps",
+            """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
+            second band above it, or single cells far above, are outliers: hover over the marks of
+            exemplars to see the number of such a step, then look what the script does there (a
+            checkpoint, an evaluation, garbage collection). On ranges over two days, ranks cannot be told
+            apart here.""",
+            buckets(f"sum by (le) ({gained(bucket)})", exemplars=True),
+            unit="s",
+        ),
+        time_series(
+            2,
+            "Step time",
+            """Mean (exact) and percentiles (as fine as the buckets of the histogram, four for each power
+            of ten). "limit" is the mean and so many standard deviations as StepOutlier's rule has, since
+            the run began. A p99 far above the p95 means that some steps take far longer.""",
+            lines(
+                f"""
+                sum({per_second(f"{STEPS}_sum{of_rank}")}) / sum({per_second(f"{STEPS}_count{of_rank}")})
+                """,
+                "mean",
+            ),
+            *(
+                lines(f"histogram_quantile({quantile}, {by_le})", name, exemplars=name == "max")
+                for name, quantile in {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}.items()
+            ),
+            lines(
+                f"max(run_instance_rank_phase:trainwatch_step_outlier_limit:seconds{of_rank})",
+                "fires above limit (mean + StepOutlier.stddev standard deviations)",
+            ),
+            unit="s",
+            height=9,
+            overrides=coloured(("mean", "p50", "p95", "p99", "max")),
+        ),
+        bar_chart(
+            3,
+            "Durations by node",
+            """How many training steps of each node were at most so long, but longer than the bar before,
+            over the whole run. Nodes should look alike; bars far to the right are outliers.""",
+            rows(_by_node()),
+            across="le",
+            beside="instance",
+            unit="short",
+        ),
+        time_series(
+            4,
+            "Time since the last step",
+            """Seconds since any rank of a node finished a step. A saw-tooth near zero is training; a line
+            that climbs is a run that stands still though its processes live (TrainingStalled): see where
+            they wait with `py-spy dump`.""",
+            lines(f"run_instance:trainwatch_time_since_last_step:seconds{{{OF_RUN}}}", "{{instance}}"),
+            lines(
+                f"""
+                clamp_min(
+                  max(run_instance:trainwatch_time_between_steps:mean_seconds{{{OF_RUN}}})
+                    * on () max({parameter("TrainingStalled", "factor")}),
+                  60 * scalar(max({parameter("TrainingStalled", "minimum")}))
+                )
+                """,
+                "fires above (TrainingStalled.factor times the usual time between steps)",
+            ),
+            unit="s",
+            height=9,
+        ),
+    ]
+
+
+def _by_node() -> str:
+    """The counts between two bounds: what Prometheus stores adds up from the left."""
+    series = f"{STEPS}_bucket{{{OF_RUN}, {TRAIN}"
+    counts = []
+    for lower, upper in zip((None, *STEP_BOUNDS), STEP_BOUNDS, strict=False):
+        at_most = f"sum by (instance) ({last(f'{series}, {_at(upper)}}}')})"
+        less = f" - sum by (instance) ({last(f'{series}, {_at(lower)}}}')})" if lower is not None else ""
+        counts.append(f'label_replace({at_most}{less} > 0, "le", "{upper:g}", "", "")')
+    return " or ".join(counts)
+
+
+def _at(bound: float) -> str:
+    return f'le=~"{bound:g}|{bound:.1f}"' if bound == int(bound) else f'le="{bound:g}"'
+
+
+def _outliers() -> list[Panel]:
+    outliers = f"run_instance_rank_phase:trainwatch_step_outliers:count{{{OF_RANK}, {TRAIN}}}"
+    return [
+        section(10, "Outliers"),
+        time_series(
+            11,
+            "Outliers of each rank",
+            """Steps since the run began that took longer than the limit. Above the line StepOutlier
+            fires. Stairs of equal width are something periodic: a checkpoint, an evaluation, a log.""",
+            lines(outliers, RANK),
+            threshold("StepOutlier", "n_outliers", percent=False),
+            unit="none",
+            overrides=numbered("rank"),
+        ),
+        time_series(
+            12,
+            "Steps a second",
+            """Of each rank, all phases. In data-parallel training all ranks have the same; what counts is
+            that the line does not sink.""",
+            lines(f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})", RANK),
+            unit="none",
+            overrides=numbered("rank"),
+        ),
+    ]
+
+
+def _parts() -> list[Panel]:
+    seconds = per_second(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")
+    steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
+    return [
+        section(20, "What steps are spent on"),
+        time_series(
+            21,
+            "Parts of a step",
+            """Mean seconds of each part, on the host, over the chosen ranks. Much data_wait: data comes
+            too late (DataStarved). Much communication: ranks exchange too much, or wait for a slow one.
+            Work on the GPU is asynchronous, so its time shows where the host waits for it.""",
+            lines(f"sum by (component) ({seconds}) / on () group_left () sum({steps})", "{{component}}"),
+            unit="s",
+            stacked=True,
+            overrides=coloured(COMPONENTS),
+        ),
+        bars(
+            22,
+            "Share of all step time",
+            """The same over the whole run, as a share of all time in steps. Forward, backward and
+            optimizer are the work; the rest is overhead.""",
+            now(
+                f"""
+                sum by (component) ({last(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")})
+                  / on () group_left () sum({last(f"{STEPS}_sum{{{OF_RANK}}}")})
+                """,
+                "{{component}}",
+            ),
+            unit="percentunit",
+            width=12,
+            highest=1,
+            overrides=coloured(COMPONENTS),
+        ),
+    ]
+
+
+def _data() -> list[Panel]:
+    wait, fetch = (
+        f"sum by (le) ({per_second(f'trainwatch_dataloader_{what}_seconds_bucket{{{OF_RANK}}}')})"
+        for what in ("wait", "fetch")
+    )
+    return [
+        section(30, "Data"),
+        time_series(
+            31,
+            "Waiting for a batch",
+            """How long the training loop waits for its next batch, and how long a worker takes to make
+            one. Waits of milliseconds are good. Where a fetch takes longer than a step times the number
+            of workers, workers cannot keep ahead: more of them, or less work in the transform.""",
+            lines(f"histogram_quantile(0.5, {wait})", "wait p50"),
+            lines(f"histogram_quantile(0.95, {wait})", "wait p95"),
+            lines(f"histogram_quantile(0.5, {fetch})", "a worker's fetch p50"),
+            unit="s",
+            logarithmic=True,
+            lowest=None,
+            overrides=coloured(("wait p50", "wait p95", "a worker's fetch p50")),
+        ),
+        time_series(
+            32,
+            "Share of step time that waits for data",
+            """Of each rank, since the run began. Above the line DataStarved fires; its advice in
+            Trainwatch / Run overview says how a loader keeps ahead.""",
+            lines(f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}", RANK),
+            threshold("DataStarved", "threshold"),
+            unit="percentunit",
+            highest=1,
+            overrides=numbered("rank"),
+        ),
+        stat(
+            33,
+            "Loader workers of a node",
+            """Workers of the training loaders of all ranks of a node. About as many as it has cores is
+            right; the rule Dataloader says so otherwise.""",
+            now(
+                f"sum by (instance) ({last(f'trainwatch_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
+                "{{instance}}",
+            ),
+            unit="none",
+            width=6,
+            show_names=True,
+        ),
+        stat(
+            34,
+            "Workers for each core",
+            """The same as a share of the cores. Below 70 % cores lie idle that could prepare data;
+            above 200 % they only take turns.""",
+            now(
+                f"max by (instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})",
+                "{{instance}}",
+            ),
+            unit="percentunit",
+            width=6,
+            show_names=True,
+        ),
+    ]
+
+
+def _ranks() -> list[Panel]:
+    communication = f"run_instance_rank:trainwatch_communication:ratio{{{OF_RANK}}}"
+    return [
+        section(40, "Ranks compared"),
+        time_series(
+            41,
+            "Step time of each rank by itself",
+            """Step time without communication, in which a fast rank waits for a slow one; mean of the
+            last 5 minutes. All ranks' steps end together, so only this shows who is slow. The highest
+            line is the rank that all others wait for (Straggler): look at its machine, or at its share of
+            the data.""",
+            lines(SELF_TIME, RANK),
+            unit="s",
+            overrides=numbered("rank"),
+        ),
+        time_series(
+            42,
+            "Share of step time in communication",
+            """Of each rank, since the run began: time that the step itself marks as communication, so not
+            hidden behind computing. High on all ranks: exchange less or faster (CommunicationBound, the
+            line). High on all but one: they wait for that one.""",
+            lines(communication, RANK),
+            threshold("CommunicationBound", "threshold"),
+            unit="percentunit",
+            highest=1,
+            overrides=numbered("rank"),
+        ),
+        stat(
+            43,
+            "Slowest rank",
+            """The rank with the longest step time by itself, and that time. It matters when it is much
+            above the mean of the others, see the panel beside it.""",
+            now(f"topk(1, max by (rank, instance) ({last(SELF_TIME)}))", RANK),
+            unit="s",
+            width=6,
+            show_names=True,
+        ),
+        stat(
+            44,
+            "Peers' time, of the slowest rank's",
+            """How long its peers take for a step by themselves, as a share of what the slowest rank
+            takes. 100 %: all are alike. Below Straggler's threshold (75 % unless set otherwise) a rank
+            holds up the others.""",
+            now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')})"),
+            unit="percentunit",
+            width=6,
+        ),
+        bars(
+            45,
+            "Mean step time of each rank by itself",
+            "The same comparison at the end of the time range. Bars should be equally long.",
+            now(f"sort_desc(max by (rank, instance) ({last(SELF_TIME)}))", RANK),
+            unit="s",
+            width=12,
+        ),
+    ]
