@@ -112,14 +112,17 @@ def steps(
 
 def loader(rank: int = 0, phase: str = "train", workers: int = 2) -> dict[str, Any]:
     return {
+        "node": "node-a",
         "rank": rank,
         "phase": phase,
         "workers": workers,
         "pin_memory": True,
         "prefetch_factor": 2,
+        "batch_size": 64,
         "fetches": 1800,
         "fetch_seconds": 1150.0,
         "fetch_cpu_seconds": 1110.0,
+        "fetch_core_wait_seconds": 0.0,
     }
 
 

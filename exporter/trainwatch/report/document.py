@@ -113,7 +113,8 @@ def _parts(whole: shares.Whole) -> dict[str, Any]:
 
 def _steps(row: StepDistribution) -> dict[str, Any]:
     content = asdict(row)
-    return {**content, "histogram": {"edges": content.pop("edges"), "counts": content.pop("counts")}}
+    histogram = {name: content.pop(name) for name in ("edges", "counts")}
+    return {**content, "histogram": histogram}
 
 
 def _rule(rule: RuleResult) -> dict[str, Any]:
