@@ -173,6 +173,23 @@ def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, 
     test.run(tmp_path)
 
 
+def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path, tmp_path: Path) -> None:
+    """Of the whole last window 4 % are low; half of the samples that are the last to leave it are."""
+    gpu = np.ones((ROWS, 1))
+    gpu[-40::2] = 0.0
+    stopped = [*range(AT // 15 + 1), *[AT // 15] * 20]  # the scrape whose counters each scrape sees
+    test = RuleTest(rules)
+    for run in ("ended", "gone-on"):
+        series = only(gpu_series(gpu, run), "trainwatch_gpu_utilization")
+        test.add({name: [values[seen] for seen in stopped] for name, values in series.items()})
+    labels = 'job="trainwatch",instance="node-a",run="ended"'
+    test.add({f"trainwatch_run_end_time_seconds{{{labels}}}": [None] * (AT // 15) + [AT] * 21})
+    test.firing("LowGPUUtilization", AT, 0)
+    test.firing("LowGPUUtilization", AT + 240, 1, run="gone-on", trouble="fluctuating")
+    test.firing("LowGPUUtilization", AT + 240, 0, run="ended")
+    test.run(tmp_path)
+
+
 def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(gpu_series(np.empty((ROWS, 0)), "run"))

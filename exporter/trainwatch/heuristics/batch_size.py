@@ -26,6 +26,7 @@ from trainwatch.heuristics.promql import (
     at_most,
     share_at_most,
 )
+from trainwatch.heuristics.shared_rules import GOING_ON
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -124,7 +125,8 @@ class BatchSize(Heuristic[BatchSizeParameters, "SmallBatchNode"]):
                     f"{low_gpu} > 0.95\n"
                     f"  and {low_memory} > 0.95\n"
                     f"  and ignoring (gpu) {low_cpu} > 0.95\n"
-                    f"  and {gpu}_count > {its.patience}",
+                    f"  and {gpu}_count > {its.patience}\n"
+                    f"  {GOING_ON}",
                     severity="info",
                     summary=f"{where} has too little to do in each step",
                     description=f"{where} was used {its.gpu_threshold_p95:g} % or less in "

@@ -25,6 +25,7 @@ from trainwatch.heuristics.promql import (
     at_most,
     share_at_most,
 )
+from trainwatch.heuristics.shared_rules import GOING_ON
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -91,7 +92,10 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
         return f"{' and '.join(fired[:2]) if len(fired) == 2 else fired[0]}{others}."
 
     def rules(self, scraping: Scraping) -> PrometheusRules:
-        """A percentile is below a threshold where more than its share of the samples lies at or below it."""
+        """A percentile is below a threshold where more than its share of the samples lies at or below it.
+
+        Behind the end of a run its last window holds fewer and fewer samples: it is judged no more.
+        """
         its = self.parameters
         histogram = "trainwatch_gpu_utilization_samples"
         window, whole = scraping.window(its.window), its.patience >= its.window
@@ -110,7 +114,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
             ],
             alerts=[
                 Alert(
-                    f"{low} > 0.95 and {enough}",
+                    f"{low} > 0.95 and {enough}\n  {GOING_ON}",
                     summary=f"{where} is under-utilised",
                     description=f"{where} was used {its.threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
@@ -118,7 +122,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
                     labels={"trouble": "under-utilised"},
                 ),
                 Alert(
-                    f"{idle} > 0.05\n  and {low} <= 0.95\n  and {enough}",
+                    f"{idle} > 0.05\n  and {low} <= 0.95\n  and {enough}\n  {GOING_ON}",
                     summary=f"{where} is used in fits and starts",
                     description=f"{where} was used {its.threshold_p5:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "

@@ -6,6 +6,9 @@ from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record,
 
 SAMPLES = "trainwatch_samples_total"
 GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
+GOING_ON = (
+    "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # of GPUs: those of runs that have not ended
+)
 MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
 
 QUARTERS = 4
@@ -85,10 +88,7 @@ def component_rules(
 
 def of_run(expression: str) -> str:
     """A value of each GPU, for each run that uses it and has not ended."""
-    return (
-        f"({expression})\n  * ignoring (run) group_right ()\n"
-        f"clamp({GPUS} unless ignoring (gpu) trainwatch_run_end_time_seconds, 1, 1)"
-    )
+    return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
 
 
 def lows_range(seconds: float) -> float:

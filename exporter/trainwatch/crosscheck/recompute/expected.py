@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwatch.crosscheck.readings import Moment, both, grouped
+from trainwatch.crosscheck.readings import Moment, both, grouped, without
 from trainwatch.crosscheck.server import Labels, Vector
 from trainwatch.heuristics.promql import Scraping
 
@@ -52,6 +52,12 @@ def below(vector: Vector, bound: float) -> frozenset[Labels]:
 def summed(vector: Vector, *names: str) -> Vector:
     """Added up over all values of some labels."""
     return {labels: sum(values) for labels, values in grouped(vector, *names).items()}
+
+
+def going_on(now: Moment, gpus: frozenset[Labels]) -> frozenset[Labels]:
+    """The GPUs of runs that have not ended."""
+    ended = now("trainwatch_run_end_time_seconds")
+    return frozenset(labels for labels in gpus if without(labels, "gpu") not in ended)
 
 
 def gained(now: Moment, name: str, matchers: str, seconds: float, whole: bool, of_run: bool = True) -> Vector:

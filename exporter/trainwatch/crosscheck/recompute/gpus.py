@@ -16,6 +16,7 @@ from trainwatch.crosscheck.recompute.expected import (
     below,
     divided,
     gained,
+    going_on,
     summed,
 )
 from trainwatch.crosscheck.recompute.rates import rate
@@ -158,11 +159,10 @@ def _lowest(windows: dict[Labels, Points]) -> Vector:
 
 def _of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
     """A value of each GPU, for each run that uses it and has not ended."""
-    ended = now("trainwatch_run_end_time_seconds")
     return {
         labels: values[gpu]
-        for labels in readings
-        if without(labels, "gpu") not in ended and (gpu := without(labels, "run")) in values
+        for labels in going_on(now, frozenset(readings))
+        if (gpu := without(labels, "run")) in values
     }
 
 

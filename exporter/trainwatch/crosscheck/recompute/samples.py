@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwatch.crosscheck.readings import Moment, both, dropped, grouped, without
-from trainwatch.crosscheck.recompute.expected import GPU_SAMPLES, Expected, above, divided, gained
+from trainwatch.crosscheck.recompute.expected import GPU_SAMPLES, Expected, above, divided, gained, going_on
 from trainwatch.crosscheck.server import Vector
 from trainwatch.heuristics.promql import Scraping
 
@@ -31,7 +31,7 @@ def low_gpu_utilization(now: Moment, its: Any, scraping: Scraping) -> Expected:
     low = _share_of_window(now, GPU_SAMPLES, its.threshold_p95, its, scraping)
     idle = _share_of_window(now, GPU_SAMPLES, its.threshold_p5, its, scraping)
     readings = now(f"{GPU_SAMPLES}_count")
-    enough = above(readings, its.patience)
+    enough = going_on(now, above(readings, its.patience))
     under_utilised = above(low, 0.95) & enough
     busy_at_times = frozenset(labels for labels, share in low.items() if share <= 0.95)
     return Expected(
@@ -52,7 +52,8 @@ def batch_size(now: Moment, its: Any, scraping: Scraping) -> Expected:
     cpu = _share_of_window(now, "trainwatch_cpu_utilization_samples", its.cpu_threshold_p95, its, scraping)
     readings = now(f"{GPU_SAMPLES}_count")
     idle_cores = above(cpu, 0.95)
-    idle = above(gpu, 0.95) & above(memory, 0.95) & above(readings, its.patience)
+    enough = going_on(now, above(readings, its.patience))
+    idle = above(gpu, 0.95) & above(memory, 0.95) & enough
     return Expected(
         {
             "run_instance_gpu:trainwatch_small_batch_gpu:ratio": gpu,
