@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 # What begins or ends something within a line. A number or dash at a line's begin makes a list, but no line
 # of ours begins with a name.
 SPECIAL = re.compile(r"([\\`*_\[\]<>|~&]|\$(?!\d))")
-# What GitHub makes links of after all escapes are undone: @person, #123, https://..., www....
-LINKED = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
+# What is made a link of after all escapes are undone: @person, a@b.c, #123, https://..., www....
+LINKED = re.compile(r"(?<=@)(?=\w)|(?<=\S)(?=@)|(?<=#)(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
 ZERO_WIDTH_SPACE = "\u200b"
 
 
