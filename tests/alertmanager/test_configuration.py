@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from trainwatch.heuristics import all_heuristics
+from trainwatch.node.duration import parse_duration
 
-from tests.support.alertmanager import ALERTMANAGER, SECONDS, STOPPING, configured
+from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured
+from tests.support.servers import SECONDS
 
 pytestmark = [
     pytest.mark.servers,
@@ -61,6 +64,27 @@ def test_every_rule_that_the_file_names_exists() -> None:
     rules = {rule for matcher in named for rule in matcher.split("|")} - {"Trainwatch.+"}
     assert {"CPUBottleneck", "LowGPUUtilization", "MaxInitializationTime", "TrainingStalled"} <= rules
     assert rules <= set(all_heuristics())
+
+
+def test_symptoms_wait_longer_than_their_causes_and_critical_alerts_less() -> None:
+    """Long enough for what explains them: three evaluations of the rules that are evaluated each minute."""
+    route = yaml.safe_load(COMMITTED.read_text())["route"]
+    waits = {
+        rule: parse_duration(child["group_wait"])
+        for child in route["routes"]
+        for rule in re.findall(r"[A-Z]\w+|critical", str(child["matchers"]))
+    }
+    usual = parse_duration(route["group_wait"])
+    assert waits == {
+        "critical": pytest.approx(usual / 3),
+        **dict.fromkeys(("LowGPUUtilization", "BatchSize", "CommunicationBound"), 6 * usual),
+    }
+    silenced = {
+        rule
+        for inhibition in yaml.safe_load(COMMITTED.read_text())["inhibit_rules"][:-1]  # the last one: all
+        for rule in re.findall(r"[A-Z]\w+", str(inhibition["target_matchers"]))
+    }
+    assert silenced == set(waits) - {"critical"}
 
 
 def test_no_secret_stands_in_the_file() -> None:

@@ -128,6 +128,34 @@ def test_slow_storage_and_few_workers_silence_idle_gpus_too(tmp_path: Path) -> N
         assert {rule for rule, _, _ in heard(server, stub, expected=2)} == {"IOBottleneck", "Dataloader"}
 
 
+def test_waiting_for_data_and_a_standstill_silence_idle_gpus_too(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        server.post(
+            an_alert("DataStarved", run="starved", rank="3"),
+            an_alert("LowGPUUtilization", run="starved", gpu="0"),
+            an_alert("TrainingStalled", run="stalled", severity="critical"),
+            an_alert("LowGPUUtilization", run="stalled", gpu="0"),
+        )
+        assert {rule for rule, _, _ in heard(server, stub, expected=2)} == {"DataStarved", "TrainingStalled"}
+
+
+def test_a_straggler_silences_the_waiting_of_its_peers_on_all_nodes_of_the_run(tmp_path: Path) -> None:
+    with webhook(tmp_path) as (server, stub):
+        straggler = an_alert("Straggler", rank="5")
+        server.post(
+            straggler,
+            an_alert("CommunicationBound", rank="0"),
+            an_alert("CommunicationBound", rank="8", instance="gpu-node-2"),
+            an_alert("CommunicationBound", rank="0", run="bert"),
+        )
+        assert heard(server, stub, expected=2) == {
+            ("Straggler", "resnet", "gpu-node-1"),
+            ("CommunicationBound", "bert", "gpu-node-1"),
+        }
+        server.post(ended(straggler))
+        assert ("CommunicationBound", "resnet", "gpu-node-2") in heard(server, stub, expected=2)
+
+
 def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_path: Path) -> None:
     with webhook(tmp_path) as (server, stub):
         server.post(
@@ -193,6 +221,18 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         assert text.count("|Dashboard>") == 10  # each node has its own
         assert "These are 10 of 12 alerts" in text
         assert text.count("*What to do:*") == 1  # it is the same for all of them
+
+
+def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: Path) -> None:
+    waiting = an_alert("MaxInitializationTime", stage="waiting")
+    late = an_alert("MaxInitializationTime", stage="late", severity="info")
+    with slack(tmp_path) as (server, stub):
+        server.post(waiting)
+        assert stub.next().content["attachments"][0]["title"].startswith("WARNING: MaxInitializationTime")
+        server.post(ended(waiting), late)
+        (attachment,) = stub.next().content["attachments"]
+        assert attachment["title"] == "INFO: MaxInitializationTime, run resnet on gpu-node-1"
+        assert attachment["color"] == "#439fe0"
 
 
 def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> None:
