@@ -46,7 +46,8 @@ def usage_groups(options: Options) -> list[Group]:
 
 
 def _each_minute() -> list[Rule]:
-    busy = "rate(trainwatch_gpu_busy_seconds_total[5m])"
+    # Not the rate of its counter: that is too low until an exporter has been scraped for five minutes.
+    busy = "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"
     # Of each run the GPUs that it uses; with many runs on a node, one GPU may count for several of them.
     uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
     of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
