@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
@@ -63,6 +63,7 @@ class Outcome:
 
 def parse(text: str) -> Condition:
     """A condition as a person wrote it. Raises UserError where it is none."""
+    text = " ".join(text.split())
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise UserError(f'--fail-if {text}: write a figure and a limit, as in "step_p50>+3%", or a rule')
@@ -178,11 +179,7 @@ def _rules() -> list[str]:
 
 def _unknown(text: str, name: str) -> UserError:
     known = [*KINDS, *ALIASES, *USAGE_KINDS, ANY_RULE, *_rules()]
-    near = get_close_matches(name, known, n=1) or _without_case(name, known)
+    same = [other for other in known if other.lower() == name.lower()]
+    near = same or get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else "`trainwatch compare --help` lists them"
     return UserError(f"--fail-if {text}: there is no figure or rule {name!r}; {hint}")
-
-
-def _without_case(name: str, known: Sequence[str]) -> list[str]:
-    same: Callable[[str], bool] = lambda other: other.lower() == name.lower()  # noqa: E731
-    return [other for other in known if same(other)][:1]

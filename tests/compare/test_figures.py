@@ -1,0 +1,96 @@
+"""Figures side by side: what they are, and what is known of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from trainwatch.compare.comparison import compare
+from trainwatch.compare.figures import KINDS, USAGE_KINDS, Figure, figures, global_batch
+
+from tests.support.compared import idle_run, run_of
+
+
+def test_the_published_case_costs_what_was_published() -> None:
+    before, after = idle_run(503, nodes=3, price=14.688), idle_run(502, nodes=2, price=3.825)
+    found = figures(before, after, None)
+    assert (found["duration"].a, found["duration"].b) == (503, 502)
+    assert (found["cost"].a, found["cost"].b) == pytest.approx((6.15672, 1.06675))
+
+
+def test_step_times_throughput_and_waiting() -> None:
+    a = run_of([0.5] * 100, data_wait=0.25, loader={"batch_size": 32}, ranks=4)
+    b = run_of([0.25] * 200, data_wait=0.01, loader={"batch_size": 32}, ranks=4)
+    found = figures(a, b, "train")
+    assert (found["steps"].a, found["steps"].b) == (100, 200)
+    assert (found["step_mean"].a, found["step_p50"].b) == (0.5, 0.25)
+    assert found["steps_per_second"].change == pytest.approx(1.0)
+    assert found["items_per_second"].a == pytest.approx(2 * 32 * 4)
+    assert found["item_mean"].a == pytest.approx(0.5 / 128)
+    assert (found["data_wait"].a, found["data_wait"].b) == pytest.approx((50, 4))
+    assert found["time_to_first_step"].a == pytest.approx(5.0)
+
+
+def test_costs_of_runs_of_different_lengths_compare_by_1000_steps() -> None:
+    found = figures(run_of([0.5] * 1000, price=36.0), run_of([0.5] * 500, price=36.0), "train")
+    assert (found["cost"].a, found["cost"].b) == pytest.approx((5.06, 2.56))
+    assert (found["cost_per_1000_steps"].a, found["cost_per_1000_steps"].b) == pytest.approx((5.06, 5.12))
+
+
+def test_an_item_takes_as_long_though_its_batch_is_twice_as_large() -> None:
+    random = np.random.default_rng(1)
+    small = run_of(0.1 + 0.001 * random.normal(size=100), loader={"batch_size": 16})
+    large = run_of(0.2 + 0.002 * random.normal(size=100), loader={"batch_size": 32})
+    found = figures(small, large, "train")
+    assert found["step_mean"].change == pytest.approx(1.0, abs=0.01)
+    assert found["item_mean"].change == pytest.approx(0.0, abs=0.01)
+    interval = found["item_mean"].interval
+    assert interval is not None
+    assert not interval.seen
+
+
+def test_a_batch_size_that_ranks_do_not_share_or_that_is_not_known_gives_no_items() -> None:
+    assert global_batch(run_of([0.1] * 3, loader={}), "train") is None
+    assert global_batch(run_of([0.1] * 3), "train") is None
+    assert "items_per_second" not in figures(run_of([0.1] * 3, loader={}), run_of([0.1] * 3), "train")
+
+
+def test_utilisation_is_over_the_snapshots_of_all_nodes() -> None:
+    a = run_of([0.5] * 100, gpu=0.4, nodes=("n1", "n2"))
+    found = figures(a, run_of([0.5] * 100, gpu=0.8), "train")
+    assert (found["gpu_p95"].a, found["gpu_p95"].b) == pytest.approx((40, 80), abs=0.1)
+    assert "gpu_p95" not in figures(run_of([0.5]), run_of([0.5]), "train")
+
+
+def test_a_noisy_change_counts_as_none_where_no_difference_is_seen() -> None:
+    random = np.random.default_rng(3)
+    a, b = (run_of(0.1 * np.exp(0.5 * random.normal(size=60))) for _ in range(2))
+    step = figures(a, b, "train")["step_p50"]
+    assert step.change is not None
+    assert step.change != 0
+    assert step.seen_change == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "change"),
+    [(2.0, 3.0, 0.5), (0.0, 0.0, 0.0), (0.0, 1.0, None), (None, 1.0, None), (1.0, None, None)],
+)
+def test_a_change_from_nothing_cannot_be_said_in_percent(
+    a: float | None, b: float | None, change: float | None
+) -> None:
+    assert Figure("cost", "Cost", "$", True, a, b).change == change
+
+
+def test_a_run_of_which_only_one_side_has_steps_compares_what_both_have() -> None:
+    comparison = compare(idle_run(100, 1), run_of([0.1] * 30))
+    assert comparison.phase is None
+    assert comparison.step is None
+    assert comparison.figures["duration"].a == 100
+    assert "step_mean" not in comparison.figures
+
+
+def test_every_figure_that_can_be_named_is_documented_by_its_kind() -> None:
+    assert not KINDS.keys() & USAGE_KINDS.keys()
+    assert all(
+        name and unit in ("s", "$", "J", "%", "B/s", "steps/s", "items/s", "")
+        for name, unit, _ in (KINDS | USAGE_KINDS).values()
+    )

@@ -1,0 +1,148 @@
+"""--fail-if: which conditions there are, and when they are met."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainwatch.compare import gate
+from trainwatch.compare.compared_run import ComparedRun
+from trainwatch.compare.comparison import compare
+from trainwatch.compare.gate import Condition, Outcome
+from trainwatch.errors import UserError
+
+from tests.support.analysis import rule
+from tests.support.compared import run_of
+
+
+def judged(text: str, a: ComparedRun, b: ComparedRun) -> Outcome:
+    (outcome,) = compare(a, b, [gate.parse(text)]).outcomes
+    return outcome
+
+
+def with_rules(**statuses: str) -> ComparedRun:
+    """A run of which these rules are known."""
+    run = run_of([0.1] * 3)
+    rules = [rule(name, status, finding=f"{name} found it.") for name, status in statuses.items()]  # type: ignore[arg-type]
+    return replace(run, analysis=replace(run.analysis, rules=rules))
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("step_p50\n>+3%", Condition("", "step_p50", True, 0.03, True)),
+        ("step_p50>+3%", Condition("", "step_p50", True, 0.03, True)),
+        (" step_p50 > +3 % ", Condition("", "step_p50", True, 0.03, True)),
+        ("throughput<-5%", Condition("", "steps_per_second", False, -0.05, True)),
+        ("step_mean>-10%", Condition("", "step_mean", True, -0.1, True)),
+        ("duration>10m", Condition("", "duration", True, 600)),
+        ("step_p95>250ms", Condition("", "step_p95", True, 0.25)),
+        ("step_p95>0.25", Condition("", "step_p95", True, 0.25)),
+        ("cost>$5", Condition("", "cost", True, 5)),
+        ("gpu_p95<60%", Condition("", "gpu_p95", False, 60)),
+        ("gpu_p95<60", Condition("", "gpu_p95", False, 60)),
+        ("CPUBottleneck", Condition("", "CPUBottleneck")),
+        ("any_rule", Condition("", "any_rule")),
+    ],
+)
+def test_conditions_are_understood(text: str, condition: Condition) -> None:
+    assert replace(gate.parse(text), text="") == condition
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "write a figure and a limit"),
+        ("step_p50>>3", "is no limit"),
+        ("step_p50", 'give a limit, as in "step_p50>+3%"'),
+        ("step_p50>", "write a figure and a limit"),
+        ("step_p50>3%", "with +3% or -3%"),
+        ("step_mea>+3%", "did you mean step_mean?"),
+        ("cpubottleneck", "did you mean CPUBottleneck?"),
+        ("coffee", "no figure or rule 'coffee'"),
+        ("CPUBottleneck>3", "is a rule and takes no limit"),
+        ("OverallSystemUsage", "no figure or rule"),
+        ("gpu_p95<5ms", "is not measured in ms"),
+        ("step_p50>$3", "is not measured in $"),
+        ("cost>1e9999", "is no limit"),
+        ("step_p50>+3%; rm -rf", "is no limit"),
+    ],
+)
+def test_a_wrong_condition_is_one_line_that_names_it_and_the_mend(text: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        gate.parse(text)
+    message = str(caught.value)
+    assert words in message
+    assert message.startswith(f"--fail-if {text}: ")
+    assert "\n" not in message
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_condition_or_the_users_mistake(text: str) -> None:
+    try:
+        gate.parse(text)
+    except UserError:
+        return
+
+
+STEADY = np.full(50, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "state"),
+    [
+        ("step_p50>+3%", 1.05, "failed"),
+        ("step_p50>+3%", 1.02, "passed"),
+        ("step_p50>+3%", 0.5, "passed"),
+        ("step_p50>-10%", 0.8, "passed"),  # it must become at least 10 % faster
+        ("step_p50>-10%", 1.0, "failed"),
+        ("throughput<-5%", 1.2, "failed"),
+        ("throughput<-5%", 1.0, "passed"),
+        ("step_mean>110ms", 1.2, "failed"),
+        ("step_mean>110ms", 1.0, "passed"),
+        ("gpu_p95<60", 1.0, "cannot be judged"),
+        ("gpu_p95<-5%", 1.0, "cannot be judged"),
+        ("energy>+5%", 1.0, "cannot be judged"),
+    ],
+)
+def test_a_change_is_judged(text: str, factor: float, state: str) -> None:
+    outcome = judged(text, run_of(STEADY), run_of(STEADY * factor))
+    assert outcome.state == state, outcome.reason
+    assert outcome.holds == (state == "passed")
+
+
+def test_noise_does_not_fail_a_gate_and_says_that_no_difference_is_seen() -> None:
+    random = np.random.default_rng(9)
+    noisy = 0.1 * np.exp(0.5 * random.normal(size=(2, 60)))
+    slower = sorted((run_of(one) for one in noisy), key=lambda run: float(run.steps["train"][0].seconds))
+    outcome = judged("step_mean>+0%", *slower)
+    assert outcome.state == "passed"
+    assert "no difference seen" in outcome.reason
+
+
+def test_a_rule_fails_the_gate_where_it_appears_and_not_where_it_stayed() -> None:
+    quiet, fired = with_rules(CPUBottleneck="quiet"), with_rules(CPUBottleneck="fired")
+    assert judged("CPUBottleneck", quiet, fired).state == "failed"
+    assert "CPUBottleneck found it." in judged("CPUBottleneck", quiet, fired).reason
+    assert judged("CPUBottleneck", with_rules(CPUBottleneck="not judged"), fired).state == "failed"
+    assert judged("CPUBottleneck", fired, fired).state == "passed"
+    assert judged("CPUBottleneck", fired, quiet).state == "passed"
+    assert judged("DataStarved", quiet, fired).state == "passed"
+    assert judged("any_rule", quiet, fired).state == "failed"
+    assert judged("any_rule", fired, fired).state == "passed"
+
+
+def test_what_only_one_run_has_cannot_be_judged_and_fails() -> None:
+    outcome = judged("gpu_p95<-5%", run_of(STEADY, gpu=0.9), run_of(STEADY))
+    assert (outcome.state, outcome.holds) == ("cannot be judged", False)
+    assert "B does not have it" in outcome.reason
+
+
+def test_a_gpu_that_is_used_less_fails_by_change_and_by_limit() -> None:
+    a, b = run_of(STEADY, gpu=0.9), run_of(STEADY, gpu=0.5)
+    assert judged("gpu_p95<-5%", a, b).state == "failed"
+    assert judged("gpu_p95<60%", a, b).state == "failed"
+    assert judged("gpu_p95<40%", a, b).state == "passed"
