@@ -74,7 +74,8 @@ class TestAsDockerComposeReadsIt:
         without, with_gpus = services("gpu")["exporter"], services("gpu")["exporter-gpu"]
         (device,) = with_gpus["deploy"]["resources"]["reservations"]["devices"]
         assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", -1, ["gpu"])
-        same = ("command", "volumes", "networks", "ports", "image")
+        assert without["command"] == [*with_gpus["command"], "--no-collector.gpu"]
+        same = ("volumes", "networks", "ports", "image")
         assert [without[key] for key in same] == [with_gpus[key] for key in same]
         settings = uncommented("COMPOSE_PROFILES", "TRAINWATCH_EXPORTERS")
         assert services(environment=settings)["exporter"]["deploy"]["replicas"] == 0

@@ -1,0 +1,59 @@
+"""The configurations of Prometheus: for a machine of its own, and for docker-compose.yml."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from trainwatch.demo.scenarios import all_scenarios
+
+from tests.support.compose import FILE, REPOSITORY
+
+FILES = [REPOSITORY / "prometheus" / name for name in ("prometheus.yml", "compose.yml")]
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_prometheus_takes_it_with_all_rules(file: Path) -> None:
+    checked = subprocess.run(["promtool", "check", "config", file], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    for rules in (REPOSITORY / "rules").glob("*.yml"):
+        assert rules.name in checked.stdout
+
+
+def test_both_scrape_and_evaluate_alike() -> None:
+    own, composed = map(read, FILES)
+    for key in ("global", "rule_files"):
+        assert own[key] == composed[key]
+    jobs = [[job["job_name"] for job in file["scrape_configs"]] for file in (own, composed)]
+    assert jobs[0] == jobs[1]
+
+
+def test_the_stack_asks_for_the_names_of_its_services_and_of_every_scenario() -> None:
+    composed = read(FILES[1])
+    services = read(FILE)["services"]
+    (discovery,) = composed["scrape_configs"][0]["dns_sd_configs"]
+    aliases = services["exporter"]["networks"]["default"]["aliases"]
+    assert discovery["names"] == [*aliases, *all_scenarios()]
+    (manager,) = composed["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    name, _, port = manager.partition(":")
+    assert services[name]["ports"][0].endswith(f":{port}")
+
+
+def test_the_compose_file_starts_prometheus_with_a_file_that_is_mounted() -> None:
+    service = read(FILE)["services"]["prometheus"]
+    (config,) = [word.partition("=")[2] for word in service["command"] if word.startswith("--config.file=")]
+    mounts = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+    folder = REPOSITORY / mounts[str(Path(config).parent)]
+    assert folder / Path(config).name == FILES[1]
+    assert str(Path(config).parents[1] / "rules") in mounts  # ../rules/*.yml
+    assert "--enable-feature=exemplar-storage" in service["command"]
