@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from trainwatch.crosscheck.compare import alert_states, same
-from trainwatch.heuristics.promql import Alert
+from trainwatch.crosscheck.alerts import alert_states
+from trainwatch.crosscheck.compare import same
 
 GPU = frozenset({("gpu", "0")})
 
 
 def states(condition: str, pending: float = 0, keep_firing: float = 0) -> str:
     """A letter a second: p(ending), f(iring) or -; `condition` has an x where it holds."""
-    alert = Alert("", "", "", pending=pending, keep_firing=keep_firing)
     times = [1000 * second for second in range(len(condition))]
     holds = [frozenset({GPU} if letter == "x" else ()) for letter in condition]
-    found = alert_states(times, holds, alert)
+    found = alert_states(times, holds, pending, keep_firing)
     return "".join(state.get(GPU, "-")[0] for state in found)
 
 

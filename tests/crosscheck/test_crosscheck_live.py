@@ -102,7 +102,7 @@ def crosscheck(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def row(answer: subprocess.CompletedProcess[str], rule: str) -> list[int]:
-    """The numbers of a rule's row: evaluations, values, by last scrape, disagreements."""
+    """The numbers of a rule's row: evaluations, firing, values, by last scrape, disagreements."""
     match = re.search(rf"(?m)^{rule} +\S+ +([\d, ]+)$", answer.stdout)
     assert match, answer.stdout
     return [int(number.replace(",", "")) for number in match[1].split()]
@@ -112,8 +112,9 @@ def test_the_committed_rules_say_what_the_raw_counters_say(servers: Servers) -> 
     answer = crosscheck("--prometheus", servers.right.url, "--rules", COMMITTED)
     assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
     assert "No disagreement." in answer.stdout
-    evaluations, values, _, disagreements = row(answer, "CPUBottleneck")
+    evaluations, firing, values, _, disagreements = row(answer, "CPUBottleneck")
     assert evaluations > 10
+    assert 0 < firing < evaluations
     assert values >= 2 * evaluations + 5  # ratio and status each time, and the alert that fires
     assert disagreements == 0
 
@@ -150,7 +151,7 @@ def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -
     rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-cpu-bottleneck ", answer.stdout)
     assert set(rows) == set(CHECKED)
     for rule in set(rows) - {"MaxInitializationTime", "TrainingStalled"}:
-        evaluations, values, *_ = row(answer, rule)
+        evaluations, _, values, *_ = row(answer, rule)
         assert values > evaluations > 10, rule
 
 

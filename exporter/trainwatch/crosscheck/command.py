@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainwatch.crosscheck.compare import Disagreement, Outcome, Window, check_rule
+from trainwatch.crosscheck.compare import Outcome, Window
+from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.crosscheck.rendered import rendered
+from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.runs import check_rules
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.table import disagreements, summary
 from trainwatch.errors import UserError
 from trainwatch.rules.options import Options
-from trainwatch.rules.text import command_of
 
 HOUR = 3_600_000
 # What was evaluated just now may not be stored whole yet: a rule's alerts are written after its records.
@@ -26,6 +29,7 @@ examples:
   trainwatch crosscheck --prometheus http://localhost:9090
   trainwatch crosscheck --prometheus http://localhost:9090 --run resnet --start 2026-11-20T12:00:00Z
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
+  trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server: of a recorded run
 
 The exit status is 1 where anything disagrees.
 """
@@ -34,7 +38,14 @@ The exit status is 1 where anything disagrees.
 def add_arguments(parser: ArgumentParser) -> None:
     """The flags of `trainwatch crosscheck`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--prometheus", required=True, metavar="URL", help="such as http://localhost:9090")
+    parser.add_argument("--prometheus", metavar="URL", help="such as http://localhost:9090")
+    parser.add_argument(
+        "--recording",
+        type=Path,
+        metavar="DIR",
+        help="the recording of a run, to be played back where there is no --prometheus "
+        "(needs prometheus and promtool on the PATH)",
+    )
     parser.add_argument("--run", metavar="NAME", help="the run to check (default: each of that time)")
     parser.add_argument(
         "--start",
@@ -56,20 +67,17 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Prints disagreements and a table; 1 where there are any. Raises UserError for what the user mends."""
-    options = _options(arguments.rules)
-    with Server(arguments.prometheus) as server:
-        end = server.now() - SETTLED
-        if arguments.end is not None:
-            end = min(end, arguments.end)
-        start = arguments.start if arguments.start is not None else end - HOUR
-        if start >= end:
-            raise UserError("--start is not before --end, or lies in the last seconds; give an earlier one")
-        intervals = server.intervals()
-        if not any(f"trainwatch-{rule}" in intervals for rule in CHECKED):
-            raise UserError(
-                "Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)"
-            )
-        outcomes = _outcomes(server, options, intervals, _runs(server, arguments.run, start, end), start, end)
+    rules = rendered(arguments.rules)
+    recorded = RecordedRun(arguments.recording) if arguments.recording else None
+    if recorded and arguments.run not in (None, recorded.name):
+        raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
+    if arguments.prometheus:
+        with Server(arguments.prometheus) as server:
+            outcomes = _check_server(server, rules.options, arguments)
+    elif recorded:
+        outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
+    else:
+        raise UserError("give --prometheus URL, --recording DIR, or both")
     for outcome in outcomes:
         for line in disagreements(outcome):
             print(line)
@@ -96,25 +104,22 @@ def moment(text: str) -> Milliseconds:
     return round(1000 * parsed.timestamp())
 
 
-def _options(files: Sequence[Path]) -> Options:
-    """What rule files were rendered with, by their headers. Raises UserError for what is none, or differs."""
-    found: dict[Options, Path] = {}
-    for path in files:
-        try:
-            command = command_of(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"--rules {path}: cannot be read ({reason}); name a rendered rule file") from None
-        if command is None:
-            raise UserError(f"--rules {path}: does not say how it was rendered; name a rendered rule file")
-        try:
-            found.setdefault(Options.from_command(command), path)
-        except UserError as mistake:
-            raise UserError(f"--rules {path}: {mistake}") from None
-    if len(found) > 1:
-        first, second, *_ = found.values()
-        raise UserError(f"--rules {second}: was rendered with other flags than {first}; check one at a time")
-    return next(iter(found), Options())
+def _check_server(server: Server, options: Options, arguments: Namespace) -> list[Outcome]:
+    end = server.now() - SETTLED
+    if arguments.end is not None:
+        end = min(end, arguments.end)
+    start = arguments.start if arguments.start is not None else end - HOUR
+    if start >= end:
+        raise UserError("--start is not before --end, or lies in the last seconds; give an earlier one")
+    intervals = server.intervals()
+    if not any(f"trainwatch-{rule}" in intervals for rule in CHECKED):
+        raise UserError("Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)")
+    unseen = round(1000 * server.longest_scrape(start, end)) + STORED
+    windows = [
+        Window(name, start, end, unseen, server.started())
+        for name in _runs(server, arguments.run, start, end)
+    ]
+    return check_rules(server, options, intervals, windows)
 
 
 def _runs(server: Server, name: str | None, start: Milliseconds, end: Milliseconds) -> list[str]:
@@ -125,32 +130,6 @@ def _runs(server: Server, name: str | None, start: Milliseconds, end: Millisecon
         there = f"there are {', '.join(runs)}" if runs else "there is none"
         raise UserError(f"--run {name}: Prometheus has no samples of it in that time; {there}")
     return runs if name is None else [name]
-
-
-def _outcomes(
-    server: Server,
-    options: Options,
-    intervals: dict[str, Milliseconds],
-    runs: Sequence[str],
-    start: Milliseconds,
-    end: Milliseconds,
-) -> list[Outcome]:
-    unseen = round(1000 * server.longest_scrape(start, end)) + STORED
-    restarted = server.started()
-    outcomes = []
-    for heuristic in options.settings.heuristics():
-        name = heuristic.name
-        if heuristic.rules(options.scraping) is None:
-            continue
-        interval = intervals.get(f"trainwatch-{name}")
-        for run_name in runs:
-            if interval is None:
-                missing = Disagreement(name, end, f"group trainwatch-{name}", frozenset(), "a group", None)
-                outcomes.append(Outcome(name, run_name, disagreements=[missing]))
-            else:
-                window = Window(run_name, start, end, unseen, restarted)
-                outcomes.append(check_rule(server, heuristic, options.scraping, interval, window))
-    return outcomes
 
 
 def _print_verdict(outcomes: Sequence[Outcome]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trainwatch.crosscheck.readings import Readings, run_matcher
+from trainwatch.crosscheck.alerts import alert_states
+from trainwatch.crosscheck.readings import Readings, matcher
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.recompute.expected import Expected
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
@@ -27,14 +28,15 @@ RESTORING = 2
 class Window:
     """What of a run is checked.
 
-    `unseen`: so long may a scrape have taken to be stored. `restarted`: when the server's process began.
+    `unseen`: so long may a scrape have taken to be stored. `restarted`: when the server's process began,
+    None where it evaluated from the start.
     """
 
     run: str
     start: Milliseconds
     end: Milliseconds
     unseen: Milliseconds
-    restarted: Milliseconds
+    restarted: Milliseconds | None
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,16 @@ class Disagreement:
 
 @dataclass
 class Outcome:
-    """What the check of one rule, for one run, came to. `by_last_scrape` are among the `values`."""
+    """What the check of one rule, for one run, came to.
+
+    `firing` are the `evaluations` at which Prometheus had an alert of the rule firing; `by_last_scrape` are
+    among the `values`.
+    """
 
     rule: str
     run: str
     evaluations: int = 0
+    firing: int = 0
     values: int = 0
     by_last_scrape: int = 0
     disagreements: list[Disagreement] = field(default_factory=list)
@@ -91,7 +98,7 @@ class _Check:
         # Alerts remember: what is pending or kept firing at the window's start began before it.
         memory = max(alert.pending + alert.keep_firing for alert in rules.alerts)
         since = window.start - round(1000 * memory) - interval
-        rule, run = f'rule="{heuristic.name}"', run_matcher(window.run)
+        rule, run = f'rule="{heuristic.name}"', matcher("run", window.run)
 
         def stored(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
             return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
@@ -114,6 +121,7 @@ class _Check:
                 self._compare_records(time)
         for position, alert in enumerate(self.rules.alerts):
             self._compare_alert(position, alert)
+        self.result.firing = sum("firing" in alerting.values() for _, alerting in self.alerting_by_time)
         self._find_foreign_alerts()
         self.result.disagreements.sort(key=lambda one: (one.time, one.series, sorted(one.labels)))
         return self.result
@@ -127,7 +135,7 @@ class _Check:
         judged = [
             (grid.time(index), expected.targets)
             for index in range(grid.count)
-            if grid.time(index) >= self.window.restarted
+            if grid.time(index) >= (self.window.restarted or 0)
             and (expected := recompute(readings.at(index), its, self.scraping)).targets
         ]
         # There is at least one evaluation in two intervals.
@@ -213,6 +221,8 @@ class _Check:
     @cached_property
     def restoring(self) -> list[Milliseconds]:
         """The evaluations at which ALERTS may be missing."""
+        if self.window.restarted is None:
+            return []
         return [time for time in self.times if time >= self.window.restarted][:RESTORING]
 
     def _own_labels(self, alert: Alert) -> Labels:
@@ -223,7 +233,8 @@ class _Check:
         self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
     ) -> dict[Milliseconds, dict[Labels, str]]:
         conditions = [expected[time].conditions[position] for time in self.times]
-        return dict(zip(self.times, alert_states(self.times, conditions, alert), strict=True))
+        found = alert_states(self.times, conditions, alert.pending, alert.keep_firing)
+        return dict(zip(self.times, found, strict=True))
 
     def _differs(
         self,
@@ -240,28 +251,6 @@ class _Check:
             self.result.disagreements.append(
                 Disagreement(self.heuristic.name, time, series, labels, expected, recorded)
             )
-
-
-def alert_states(
-    times: Sequence[Milliseconds], conditions: Iterable[frozenset[Labels]], alert: Alert
-) -> list[dict[Labels, str]]:
-    """What Prometheus makes of conditions with `for` and `keep_firing_for`: "pending" or "firing"."""
-    began: dict[Labels, Milliseconds] = {}
-    ceased: dict[Labels, Milliseconds] = {}
-    firing: set[Labels] = set()
-    found = []
-    for time, holds in zip(times, conditions, strict=True):
-        for labels in holds:
-            began.setdefault(labels, time)
-            ceased.pop(labels, None)
-        for labels in began.keys() - holds:
-            since = ceased.setdefault(labels, time)
-            if labels not in firing or time - since >= 1000 * alert.keep_firing:
-                del began[labels], ceased[labels]
-                firing.discard(labels)
-        firing |= {labels for labels in holds if time - began[labels] >= 1000 * alert.pending}
-        found.append({labels: "firing" if labels in firing else "pending" for labels in began})
-    return found
 
 
 def same(one: float | None, other: float | None) -> bool:

@@ -58,7 +58,7 @@ class Readings:
         return found
 
     def selector(self, name: str, matchers: str, of_run: bool) -> str:
-        chosen = [run_matcher(self._run)] if of_run else []
+        chosen = [matcher("run", self._run)] if of_run else []
         return f"{name}{{{','.join([*chosen, *([matchers] if matchers else [])])}}}"
 
 
@@ -108,10 +108,10 @@ class Moment:
         return self._readings.window(self._index, selector, round(1000 * seconds), is_raw=False)
 
 
-def run_matcher(run: str) -> str:
-    """`run="..."`, with what PromQL's strings need escaped."""
-    text = run.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'run="{text}"'
+def matcher(label: str, value: str) -> str:
+    """`label="value"`, with what strings of PromQL and OpenMetrics need escaped."""
+    text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'{label}="{text}"'
 
 
 def without(labels: Labels, *names: str) -> Labels:

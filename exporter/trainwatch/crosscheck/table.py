@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from trainwatch.crosscheck.compare import Disagreement, Outcome
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
-HEADINGS = ("rule", "run", "evaluations", "values", "by last scrape", "disagreements")
+HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
 
 
 def disagreements(outcome: Outcome) -> Iterator[str]:
@@ -24,7 +24,7 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A line for each rule and run."""
     rows = [HEADINGS]
     for one in outcomes:
-        numbers = (one.evaluations, one.values, one.by_last_scrape, len(one.disagreements))
+        numbers = (one.evaluations, one.firing, one.values, one.by_last_scrape, len(one.disagreements))
         rows.append((one.rule, one.run, *(f"{number:,}" for number in numbers)))  # type: ignore[arg-type]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     for row in rows:

@@ -1,0 +1,99 @@
+"""A Prometheus of this process alone, over a folder of blocks; it scrapes nothing and knows no rules."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from trainwatch.crosscheck.offline.remote_write import HEADERS, Series, requests_of
+from trainwatch.crosscheck.server import TIMEOUT
+from trainwatch.errors import UserError
+
+STARTING = 60.0  # seconds until it must be ready
+STOPPING = 10.0
+# What rules recorded is written after the raw series, and so out of order.
+CONFIG = "storage:\n  tsdb:\n    out_of_order_time_window: 36500d\n"
+
+
+def program(name: str) -> str:
+    """The path of `prometheus` or `promtool`. Raises UserError where it is not installed."""
+    path = shutil.which(name)
+    if path is None:
+        raise UserError(
+            f"--recording needs `{name}`, which is not on the PATH: install Prometheus 2.42 or later, "
+            "or give --prometheus URL alone"
+        )
+    return path
+
+
+class LocalPrometheus:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def write(self, series: Iterable[Series]) -> None:
+        """Stores samples. Raises UserError where Prometheus does not take them."""
+        for body in requests_of(series):
+            answer = requests.post(f"{self.url}/api/v1/write", data=body, headers=HEADERS, timeout=TIMEOUT)
+            if answer.status_code // 100 != 2:
+                reason = " ".join(answer.text.split()) or f"HTTP status {answer.status_code}"
+                raise UserError(f"the local Prometheus takes no samples ({reason}); it must be 2.42 or later")
+
+
+@contextmanager
+def local_prometheus(folder: Path) -> Iterator[LocalPrometheus]:
+    """Runs over the blocks in `folder`/data inside the `with`. Raises UserError where it does not start."""
+    binary = program("prometheus")
+    (folder / "prometheus.yml").write_text(CONFIG)
+    address = _free_address()
+    command = [
+        binary,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--storage.tsdb.retention.time=100y",
+        f"--web.listen-address={address}",
+        "--web.enable-remote-write-receiver",
+        "--log.level=warn",
+    ]
+    log = folder / "prometheus.log"
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+        try:
+            _wait_until_ready(f"http://{address}/-/ready", process, log)
+            yield LocalPrometheus(f"http://{address}")
+        finally:
+            _end(process)
+
+
+def _free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTING
+    while not _is_ready(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            said = log.read_text(errors="replace").strip().splitlines()
+            raise UserError(f"the local Prometheus does not start: {said[-1] if said else 'it says nothing'}")
+        time.sleep(0.05)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=TIMEOUT).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOPPING)
+    except subprocess.TimeoutExpired:
+        process.kill()

@@ -1,0 +1,45 @@
+"""The rule files that are checked, and the options that they were rendered with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwatch.errors import UserError
+from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.rules.options import Options
+from trainwatch.rules.text import command_of
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The text of each file by its path, and which parameters must hold by their headers."""
+
+    texts: dict[str, str]
+    options: Options
+
+
+def rendered(files: Sequence[Path]) -> Rendered:
+    """Without files: what is rendered without flags. Raises UserError for what is none, or differs."""
+    if not files:
+        return Rendered({HEURISTICS: render(Options())[HEURISTICS]}, Options())
+    texts: dict[str, str] = {}
+    found: dict[Options, Path] = {}
+    for path in files:
+        try:
+            texts[str(path)] = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UserError(f"--rules {path}: cannot be read ({reason}); name a rendered rule file") from None
+        command = command_of(texts[str(path)])
+        if command is None:
+            raise UserError(f"--rules {path}: does not say how it was rendered; name a rendered rule file")
+        try:
+            found.setdefault(Options.from_command(command), path)
+        except UserError as mistake:
+            raise UserError(f"--rules {path}: {mistake}") from None
+    if len(found) > 1:
+        first, second, *_ = found.values()
+        raise UserError(f"--rules {second}: was rendered with other flags than {first}; check one at a time")
+    return Rendered(texts, next(iter(found)))

@@ -1,0 +1,153 @@
+"""One node of a recorded run: its snapshots, counted again by the exporter's own counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isnan, nan
+from pathlib import Path
+from typing import NamedTuple
+
+from trainwatch.collectors.training import TrainingCollector
+from trainwatch.crosscheck.replay.ranks import replayed_ledgers
+from trainwatch.node.families import Family, LabelValues
+from trainwatch.node.sample_counters import SampleCounters
+from trainwatch.node.snapshot import GpuSample, Snapshot
+from trainwatch.recording.source import NodeFacts, NodeSamples, RunFacts, Steps
+
+# The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
+HEAT = "sw_thermal"
+
+
+class ReplayedNode:
+    """What the node's exporter published; time only goes on. `directory` is empty, and the node's own."""
+
+    def __init__(
+        self,
+        facts: NodeFacts,
+        run: RunFacts,
+        samples: Sequence[NodeSamples],
+        steps: Sequence[Steps],
+        directory: Path,
+    ) -> None:
+        self.name = facts.node
+        ranks = [rank for rank in run.ranks if rank.node == facts.node]
+        self._ledgers = replayed_ledgers(directory, run.name, ranks, steps, run.interval)
+        self._training = TrainingCollector(directory, open_ledger=self._ledgers.__getitem__)
+        self._run = run.name
+        self._rows = _rows(facts, samples)
+        self._next = next(self._rows, None)
+        self._last: _Row | None = None
+        self._now = -inf  # of the last snapshot
+        self._counters = SampleCounters(None, self._active)
+        self._host = _Host()
+
+    def families(self, moment: float) -> list[Family]:
+        """What a scrape at the moment had seen; nothing before the first snapshot."""
+        while self._next is not None and self._next.snapshot.time <= moment:
+            self._last = self._next
+            self._now = self._last.snapshot.time
+            self._counters.count(self._last.snapshot)
+            self._host.count(self._last)
+            self._next = next(self._rows, None)
+        if self._last is None:
+            return []
+        for ledger in self._ledgers.values():
+            ledger.advance(self._now)
+        self._training.collect(Snapshot(time=self._now))
+        self._counters.publish()
+        self._host.publish(self._last)
+        return [*self._host.families, *self._training.families, *self._counters.families]
+
+    def close(self) -> None:
+        self._training.close()
+        self._counters.close()
+
+    def _active(self) -> list[str]:
+        """The run, while one of its processes lives; one without processes was told by a flag."""
+        ledgers = self._ledgers.values()
+        lives = any(ledger.start <= self._now < ledger.until for ledger in ledgers)
+        return [self._run] if lives or not ledgers else []
+
+
+class _Row(NamedTuple):
+    """A snapshot, and the counters of each GPU that the driver keeps, by its label."""
+
+    snapshot: Snapshot
+    heat_seconds: dict[str, float]
+    ecc_errors: dict[str, float]
+    xid_errors: dict[str, float]
+    last_xid: dict[str, float]
+
+
+def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
+    labels = [gpu.gpu for gpu in facts.gpus]
+    memory = [gpu.memory_bytes or 1.0 for gpu in facts.gpus]  # of an unknown size only the share counts
+
+    def by_gpu(row: list[float]) -> dict[str, float]:
+        return {label: value for label, value in zip(labels, row, strict=False) if not isnan(value)}
+
+    for samples in chunks:
+        for time, cpu, io_wait, gpu, used, *counters in zip(
+            samples.times.tolist(),
+            samples.cpu.tolist(),
+            samples.io_wait.tolist(),
+            samples.gpu.tolist(),
+            samples.gpu_memory.tolist(),
+            samples.gpu_thermal_throttle_seconds.tolist(),
+            samples.gpu_ecc_uncorrected_errors.tolist(),
+            samples.gpu_xid_errors.tolist(),
+            samples.gpu_last_xid.tolist(),
+            strict=True,
+        ):
+            gpus = {
+                label: GpuSample(load, share * size, size if not isnan(share) else nan)
+                for label, load, share, size in zip(labels, gpu, used, memory, strict=False)
+                if not (isnan(load) and isnan(share))  # else it did not answer
+            }
+            known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
+            cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
+            snapshot = Snapshot(
+                time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus
+            )
+            yield _Row(snapshot, *map(by_gpu, counters))
+
+
+class _Host:
+    """The families of cores and GPUs that rules read, and the sampler's."""
+
+    def __init__(self) -> None:
+        self.ticks = Family("trainwatch_sampler_ticks_total", "counter", "")
+        self.cores = Family("trainwatch_cpu_utilization_ratio", "gauge", "", ("cpu",))
+        self.used = Family("trainwatch_gpu_memory_used_bytes", "gauge", "", ("gpu",))
+        self.total = Family("trainwatch_gpu_memory_total_bytes", "gauge", "", ("gpu",))
+        self.heat = Family("trainwatch_gpu_throttle_seconds_total", "counter", "", ("gpu", "reason"))
+        self.ecc = Family("trainwatch_gpu_ecc_errors_total", "counter", "", ("gpu", "severity"))
+        self.xids = Family("trainwatch_gpu_xid_errors_total", "counter", "", ("gpu", "xid"))
+        self.families = [self.ticks, self.cores, self.used, self.total, self.heat, self.ecc, self.xids]
+        self._ticks = 0
+        self._errors: dict[LabelValues, float] = {}  # by GPU and XID
+        self._last_count: dict[str, float] = {}
+
+    def count(self, row: _Row) -> None:
+        """Takes the errors of a snapshot: those that came since the one before have the last number."""
+        self._ticks += 1
+        for gpu, count in row.xid_errors.items():
+            before = self._last_count.get(gpu, 0.0)
+            new = count - before if count >= before else count  # smaller: a new exporter counts from 0
+            if new:
+                key = gpu, f"{row.last_xid.get(gpu, 0):.0f}"
+                self._errors[key] = self._errors.get(key, 0.0) + new
+            self._last_count[gpu] = count
+
+    def publish(self, row: _Row) -> None:
+        """Publishes what a scrape sees whose last snapshot this is."""
+        snapshot, gpus = row.snapshot, row.snapshot.gpus
+        self.ticks.publish({(): self._ticks})
+        self.cores.publish(
+            {(cpu,): busy for cpu, busy in zip(snapshot.cpus, snapshot.cpu_utilization, strict=True)}
+        )
+        self.used.publish({(gpu,): sample.memory_used_bytes for gpu, sample in gpus.items()})
+        self.total.publish({(gpu,): sample.memory_total_bytes for gpu, sample in gpus.items()})
+        self.heat.publish({(gpu, HEAT): seconds for gpu, seconds in row.heat_seconds.items()})
+        self.ecc.publish({(gpu, "uncorrected"): errors for gpu, errors in row.ecc_errors.items()})
+        self.xids.publish(dict(self._errors))

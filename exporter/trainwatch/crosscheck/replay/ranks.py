@@ -1,0 +1,155 @@
+"""The ledgers of a recorded run's processes, as the exporter read them at any moment."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from trainwatch.recording.source import COMPONENTS, PHASES, RankFacts, Steps
+from trainwatch.training.layout import SUFFIX
+from trainwatch.training.reader import (
+    FETCH_BOUNDS,
+    STEP_BOUNDS,
+    WAIT_BOUNDS,
+    LedgerHeader,
+    LedgerReader,
+    LedgerTotals,
+    LoaderTotals,
+    StepRecord,
+)
+
+NO_WAITS = (0,) * (len(WAIT_BOUNDS) + 1)  # no rule reads them, nor the fetches
+
+
+class Step(NamedTuple):
+    """Times are seconds since the epoch."""
+
+    end: float
+    phase: str
+    start: float
+    duration: float
+    components: tuple[float, ...]
+
+
+class ReplayedLedger(LedgerReader):
+    """Reads no file: what it says of its process comes from a recording, as of the moment `now`."""
+
+    def __init__(
+        self, path: Path, run: str, facts: RankFacts, steps: Iterable[Step], interval: float
+    ) -> None:
+        self.path = path
+        self.header = LedgerHeader(
+            run,
+            facts.rank,
+            None,
+            facts.world_size,
+            facts.pid,
+            facts.start,
+            facts.framework,
+            facts.framework_version,
+        )
+        self.start, self.until = facts.start, end_of(facts, interval)
+        self.now = -inf
+        self._coming = deque(steps)
+        self._loaders = tuple(
+            LoaderTotals(one.phase, one.workers, one.pin_memory, one.prefetch_factor, NO_WAITS, 0.0, None)
+            for one in facts.loaders
+        )
+        self._first_step: float | None = None
+        self._last_step: float | None = None
+        self._counts: dict[str, list[int]] = {}
+        self._seconds: dict[str, float] = {}
+        self._squares: dict[str, float] = {}
+        self._components = [0.0] * len(COMPONENTS)
+
+    def advance(self, now: float) -> None:
+        """Lets all happen that had happened by then."""
+        if now >= self.start > self.now:
+            self.path.touch()
+        self.now = now
+        while self._coming and self._coming[0].end <= now:
+            self._count(self._coming.popleft())
+
+    def alive(self) -> bool:
+        return self.start <= self.now < self.until
+
+    def totals(self) -> LedgerTotals:
+        return LedgerTotals(
+            first_step_start=self._first_step,
+            last_step_end=self._last_step,
+            end=self.until if self.now >= self.until else None,
+            steps={phase: sum(counts) for phase, counts in self._counts.items()},
+            step_histogram={
+                phase: (tuple(counts), self._seconds[phase]) for phase, counts in self._counts.items()
+            },
+            step_squared_seconds=dict(self._squares),
+            phase_seconds={},
+            component_seconds=dict(zip(COMPONENTS, self._components, strict=True)),
+            component_device_seconds={},
+            loaders=self._loaders,
+            fetch_counts=(0,) * (len(FETCH_BOUNDS) + 1),
+            fetch_sum=0.0,
+            fetch_cpu_seconds=0.0,
+            fetch_core_wait_seconds=0.0,
+            steps_recorded=sum(map(sum, self._counts.values())),
+        )
+
+    def new_steps(self) -> tuple[list[StepRecord], int]:
+        return [], 0
+
+    def close(self) -> None:
+        """There is no file."""
+
+    def _count(self, step: Step) -> None:
+        if self._first_step is None:
+            self._first_step = step.start
+        self._last_step = max(step.end, self._last_step or step.end)
+        counts = self._counts.setdefault(step.phase, [0] * (len(STEP_BOUNDS) + 1))
+        counts[bisect_left(STEP_BOUNDS, step.duration)] += 1
+        self._seconds[step.phase] = self._seconds.get(step.phase, 0.0) + step.duration
+        self._squares[step.phase] = self._squares.get(step.phase, 0.0) + step.duration**2
+        for number, seconds in enumerate(step.components):
+            self._components[number] += seconds
+
+
+def end_of(facts: RankFacts, interval: float) -> float:
+    """When the exporter saw the process dead: a killed one a sample after it was last seen alive."""
+    if facts.end is not None:
+        return facts.end
+    return facts.last_alive + interval if facts.last_alive is not None else inf
+
+
+def replayed_ledgers(
+    directory: Path, run: str, ranks: Sequence[RankFacts], steps: Sequence[Steps], interval: float
+) -> dict[Path, ReplayedLedger]:
+    """A ledger for each process of a node, which puts an empty file into `directory` when it begins."""
+    ledgers = {}
+    for number, facts in enumerate(ranks):
+        later = [other.start for other in ranks if other.rank == facts.rank and other.start > facts.start]
+        path = directory / f"{number}{SUFFIX}"
+        its = (one for one in steps if one.rank == facts.rank)
+        ledgers[path] = ReplayedLedger(
+            path, run, facts, _between(its, facts.start, min(later, default=inf)), interval
+        )
+    return ledgers
+
+
+def _between(chunks: Iterable[Steps], start: float, end: float) -> list[Step]:
+    """The steps of one process of a rank, in the order in which they ended."""
+    found = [
+        Step(begun + took, PHASES[phase], begun, took, tuple(components))
+        for steps in chunks
+        for begun, took, phase, components in zip(
+            steps.starts.tolist(),
+            steps.durations.tolist(),
+            steps.phases.tolist(),
+            steps.components.tolist(),
+            strict=True,
+        )
+        if start <= begun < end
+    ]
+    return sorted(found, key=lambda step: step.end)

@@ -1,0 +1,178 @@
+"""`trainwatch crosscheck --recording`: a recorded run, played back into a Prometheus of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.rules.files import HEURISTICS
+
+from tests.support.prometheus import needs_prometheus
+from tests.support.scenarios import SECONDS, WrittenScenarios
+from tests.support.troubled_recording import write_troubled
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
+RUN = "simulated-memory-leak"
+
+# For each rule a threshold that decides otherwise of this run when it is changed: as it stands, and changed.
+CHANGES = {
+    "BatchSize": ("small_batch_gpu:ratio > 0.95", "small_batch_gpu:ratio > -1"),
+    "CPUBottleneck": ("ratio > 0.5", "ratio > -1"),
+    "CommunicationBound": ("ratio > 0.2", "ratio > 0.001"),
+    "DataStarved": ("ratio > 0.2", "ratio > 0.001"),
+    "Dataloader": ("ratio < 0.7", "ratio < 70"),
+    "GPUError": ("xid_errors:delta5m > 0", "xid_errors:delta5m > 1"),
+    "GPUMemoryIncrease": ("rise > 0.05", "rise > 0.5"),
+    "GPUMemoryLeak": ("growth_ratio > 0.02", "growth_ratio > 0.9"),
+    "GPUMemoryNearlyFull": ("in_use:ratio > 0.95", "in_use:ratio > 0.5"),
+    "IOBottleneck": ("ratio > 0.5", "ratio > -1"),
+    "LoadBalancing": ("distance:max > 0.2", "distance:max > -1"),
+    "LowGPUUtilization": ("low_utilization:ratio > 0.95", "low_utilization:ratio > -1"),
+    "MaxInitializationTime": ("> 1200", "> 10"),
+    "StepOutlier": ("count > 10", "count > -1"),
+    "Straggler": ("ratio < 0.75", "ratio < 2"),
+    "ThermalThrottling": ("ratio > 0.05", "ratio > 0.5"),
+    "TrainingStalled": ("mean_seconds, 60)", "mean_seconds, 600)"),
+}
+
+
+@pytest.fixture(scope="module")
+def recording(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written = scenarios.written("memory-leak").recording_directory
+    return write_troubled(written, tmp_path_factory.mktemp("troubled") / "recording")
+
+
+def crosscheck(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        encoding="utf-8",
+        env={**os.environ, "PATH": path} if path is not None else None,
+    )
+
+
+def rows(answer: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]:
+    """The table: numbers by rule and column."""
+    columns = ("evaluations", "firing", "values", "by last scrape", "disagreements")
+    return {
+        rule: dict(zip(columns, (int(number.replace(",", "")) for number in numbers.split()), strict=True))
+        for rule, numbers in re.findall(rf"(?m)^(\w+) +{RUN} +([\d, ]+)$", answer.stdout)
+    }
+
+
+@pytest.fixture(scope="module")
+def of_committed_rules(recording: Path) -> subprocess.CompletedProcess[str]:
+    return crosscheck("--recording", recording, "--rules", COMMITTED)
+
+
+def test_the_committed_rules_say_of_a_recording_what_its_counters_say(
+    of_committed_rules: subprocess.CompletedProcess[str],
+) -> None:
+    answer = of_committed_rules
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert answer.stdout.splitlines()[-1] == "No disagreement."
+    for rule, row in rows(answer).items():
+        assert row["values"] > row["evaluations"] > 2, rule
+        assert row["by last scrape"] == 0
+    assert rows(answer).keys() == CHECKED.keys()
+
+
+def test_prometheus_fires_on_the_trouble_of_the_recording_and_on_nothing_else(
+    of_committed_rules: subprocess.CompletedProcess[str],
+) -> None:
+    assert {rule for rule, row in rows(of_committed_rules).items() if row["firing"]} == {
+        "GPUError",
+        "GPUMemoryIncrease",
+        "GPUMemoryLeak",
+        "GPUMemoryNearlyFull",
+        "ThermalThrottling",
+        "TrainingStalled",
+    }
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["every-second-rule", "the-others"])
+def changed(
+    request: pytest.FixtureRequest, recording: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[set[str], dict[str, dict[str, int]], str]:
+    """Some rules with one threshold changed by hand each: these rules, the table, the last line."""
+    its = set(sorted(CHANGES)[request.param :: 2])
+    file = tmp_path_factory.mktemp("changed") / HEURISTICS
+    parts = re.split(r"(?m)^(?=  - name: )", COMMITTED.read_text())
+    for number, part in enumerate(parts):
+        rule = part.partition("\n")[0].removeprefix("  - name: trainwatch-")
+        if rule in its:
+            old, new = CHANGES[rule]
+            assert old in part, rule
+            parts[number] = part.replace(old, new)
+    file.write_text("".join(parts))
+    answer = crosscheck("--recording", recording, "--rules", file)
+    assert answer.returncode == 1
+    return its, rows(answer), answer.stdout.splitlines()[-1]
+
+
+def test_each_threshold_has_a_change_in_this_test() -> None:
+    assert CHANGES.keys() == CHECKED.keys()
+
+
+@pytest.mark.parametrize("rule", sorted(CHANGES))
+def test_a_threshold_changed_by_hand_names_its_rule_and_no_other(
+    changed: tuple[set[str], dict[str, dict[str, int]], str], rule: str
+) -> None:
+    its, table, last_line = changed
+    assert (table[rule]["disagreements"] > 0) == (rule in its)
+    assert last_line == f"Disagreements: {', '.join(sorted(its))}."
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--run", "other"], f"--run other: the recording is of {RUN}; leave --run out"),
+        (["--rules", __file__], "does not say how it was rendered; name a rendered rule file"),
+    ],
+)
+def test_a_mistake_of_the_user_is_said_in_one_line(recording: Path, flags: list[str], message: str) -> None:
+    answer = crosscheck("--recording", recording, *flags)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def test_neither_prometheus_nor_a_recording_is_a_mistake() -> None:
+    answer = crosscheck()
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "trainwatch: give --prometheus URL, --recording DIR, or both\n"
+
+
+@pytest.mark.parametrize(("there", "missing"), [([], "promtool"), (["promtool"], "prometheus")])
+def test_what_is_not_installed_is_named(
+    recording: Path, tmp_path: Path, there: list[str], missing: str
+) -> None:
+    for name in there:
+        path = shutil.which(name)
+        assert path
+        (tmp_path / name).symlink_to(path)
+    answer = crosscheck("--recording", recording, path=str(tmp_path))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(f"trainwatch: --recording needs `{missing}`, which is not on the PATH")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
+    text = COMMITTED.read_text()
+    (tmp_path / HEURISTICS).write_text(
+        text.replace("clamp(run_instance:trainwatch_cpu_starved:ratio", "clam(")
+    )
+    answer = crosscheck("--recording", recording, "--rules", tmp_path / HEURISTICS)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("trainwatch: trainwatch-CPUBottleneck, trainwatch:rule_status: ")
+    assert answer.stderr.count("\n") == 1

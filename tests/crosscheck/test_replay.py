@@ -1,0 +1,85 @@
+"""A recording that is played back shows at each moment what the exporter showed then."""
+
+from __future__ import annotations
+
+import re
+from math import isclose
+from pathlib import Path
+
+import pytest
+from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.demo.clock import SimulatedClock
+from trainwatch.demo.command import simulated_directory
+from trainwatch.demo.node import INTERVAL, make_exporter
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.demo.simulation import Simulation
+from trainwatch.errors import UserError
+from trainwatch.node.exposition import Exposition
+
+from tests.support.demo import START
+
+SCRAPED_AFTER = (0.0, 0.5, 12.0, 30.0, 44.5, 60.0, 61.0)  # seconds; the run ends at 60
+LINE = re.compile(r"(\w+\{.*\}|\w+) (\S+)")
+
+Scrape = dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def served_and_recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Scrape], Path]:
+    """What an exporter said at some moments, and its recording."""
+    recording = tmp_path_factory.mktemp("replay") / "recording"
+    with simulated_directory() as directory:
+        clock = SimulatedClock(START)
+        simulation = Simulation(all_scenarios()["cpu-bottleneck"](), 1, "recording", START, 60.0, directory)
+        exporter = make_exporter(simulation, clock, directory, recording)
+        scrapes = []
+        for tick in range(1 + round(SCRAPED_AFTER[-1] / INTERVAL)):
+            exporter.tick()
+            if tick * INTERVAL in SCRAPED_AFTER:
+                scrapes.append(read(exporter.scrape("text")))
+            clock.advance(INTERVAL)
+        exporter.close()
+    return scrapes, recording
+
+
+def read(text: bytes) -> Scrape:
+    lines = map(LINE.fullmatch, text.decode().splitlines())
+    return {line[1]: float(line[2]) for line in lines if line}
+
+
+def test_each_series_of_the_replay_is_as_the_exporter_said(
+    served_and_recorded: tuple[list[Scrape], Path],
+) -> None:
+    served, directory = served_and_recorded
+    replayed = RecordedRun(directory).scrapes([START + seconds for seconds in SCRAPED_AFTER])
+    exposition = Exposition()
+    for said, (moment, node, families) in zip(served, replayed, strict=True):
+        assert node == "simulated-node"
+        found = read(exposition.write(families, "text"))
+        assert len(found) > 100
+        known = {series for series in said if series.partition("{")[0] in names(found)}
+        differing = {
+            series: (moment - START, said.get(series), found.get(series))
+            for series in known | found.keys()
+            if not same(said.get(series), found.get(series))
+            # The recording has the sum of the reasons, and no other errors than those that rules look at.
+            and 'reason="' not in series
+            and 'severity="corrected"' not in series
+            # Nor has it what no rule reads: the time of phases, fetches and waits.
+            and not series.startswith(("trainwatch_dataloader_wait", "trainwatch_dataloader_fetch"))
+        }
+        assert differing == {}
+
+
+def names(scrape: Scrape) -> set[str]:
+    return {series.partition("{")[0] for series in scrape}
+
+
+def same(one: float | None, other: float | None) -> bool:
+    """Ratios are recorded with 7 digits."""
+    return one is not None and other is not None and isclose(one, other, rel_tol=2e-7, abs_tol=1e-9)
+
+
+def test_a_folder_that_is_no_recording_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a recording"):
+        RecordedRun(tmp_path)
