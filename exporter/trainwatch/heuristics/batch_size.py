@@ -113,7 +113,7 @@ class BatchSize(Heuristic[BatchSizeParameters, "SmallBatchNode"]):
         }
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
-            every=MINUTE,
+            every=2 * MINUTE,
             targets=f"{gpu}_count",
             records=[
                 Record(low_gpu, share_at_most(gpu, bounds["gpu_threshold_p95"], window, whole)),

@@ -71,7 +71,7 @@ class Dataloader(Heuristic[DataloaderParameters, "LoadingNode"]):
         workers = "trainwatch_dataloader_workers"
         return PrometheusRules(
             targets="trainwatch_samples_total",
-            every=MINUTE,
+            every=4 * MINUTE,
             records=[
                 # Of each rank the training loader; of its other loaders the largest where none trains.
                 Record(
@@ -91,7 +91,7 @@ class Dataloader(Heuristic[DataloaderParameters, "LoadingNode"]):
                 Alert(
                     f"{record} < {ratio(low)}\n  or {record} > {ratio(high)}",
                     severity="info",
-                    pending=120,  # ranks start their loaders one after the other
+                    pending=240,  # ranks start their loaders one after the other
                     summary="The number of data-loading workers does not suit the cores of "
                     "{{ $labels.instance }}",
                     description="The loaders of run {{ $labels.run }} have {{ $value | humanizePercentage }} "

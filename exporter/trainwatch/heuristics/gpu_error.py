@@ -16,7 +16,7 @@ from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.increases import Last, increases
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Errors, Parameters
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.shared_rules import GPUS, of_run
 from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
 from trainwatch.heuristics.words import count
@@ -87,6 +87,7 @@ class GPUError(Heuristic[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
         )
         return PrometheusRules(
             targets=GPUS,
+            every=MINUTE,
             records=[
                 Record(
                     new_xids,

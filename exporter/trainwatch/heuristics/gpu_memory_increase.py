@@ -19,6 +19,7 @@ from trainwatch.heuristics.box_plot import box_plot
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Bounds, Parameters, Percent, Samples, Window
 from trainwatch.heuristics.promql import (
+    MINUTE,
     Alert,
     PrometheusRules,
     Record,
@@ -107,6 +108,7 @@ class GPUMemoryIncrease(Heuristic[GPUMemoryIncreaseParameters, "NodeOfMemories"]
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=f"{samples}_count",
+            every=MINUTE / 2,
             records=[
                 Record(
                     mean,

@@ -95,7 +95,7 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            every=MINUTE,
+            every=2 * MINUTE,
             records=[
                 Record(used, of_run(MEMORY)),
                 Record(lowest, f"min_over_time({used}[{time_span(lows_range(shortest))}])"),

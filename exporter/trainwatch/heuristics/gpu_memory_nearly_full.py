@@ -101,7 +101,7 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            every=MINUTE,
+            every=2 * MINUTE,
             records=[
                 Record(used, of_run(MEMORY)),
                 Record(lowest, f"min_over_time({used}[{time_span(lows_range(seconds) + interval / 2)}])"),

@@ -100,7 +100,7 @@ class LoadBalancing(Heuristic[LoadBalancingParameters, "NodeOfDistributions"]):
         share = f"{histogram}_bucket / ignoring (le) group_left () ({histogram}_count > {its.patience})"
         return PrometheusRules(
             targets="trainwatch_samples_total",
-            every=2 * MINUTE,
+            every=4 * MINUTE,
             records=[
                 Record(
                     record,

@@ -106,7 +106,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
         p95 = at_most(its.threshold_p95, "threshold_p95")
         p5 = at_most(its.threshold_p5, "threshold_p5")
         return PrometheusRules(
-            every=MINUTE,
+            every=2 * MINUTE,
             targets=f"{histogram}_count",
             records=[
                 Record(low, share_at_most(histogram, p95, window, whole)),

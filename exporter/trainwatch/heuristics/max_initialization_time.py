@@ -15,7 +15,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_loading import ranks_of
 from trainwatch.heuristics.parameters import Minutes, Parameters
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import seconds
 from trainwatch.recording.source import NodeSamples, RunFacts, Steps, Times
@@ -76,6 +76,7 @@ class MaxInitializationTime(Heuristic[MaxInitializationTimeParameters, "Starting
         late = f"{record} > {60 * threshold:.12g}"
         return PrometheusRules(
             targets=start,
+            every=MINUTE,
             records=[
                 Record(
                     record,

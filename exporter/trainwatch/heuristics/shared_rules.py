@@ -64,7 +64,7 @@ def component_rules(
     steps = "sum without (phase) (trainwatch_step_duration_seconds_count)"
     return PrometheusRules(
         targets=steps,
-        every=MINUTE,
+        every=2 * MINUTE,
         records=[
             Record(
                 record,

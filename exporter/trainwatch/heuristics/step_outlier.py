@@ -109,7 +109,7 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
         )
         return PrometheusRules(
             targets=steps,
-            every=2 * MINUTE,
+            every=4 * MINUTE,
             records=[
                 Record(mean, f"trainwatch_step_duration_seconds_sum{phase} / {steps}"),
                 Record(
@@ -123,16 +123,17 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
                         )
                     """,
                 ),
-                # `+ 0 *` gives each bucket its bound for a value, to be compared with the limit.
+                # `+ 0 *` gives each bucket its bound for a value, to be compared with the limit. Buckets
+                # without a step lie below the mean, and so below the limit: they only cost time.
                 Record(
                     outliers,
                     f"""
                     {steps}
                       -
                     min without (le) (
-                      {buckets}
+                      {buckets} > 0
                         and
-                      0 * {buckets} + ignoring (run, rank, phase) group_left () {bounds}
+                      0 * ({buckets} > 0) + ignoring (run, rank, phase) group_left () {bounds}
                         >= ignoring (le) group_left () {limit}
                     )
                     """,

@@ -140,7 +140,7 @@ class Straggler(Heuristic[StragglerParameters, "NodeOfRanks"]):
         share = "run_instance_rank:trainwatch_peers_self_time:ratio"
         peers = "on (job, run) group_left ()"
         return PrometheusRules(
-            every=MINUTE,
+            every=2 * MINUTE,
             targets="sum without (phase) (trainwatch_step_duration_seconds_count)",
             records=[
                 Record(

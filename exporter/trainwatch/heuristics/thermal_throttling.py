@@ -91,7 +91,7 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "GpuByGpu[OneGpu]
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            every=MINUTE,
+            every=2 * MINUTE,
             records=[
                 Record(
                     record,

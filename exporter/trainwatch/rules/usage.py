@@ -37,15 +37,15 @@ LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
 
 
 def usage_groups(options: Options) -> list[Group]:
-    """Both groups; the first is never faster than scrapes."""
+    """Both groups; they are never faster than scrapes."""
     each_minute = max(MINUTE, options.scraping.interval)
     return [
-        {"name": "trainwatch-usage", "interval": time_span(each_minute), "rules": _each_minute()},
+        {"name": "trainwatch-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
         {"name": "trainwatch-long-ranges", "interval": time_span(5 * each_minute), "rules": _long_ranges()},
     ]
 
 
-def _each_minute() -> list[Rule]:
+def _recent() -> list[Rule]:
     # Not the rate of its counter: that is too low until an exporter has been scraped for five minutes.
     busy = "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"
     # Of each run the GPUs that it uses; with many runs on a node, one GPU may count for several of them.
