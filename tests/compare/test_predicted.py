@@ -54,7 +54,7 @@ def test_a_prediction_that_came_true_is_said_to_lie_in_its_range(tmp_path: Path)
     assert checked.measured == pytest.approx(0.26)
     assert (checked.made, checked.in_range) == (4, True)
     assert sentence(checked) == (
-        "Predicted for 4 loader workers of a rank instead of 2: a step takes 250 ms (200 ms to 500 ms). "
+        "Predicted for 4 instead of 2 loader workers of a rank: a step takes 250 ms (200 ms to 500 ms). "
         "Measured: 260 ms, within the predicted range."
     )
 

@@ -20,6 +20,7 @@ from trainwatch.evaluation.settings import Settings
 from trainwatch.recording.open import open_source
 from trainwatch.recording.whole_file import write_whole
 from trainwatch.report.price import add_price
+from trainwatch.report.progress import Progress
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "html": render_comparison,
@@ -88,12 +89,9 @@ def run(arguments: Namespace) -> int:
     if arguments.out is not None:
         _check_writable(arguments.out)
 
-    def read(place: str, price: float | None) -> ComparedRun:
-        return read_run(place, open_source(Path(place)), price, settings, arguments.scan_interval)
-
-    comparison = compare(
-        read(arguments.source_a, arguments.price_a), read(arguments.source_b, arguments.price_b), conditions
-    )
+    a = _read(arguments.source_a, arguments.price_a, settings, arguments.scan_interval)
+    b = _read(arguments.source_b, arguments.price_b, settings, arguments.scan_interval)
+    comparison = compare(a, b, conditions)
     if arguments.out is None:
         sys.stdout.write(FORMATS[arguments.format or "text"](comparison))
     else:
@@ -104,6 +102,15 @@ def run(arguments: Namespace) -> int:
     for outcome in comparison.failed:
         print(f"trainwatch: failed: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
     return 1 if comparison.failed else 0
+
+
+def _read(place: str, price: float | None, settings: Settings, scan_interval: float) -> ComparedRun:
+    progress = Progress()
+    try:
+        source = open_source(Path(place), progress.update_bytes)
+        return read_run(place, source, price, settings, scan_interval, progress.update)
+    finally:
+        progress.end()
 
 
 def _check_writable(file: Path) -> None:

@@ -210,11 +210,11 @@ def configuration(comparison: Comparison) -> str:
 
 
 def prediction(one: CheckedPrediction) -> str:
-    """ "Predicted for 4 loader workers: a step takes 230 ms (190 ms to 460 ms). Measured: 212 ms, ..." """
+    """ "Predicted for 4 instead of 2 workers: a step takes 230 ms (190 ms to 460 ms). Measured: 212 ms, ..." """
     its = one.prediction
     figure, unit = PREDICTED[its.metric]
     said = (
-        f"Predicted for {its.suggested:g} {its.resource} instead of {its.current:g}: {figure} "
+        f"Predicted for {its.suggested:g} instead of {its.current:g} {its.resource}: {figure} "
         f"{value(its.expected, unit)} ({value(its.low, unit)} to {value(its.high, unit)})."
     )
     if one.in_range is None:

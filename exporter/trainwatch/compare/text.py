@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from trainwatch.compare import sentences
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.tables import Table, sections
+from trainwatch.report.markdown_text import code, one_line, sentence, table
 from trainwatch.report.wording import UNKNOWN, count
 
 
@@ -18,24 +19,37 @@ def as_text(comparison: Comparison) -> str:
         lines += ["", section.title.upper(), *section.sentences]
         for table in section.tables:
             lines += ["", *_aligned(table)]
-    return "\n".join(_one_line(line) for line in lines) + "\n"
+    return "\n".join(one_line(line) for line in lines) + "\n"
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """GitHub's Markdown; details are folded, so that a comment stays short."""
-    first, *more = (_escaped(sentence) for sentence in sentences.verdict(comparison))
-    lines = [f"### {first}", "", *(f"{sentence}  " for sentence in more), ""]
-    lines += [f"A: {_escaped(_named(comparison.a))}  ", f"B: {_escaped(_named(comparison.b))}", ""]
+    """GitHub's Markdown; what explains the figures is folded, so that a comment stays short."""
+    return "\n\n".join(_blocks(comparison)) + "\n"
+
+
+def _blocks(comparison: Comparison) -> Iterator[str]:
+    first, *more = sentences.verdict(comparison)
+    yield f"## {sentence(first)}"
+    yield " ".join(map(sentence, more))
+    yield f"A: {_named_in_markdown(comparison.a)}  \nB: {_named_in_markdown(comparison.b)}"
     for section in sections(comparison):
         folded = section.key not in ("figures", "gate")
-        lines += (
-            [f"<details><summary>{section.title}</summary>", ""] if folded else [f"#### {section.title}", ""]
-        )
-        lines += [f"{_escaped(sentence)}  " for sentence in section.sentences]
-        for table in section.tables:
-            lines += ["", *_piped(table)]
-        lines += ["", "</details>", ""] if folded else [""]
-    return "\n".join(lines)
+        yield f"<details><summary>{section.title}</summary>" if folded else f"### {section.title}"
+        yield " ".join(map(sentence, section.sentences))
+        yield from map(_table, section.tables)
+        if folded:
+            yield "</details>"
+
+
+def _table(its: Table) -> str:
+    rows = [[sentence(cell) for cell in row] for row in its.rows]
+    if its.total:
+        rows.append([f"**{sentence(cell)}**" for cell in its.total])
+    return table(its.headings, rows, right=range(its.words, len(its.headings)))
+
+
+def _named_in_markdown(run: ComparedRun) -> str:
+    return f"{code(run.analysis.run) or 'a run without a name'} from {code(run.place)}"
 
 
 def _named(run: ComparedRun) -> str:
@@ -53,28 +67,3 @@ def _aligned(table: Table) -> Iterator[str]:
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
-
-
-def _piped(table: Table) -> Iterator[str]:
-    yield _row(table.headings)
-    yield _row(["---" if column < table.words else "--:" for column in range(len(table.headings))])
-    for row in table.rows:
-        yield _row([_escaped(cell) for cell in row])
-    if table.total:
-        yield _row([f"**{_escaped(cell)}**" for cell in table.total])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(text: str) -> str:
-    """What Markdown and HTML would take for markup stays text, on one line."""
-    for character in "\\`*_[]|":
-        text = text.replace(character, f"\\{character}")
-    return _one_line(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-
-
-def _one_line(text: str) -> str:
-    """Names may hold anything: control characters must not reach a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)

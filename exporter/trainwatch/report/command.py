@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from trainwatch.recording.open import open_source
 from trainwatch.report.document import render_json
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.price import add_price
+from trainwatch.report.progress import Progress
 from trainwatch.report.write import FORMS, write_report
 
 EXAMPLES = """\
@@ -29,8 +29,6 @@ examples:
 Writes DIR/report.html, which opens without a network, DIR/report.json for programs, and
 DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed.
 """
-PROGRESS_EVERY = 0.2  # seconds
-BAR = 20  # characters
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -62,7 +60,7 @@ def run(arguments: Namespace) -> int:
     settings = Settings.parse(arguments.set, arguments.parameters)
     if arguments.out is None and arguments.format == "html":
         raise UserError("--out is missing: say where to write the page, or print it with --format markdown")
-    progress = _Progress()
+    progress = Progress()
     if "://" in arguments.source:
         raise UserError(f"{arguments.source}: cannot be read from there; give a directory on this machine")
     source = open_source(Path(arguments.source), progress.update_bytes)
@@ -94,36 +92,3 @@ def _check_writable(directory: Path) -> None:
 
 def _unwritable(directory: Path, error: OSError) -> UserError:
     return UserError(f"cannot write to {directory}: {error.strerror}; choose another directory with --out")
-
-
-class _Progress:
-    """One line on a terminal that tells what was read; nothing where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        self._shown = sys.stderr.isatty()
-        self._next = 0.0
-        self._rows = 0
-        self._share = ""  # of the bytes, where they are known
-
-    def update(self, rows: int) -> None:
-        """`rows` are the snapshots and steps read so far."""
-        self._rows = rows
-        self._show()
-
-    def update_bytes(self, done: int, total: int) -> None:
-        """The bytes that were read so far, of all that there are to read."""
-        filled = BAR * done // max(total, 1)
-        self._share = f"[{'#' * filled}{'.' * (BAR - filled)}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, "
-        self._show()
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        if self._shown and now >= self._next:
-            self._next = now + PROGRESS_EVERY
-            sys.stderr.write(f"\r{self._share}read {self._rows:,} samples and steps")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        if self._shown and self._next:
-            sys.stderr.write("\r\033[K")
-            sys.stderr.flush()

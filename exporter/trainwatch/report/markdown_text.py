@@ -16,12 +16,12 @@ ZERO_WIDTH_SPACE = "\u200b"
 
 def plain(words: str) -> str:
     """Words as they are, on one line."""
-    return SPECIAL.sub(r"\\\1", LINKED.sub(ZERO_WIDTH_SPACE, _one_line(words)))
+    return SPECIAL.sub(r"\\\1", LINKED.sub(ZERO_WIDTH_SPACE, one_line(words)))
 
 
 def code(words: str) -> str:
     """Words in a code span: the fence is longer than any in them. What is empty has no span."""
-    words = _one_line(words).strip()
+    words = one_line(words).strip()
     if not words:
         return ""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", words)), default=0))
@@ -45,7 +45,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ruler, *rows))
 
 
-def _one_line(words: str) -> str:
+def one_line(words: str) -> str:
     """No ends of lines, nothing invisible that turns what is visible around."""
     return "".join(
         " "
