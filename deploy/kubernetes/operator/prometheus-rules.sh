@@ -1,0 +1,14 @@
+#!/bin/sh
+# Writes rule files as PrometheusRule resources of the Prometheus operator:
+#   deploy/kubernetes/operator/prometheus-rules.sh rules/*.yml | kubectl apply --server-side --namespace trainwatch -f -
+# Labels that your Prometheus selects rules by: LABELS="release=prometheus team=ml" before it.
+set -eu
+for file in "$@"; do
+    name=$(basename "$file" .yml)
+    printf -- '---\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: %s\n  labels:\n' "$name"
+    for label in app.kubernetes.io/part-of=trainwatch ${LABELS:-}; do
+        printf '    %s: "%s"\n' "${label%%=*}" "${label#*=}"
+    done
+    printf 'spec:\n'
+    sed 's/^\(.\)/  \1/' "$file"
+done
