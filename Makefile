@@ -35,6 +35,7 @@ lint: $(VENV)/.developing ## ruff and mypy --strict
 
 servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
 	@sh tests/install-servers $(abspath $(NEWER))
+	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
 
 test: lint servers ## everything: style, types, and the tests against the real servers, of today and newer
 	$(BIN)/python -m pytest $(TESTS)
