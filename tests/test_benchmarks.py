@@ -6,8 +6,11 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.recording.open import open_source
 
 from benchmarks.__main__ import BEGIN, END, PAGE, judge, write_page
+from benchmarks.report import record
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,12 @@ def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> N
 def test_the_real_page_has_its_markers_once() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert (text.count(BEGIN), text.count(END)) == (1, 1)
+
+
+def test_the_recording_that_reports_are_measured_on_is_read_like_any_other(tmp_path: Path) -> None:
+    record(tmp_path / "recording", hours=0.05)
+    analysis = evaluate(open_source(tmp_path / "recording"))
+    assert (analysis.samples_taken, analysis.samples_missed, analysis.unknowns) == (360, 0, [])
+    assert (len(analysis.gpu_use), analysis.cores) == (8, {"node": 96})
+    assert [row.count for row in analysis.steps] == 8 * [450]
+    assert analysis.energy is not None

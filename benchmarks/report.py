@@ -1,0 +1,179 @@
+"""The report of a day of one large node: how long it takes from a recording on disk, and its size."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from trainwatch.recording.parts import part_path
+from trainwatch.recording.run_file import RunFile
+from trainwatch.recording.schema import (
+    CPU_COLUMNS,
+    GPU_COLUMNS,
+    NODE_COLUMNS,
+    PHASES_AND_MORE,
+    RANKS_SCHEMA,
+    STEPS_SCHEMA,
+    Layout,
+    facts_to_json,
+    samples_schema,
+    with_metadata,
+)
+from trainwatch.recording.source import COMPONENTS, GpuFacts, NodeFacts
+
+from benchmarks import Row
+
+HOURS, CORES, GPUS = 24, 96, 8
+START = 1_800_000_000.0
+INTERVAL = 0.5
+STEP = 0.4  # seconds
+NODE = "node"
+LAYOUT = Layout(tuple(map(str, range(CORES))), tuple(map(str, range(GPUS))))
+FACTS = NodeFacts(
+    NODE, LAYOUT.cpus, tuple(GpuFacts(gpu, "NVIDIA H100 80GB HBM3", memory_bytes=80e9) for gpu in LAYOUT.gpus)
+)
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory() as directory:
+        recording, out = Path(directory, "recording"), Path(directory, "out")
+        record(recording, HOURS)
+        seconds, cpu_seconds, mebibytes = reported(recording, out)
+        page, document = ((out / name).stat().st_size / 1e6 for name in ("report.html", "report.json"))
+    return [
+        (f"report of {HOURS} h of {CORES} cores and {GPUS} GPUs, CPU time", cpu_seconds, "s", "<= 60"),
+        ("  the same by the clock", seconds, "s", ""),
+        ("  its page", page, "MB", "<= 6"),
+        ("  its JSON document", document, "MB", ""),
+        ("  the most memory that making it took", mebibytes, "MiB", ""),
+    ]
+
+
+def reported(recording: Path, out: Path) -> tuple[float, float, float]:
+    """Seconds by the clock, CPU seconds and MiB of `trainwatch report`, its start and imports with it."""
+    command = [sys.executable, "-m", "trainwatch", "report", str(recording), "--out", str(out)]
+    before, begin = _of_children(), time.perf_counter()
+    subprocess.run([*command, "--price", "55.04"], check=True, stdout=subprocess.DEVNULL)
+    seconds, after = time.perf_counter() - begin, _of_children()
+    return seconds, after[0] - before[0], after[1]
+
+
+def _of_children() -> tuple[float, float]:
+    """CPU seconds of all processes that have ended, and the MiB of the largest of them."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def record(directory: Path, hours: float) -> None:
+    """Writes a recording with a part a minute, as `trainwatch run` does, of a run with a rank a GPU."""
+    folder = directory / NODE
+    folder.mkdir(parents=True)
+    end = START + hours * 3600
+    RunFile("day", START, end, "python train.py", 0, INTERVAL, {"trainwatch": "0"}).write(directory)
+    common = {"node": NODE, "run": "day", "interval": INTERVAL}
+    schemas = {
+        "samples": with_metadata(samples_schema(LAYOUT), common | facts_to_json(FACTS)),
+        "steps": with_metadata(STEPS_SCHEMA, common | {"recorded": {}}),
+        "ranks": with_metadata(RANKS_SCHEMA, common),
+    }
+    random = np.random.default_rng(0)
+    makers: dict[str, Callable[[int, np.random.Generator], dict[str, Any]]] = {
+        "samples": _samples,
+        "steps": _steps,
+        "ranks": _ranks,
+    }
+    for minute in range(round(60 * hours)):
+        for table, schema in schemas.items():
+            columns = makers[table](minute, random)
+            path = part_path(folder, table, minute + 1)
+            pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
+
+
+def _samples(minute: int, random: np.random.Generator) -> dict[str, Any]:
+    """Two of ten seconds a core is pinned and GPUs do little; all else is noise, which packs badly."""
+    count = round(60 / INTERVAL)
+    ticks = minute * count + np.arange(count)
+    starved = (ticks // 4 % 5 == 0)[:, None]
+    values: dict[str, Any] = {"time": START + INTERVAL * ticks}
+    for name in CPU_COLUMNS:
+        ratios = 0.5 * random.random((count, CORES))
+        if name == "cpu_utilization_ratio":
+            ratios[:, :1] = np.where(starved, 1.0, ratios[:, :1])
+        values[name] = _lists(ratios.astype(np.float32))
+    for place, name in enumerate(NODE_COLUMNS):
+        is_counter = name.endswith("_total")
+        values[name] = 1e8 * ticks if is_counter else np.full(count, 1e11 * (place + 1))
+    for name, (_, kind) in GPU_COLUMNS.items():
+        its = 600 * random.random((count, GPUS)) if "watts" in name else np.zeros((count, GPUS))
+        if name == "gpu_utilization_ratio":
+            its = np.where(starved, 0.03, np.rint(100 * random.uniform(0.8, 1, (count, GPUS))) / 100)
+        elif name.startswith("gpu_memory_"):
+            its += 80e9 if "total" in name else 60e9
+        values[name] = _lists(its.astype(kind.to_pandas_dtype()))
+    return values
+
+
+def _lists(values: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def _steps(minute: int, random: np.random.Generator) -> dict[str, Any]:
+    count = round(60 / STEP)
+    rank = np.repeat(np.arange(GPUS, dtype=np.int32), count)
+    number = np.tile(minute * count + np.arange(count), GPUS)
+    stall = np.where(number % 500 == 499, 1.0, 0.0)
+    took = STEP * random.uniform(0.9, 0.99, len(rank))
+    parts = {name: np.zeros(len(rank)) for name in COMPONENTS}
+    parts |= {"data_wait": 0.3 * took, "forward": 0.2 * took, "backward": 0.4 * took, "checkpoint": stall}
+    order = np.argsort(number, kind="stable")
+    columns: dict[str, np.ndarray] = {
+        "rank": rank,
+        "pid": 1000 + rank.astype(np.int64),
+        "rank_start": np.full(len(rank), START),
+        "phase": np.full(len(rank), "train", dtype=object),
+        "number": number,
+        "start": START + STEP * number,
+        "duration": took + stall,
+        **parts,
+    }
+    return {name: values[order] for name, values in columns.items()}
+
+
+def _ranks(minute: int, _: np.random.Generator) -> dict[str, Any]:
+    ended = 60.0 * (minute + 1)
+    steps = round(ended / STEP)
+    row: dict[str, Any] = dict.fromkeys(RANKS_SCHEMA.names, 0)
+    row |= {f"{phase}_seconds": 0.0 for phase in PHASES_AND_MORE}
+    row |= {f"{component}_seconds": 0.0 for component in COMPONENTS}
+    row |= {
+        "time": START + ended,
+        "alive": True,
+        "world_size": GPUS,
+        "framework": "PyTorch",
+        "framework_version": "2.9",
+        "start": START,
+        "first_step_start": START,
+        "last_step_end": START + ended,
+        "end": None,
+        "train_steps": steps,
+        "train_seconds": 0.95 * ended,
+        "other_seconds": 0.05 * ended,
+        "data_wait_seconds": 0.285 * ended,
+        "forward_seconds": 0.19 * ended,
+        "backward_seconds": 0.38 * ended,
+        "fetches": steps,
+        "fetch_seconds": 3 * ended,
+        "fetch_cpu_seconds": 2.7 * ended,
+        "loaders": [{"phase": "train", "workers": 4, "waits": steps, "wait_seconds": 0.285 * ended}],
+    }
+    table = [row | {"rank": rank, "pid": 1000 + rank} for rank in range(GPUS)]
+    return {name: [one[name] for one in table] for name in RANKS_SCHEMA.names}
