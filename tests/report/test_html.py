@@ -12,10 +12,15 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.evaluation.analysis import Analysis
+from trainwatch.recording.source import PHASES
+from trainwatch.report import shares
+from trainwatch.report.details import KINDS
 from trainwatch.report.html import SCRIPTS, SECTIONS, render_html
 
 from tests.support import analysis as made
+from tests.support.scenarios import WrittenScenarios
 
 EVERY_ANALYSIS = pytest.mark.parametrize("analysis", made.EVERY_ANALYSIS, ids=lambda make: make.__name__)
 WITHOUT_END_TAG = {"meta", "link", "input", "br", "img"}
@@ -117,7 +122,7 @@ def test_hostile_names_are_text_and_nothing_else() -> None:
     tame = Page(render_html(made.slow_loader()))
     assert len(page.scripts) == len(tame.scripts)
     assert "img" not in [tag for tag, _ in page.elements]
-    for section in ("verdict", "summary", "usage", "steps", "time", "loading", "rules", "measured"):
+    for section in ("verdict", "summary", "usage", "time", "rules", "details", "measured"):
         assert made.HOSTILE in page.texts[section], section
     assert made.HOSTILE in page.data["heatmap-0"]["rows"]
     assert f"steps-{made.HOSTILE}" in page.data
@@ -145,9 +150,43 @@ def test_only_the_live_page_may_ask_for_itself() -> None:
 def test_the_verdict_names_what_cost_most_and_what_to_do() -> None:
     verdict = words_of(Page(render_html(made.slow_loader())).texts["verdict"])
     first, second = verdict.index("GPUs sat idle"), verdict.index("18 of 1800 train steps")
-    assert verdict.index("Two things slowed this run down") < first < second
+    lead = "cost this run about 7 min 11 s, 60 % of it; single long steps about 11.0 s, 1.5 % of it."
+    assert verdict.index(f"Waiting for busy CPU cores {lead}") < first < second
     assert "What to do Give the data loader more than its 2 workers" in verdict
-    assert "Estimated cost: 7 min 11 s, 60 % of the run." in verdict
+    assert "7 min 11 s60 % of the run" in verdict
+    assert "$" not in verdict
+
+
+def test_with_a_price_the_verdict_speaks_of_money() -> None:
+    verdict = words_of(Page(render_html(made.slow_loader(), price=14.688)).texts["verdict"])
+    assert "7 min 11 s, 60 % of it ($1.76)" in verdict
+    assert "Cost$2.94$14.69 a node and hour" in verdict
+
+
+def test_what_several_rules_saw_is_told_once() -> None:
+    found = [
+        made.rule("CPUBottleneck", "fired", finding="Pinned.", seconds_lost=300.0),
+        made.rule("DataStarved", "fired", finding="Starved.", seconds_lost=280.0),
+        made.rule("LowGPUUtilization", "fired", finding="Idle.", seconds_lost=600.0),
+    ]
+    page = Page(render_html(made.slow_loader(rules=found)))
+    assert "Waiting for data cost this run about 4 min 40 s" in words_of(page.texts["verdict"])
+    assert len([tag for tag, _ in page.elements if tag == "article"]) == 1
+    assert page.texts["verdict"].index("Starved.") < page.texts["verdict"].index("Pinned.")
+    assert "Idle." in page.texts["verdict"]
+
+
+def test_what_costs_no_time_is_called_a_risk() -> None:
+    leak = made.rule("GPUMemoryLeak", "fired", finding="It grows.")
+    full = made.rule("GPUMemoryNearlyFull", "fired", finding="It is nearly full.")
+    verdict = words_of(Page(render_html(made.slow_loader(rules=[full, leak]))).texts["verdict"])
+    assert "Steadily growing GPU memory puts this run at risk; no time was lost." in verdict
+
+
+def test_idle_gpus_without_another_cause_are_the_problem_themselves() -> None:
+    idle = made.rule("LowGPUUtilization", "fired", finding="Idle.", seconds_lost=60.0)
+    verdict = words_of(Page(render_html(made.slow_loader(rules=[idle]))).texts["verdict"])
+    assert "Idle GPUs cost this run about 1 min" in verdict
 
 
 def test_a_run_without_findings_says_so_and_what_was_judged() -> None:
@@ -180,6 +219,50 @@ def test_parts_sum_to_what_the_table_says() -> None:
     assert "Rest of the steps 37.5 s 2.8 %" in time
 
 
+def test_operators_and_operations_sum_to_what_was_recorded() -> None:
+    time = words_of(Page(render_html(made.slow_loader())).texts["time"])
+    assert "aten::conv2d 30.0 s 60 %" in time
+    assert "All other operators 5.00 s 10 %" in time
+    assert "All operators 50.0 s 100 %" in time
+    assert "volta_sgemm 6 min 40 s 100 %" in time
+    assert "All operations 30.0 s 100 %" in time
+    assert "in 33 % of the time the device did nothing else" in time
+    assert "The backward pass took 1.4 times as long as the forward pass." in time
+    assert "Both 6 min 100 %" in time
+
+
+def test_snapshots_with_a_low_gpu_sum_to_all_of_them() -> None:
+    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    for row in (
+        "A core was pinned 1 000 91 %",
+        "Both 21 1.9 %",
+        "Neither 69 6.3 %",
+        "Some GPU low 1 100 100 %",
+    ):
+        assert row in details
+    assert "in 93 % and waited for I/O in 2.8 %; neither explains 6.3 %" in details
+
+
+@pytest.mark.parametrize("name", sorted(all_scenarios()))
+def test_the_shares_of_each_table_of_a_scenario_sum_to_its_whole(
+    name: str, scenarios: WrittenScenarios
+) -> None:
+    analysis = scenarios.written(name).recording
+    wholes = [shares.parts_of_the_run(analysis), shares.phases(analysis), shares.inside_steps(analysis)]
+    wholes += [shares.passes(analysis), *map(shares.low_told_apart, analysis.low_gpu_snapshots)]
+    for whole in wholes:
+        assert sum(part.seconds for part in whole.parts) == pytest.approx(whole.seconds)
+        assert sum(part.fraction for part in whole.parts) == pytest.approx(1)
+    run, phases, inside, passes, *low = wholes
+    assert run.seconds == pytest.approx(shares.run_seconds(analysis))
+    assert phases.seconds == pytest.approx(sum(analysis.phase_seconds.values()))
+    in_steps = sum(part.seconds for part in phases.parts if part.key in PHASES)
+    assert inside.seconds == pytest.approx(in_steps)
+    timed = {name: analysis.component_seconds[name] for name in ("forward", "backward")}
+    assert passes.seconds == pytest.approx(sum(timed.values()))
+    assert [whole.seconds for whole in low] == [row.low for row in analysis.low_gpu_snapshots]
+
+
 def test_components_that_cover_more_than_the_steps_have_no_rest() -> None:
     analysis = made.slow_loader(
         phase_seconds={"train": 10.0}, component_seconds={"forward": 8.0, "backward": 4.0}
@@ -201,6 +284,59 @@ def test_an_amount_stays_on_one_line() -> None:
     assert kept.replace("~", "\u00a0") in text
 
 
+@EVERY_ANALYSIS
+def test_each_view_is_there_or_says_why_there_is_nothing(analysis: Callable[[], Analysis]) -> None:
+    page = Page(render_html(analysis()))
+    views = {attributes["id"]: tag for tag, attributes in page.elements if "id" in attributes}
+    assert all(views[kind.id] in ("details", "div") for kind in KINDS)
+
+
+def test_views_are_open_where_a_rule_fired() -> None:
+    rules = [
+        made.rule("CPUBottleneck", "fired", finding="Starved."),
+        made.rule("IOBottleneck", finding="Not starved."),
+    ]
+    page = Page(render_html(made.slow_loader(rules=rules)))
+    opened = [
+        attributes["id"] for tag, attributes in page.elements if tag == "details" and "open" in attributes
+    ]
+    assert opened == ["steps", "gpus", "bottlenecks"]
+
+
+def test_a_rule_that_fired_more_often_stands_higher() -> None:
+    rules = [
+        made.rule("CPUBottleneck", "fired", triggered=2, seconds_lost=9.0),
+        made.rule("StepOutlier", "fired", triggered=30, seconds_lost=1.0),
+        made.rule("IOBottleneck"),
+    ]
+    text = words_of(Page(render_html(made.slow_loader(rules=rules))).texts["rules"])
+    assert text.index("StepOutlier") < text.index("CPUBottleneck") < text.index("IOBottleneck")
+
+
+def test_outliers_are_told_with_what_ran_during_them() -> None:
+    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    assert "train 0 400 990 ms 2.8 × Checkpoint" in details
+    assert "train 0 1 200 700 ms 2.0 × no single component" in details
+    assert (
+        "100 % training steps; inside steps, besides forward and backward pass, mostly checkpoint" in details
+    )
+
+
+def test_waiting_is_told_with_its_percentiles_and_drawn_in_bins_that_are_known() -> None:
+    page = Page(render_html(made.slow_loader()))
+    assert "A quarter of the waits took 100 ms or less, half 200 ms, 95 % 600 ms." in page.texts["details"]
+    (waits,) = page.data["waits"]["series"]
+    assert sum(waits["counts"]) == sum(made.LOADER_DETAILS["dataloading_time"]["probs"])
+    widths = [high - low for low, high in zip(waits["edges"], waits["edges"][1:], strict=False)]
+    assert min(widths[:-1]) >= 0.02 * waits["edges"][-1] - 1e-9
+
+
+def test_energy_is_told_in_kilowatt_hours_and_a_step() -> None:
+    details = words_of(Page(render_html(made.slow_loader())).texts["details"])
+    assert "The GPUs took 0.58 kWh, 1.17 kJ for each step of all ranks together." in details
+    assert "GPU 0 0.29 kWh" in details
+
+
 def test_a_day_of_8_gpus_and_96_cores_is_well_below_6_megabytes() -> None:
     day = replace(made.slow_loader(), heatmaps=[made.heatmap("node-a", 8, 96, columns=1440)])
     assert len(render_html(day).encode()) < 2_000_000
@@ -215,3 +351,13 @@ def test_a_heatmap_comes_through_as_one_byte_a_cell() -> None:
 
 def hash_of(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def test_bottlenecks_phases_and_steps_are_marked_on_the_heatmap() -> None:
+    data = Page(render_html(made.slow_loader())).data["heatmap-0"]
+    (starved,) = data["starved"]  # nothing was I/O-bound
+    assert starved["name"] == "CPU-bound"
+    assert list(base64.b64decode(starved["cells"])) == [70] * 240
+    assert [phase["phase"] for phase in data["timeline"]["phases"]] == ["train", "eval"]
+    assert list(base64.b64decode(data["timeline"]["phases"][1]["cells"]))[8:10] == [0, 75]
+    assert data["timeline"]["marks"][0] == [1, 1000 * (made.START + 1.5)]

@@ -9,11 +9,18 @@ from typing import Any
 
 from trainwatch.evaluation.analysis import (
     Analysis,
+    BoxPlot,
+    Energy,
+    GpuEnergy,
     Heatmap,
+    LowGpuSnapshots,
     RuleResult,
     Status,
     StepDistribution,
+    StepMark,
+    StepTimeline,
     UsageRow,
+    UtilisationHistogram,
 )
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
@@ -75,8 +82,90 @@ def heatmap(
             value = max(0, min(100, level + chance.randint(-8, 8)))
             values[-1].append(None if row < gpus and 90 <= column < 96 else value)
     return Heatmap(
-        node, labels, [START + column * column_seconds for column in range(columns)], column_seconds, values
+        node,
+        labels,
+        [START + column * column_seconds for column in range(columns)],
+        column_seconds,
+        values,
+        gpu_memory=[[60 + column % 3 for column in range(columns)] for _ in range(gpus)],
+        starved={"cpu": [70] * columns, "io": [0] * columns} if gpus else {},
     )
+
+
+def timeline(node: str, columns: int = 240, column_seconds: float = 3.0, rank: int = 0) -> StepTimeline:
+    """Training with an evaluation in each tenth column."""
+    evaluating = [column % 10 == 9 for column in range(columns)]
+    marks = [StepMark(number, "train", START + 1.5 * number, 0.32) for number in range(1, columns, 4)]
+    return StepTimeline(
+        node=node,
+        start=START,
+        column_seconds=column_seconds,
+        ranks=2,
+        phase_seconds={
+            "train": [0.0 if one else 1.9 * column_seconds for one in evaluating],
+            "eval": [1.5 * column_seconds if one else 0.0 for one in evaluating],
+        },
+        rank=rank,
+        every=4,
+        marks=marks,
+    )
+
+
+def box_plots(node: str, gpus: int) -> list[BoxPlot]:
+    boxes = [BoxPlot(node, "CPU", "utilisation", 70, 78, 82, 88, 95, 63, 100)]
+    for gpu in range(gpus):
+        boxes.append(BoxPlot(node, f"GPU {gpu}", "utilisation", 8, 12, 20, 74, 90, 4, 98))
+        boxes.append(BoxPlot(node, f"GPU {gpu}", "memory", 60, 60, 61, 62, 62, 60, 62))
+    return boxes
+
+
+def histograms(node: str, gpus: int) -> list[UtilisationHistogram]:
+    return [
+        UtilisationHistogram(node, f"GPU {gpu}", [(7 * bin_ + gpu) % 40 for bin_ in range(50)])
+        for gpu in range(gpus)
+    ]
+
+
+def framework_metrics(operator: str = "aten::conv2d", device: str = "cpu") -> RuleResult:
+    """Operators and collectives of a traced run: two are listed, the others only summed up."""
+    return rule(
+        "OverallFrameworkMetrics",
+        question="What did the time go into?",
+        details={
+            "operator_seconds": {device: {operator: 30.0, "aten::mm": 15.0}, "gpu0": {"volta_sgemm": 400.0}},
+            "operator_total_seconds": {device: 50.0, "gpu0": 400.0},
+            "communication_seconds": {"allreduce": 24.0, "broadcast": 6.0},
+            "communication_total_seconds": 30.0,
+            "communication_exposed_seconds": 10.0,
+        },
+    )
+
+
+STEP_DETAILS: dict[str, Any] = {
+    "step_details": {
+        "node-a, rank 0, train": {
+            "step_stats": {"p50": 0.35},
+            "phase": "train",
+            "rank": 0,
+            "longest": [
+                {"number": 400, "seconds": 0.99, "component": "checkpoint"},
+                {"number": 1200, "seconds": 0.7, "component": None},
+            ],
+        }
+    },
+    "phase": {"Step:ModeKeys.TRAIN": 100.0},
+    "general": {"data_wait": 20.0, "checkpoint": 80.0},
+}
+LOADER_DETAILS: dict[str, Any] = {
+    "dataloading_time": {
+        "p25": 0.1,
+        "p50": 0.2,
+        "p95": 0.6,
+        "probs": [(13 * bin_) % 60 for bin_ in range(100)],
+        "binedges": [0.01 * edge for edge in range(101)],
+    },
+    "nodes": {"node-a": {"cores": 16, "workers": 4, "percent": 25.0}},
+}
 
 
 def steps(
@@ -170,6 +259,7 @@ def slow_loader(**changes: Any) -> Analysis:
                 violations=18,
                 datapoints=1800,
                 seconds_lost=11.0,
+                details=STEP_DETAILS,
             ),
             rule(
                 "LowGPUUtilization",
@@ -183,6 +273,13 @@ def slow_loader(**changes: Any) -> Analysis:
                 finding="0.1 % of the snapshots had high I/O wait and an idle GPU.",
                 violations=2,
             ),
+            rule(
+                "Dataloader",
+                question="Does the number of workers suit the cores?",
+                finding="node-a has 16 cores and 4 workers that load data.",
+                details=LOADER_DETAILS,
+            ),
+            framework_metrics(),
         ],
         usage=usage("node-a"),
         heatmaps=[heatmap("node-a", 2, 16)],
@@ -202,6 +299,11 @@ def slow_loader(**changes: Any) -> Analysis:
             "checkpoint": 22.0,
         },
         loaders=[loader(0), loader(1), loader(0, "eval", 1), loader(1, "eval", 1)],
+        energy=Energy(2.1e6, [GpuEnergy("node-a", f"GPU {gpu}", 1.05e6, 719.0, 1.0) for gpu in range(2)], 0),
+        low_gpu_snapshots=[LowGpuSnapshots("node-a", 1438, 1100, 1000, 10, 21)],
+        timelines=[timeline("node-a")],
+        box_plots=box_plots("node-a", 2),
+        utilisation_histograms=histograms("node-a", 2),
     )
     return replace(analysis, **changes)
 
@@ -222,6 +324,10 @@ def no_gpu() -> Analysis:
         cores={"node-a": 2},
         usage=usage("node-a", gpus=False),
         heatmaps=[heatmap("node-a", 0, 2)],
+        energy=None,
+        low_gpu_snapshots=[],
+        box_plots=box_plots("node-a", 0),
+        utilisation_histograms=[],
         unknowns=["No NVIDIA driver: libnvidia-ml.so.1 could not be loaded."],
     )
 
@@ -238,6 +344,7 @@ def no_steps() -> Analysis:
         ranks=0,
         world_size=0,
         framework="",
+        timelines=[],
         rules=[
             rule("StepOutlier", "not judged", finding="No step was recorded.", violations=0, datapoints=0)
         ],
@@ -265,6 +372,11 @@ def one_sample() -> Analysis:
             UsageRow("node-a", "GPU", "%", nan, nan, nan, nan, nan),
         ],
         heatmaps=[heatmap("node-a", 2, 2, columns=1, column_seconds=0.5)],
+        timelines=[],
+        energy=None,
+        low_gpu_snapshots=[LowGpuSnapshots("node-a", 1, 0, 0, 0, 0)],
+        box_plots=[BoxPlot("node-a", "CPU", "utilisation", 12, 12, 12, 12, 12, 12, 12)],
+        utilisation_histograms=[],
         steps=[],
         phase_seconds={},
         component_seconds={},
@@ -286,6 +398,15 @@ def sixteen_nodes() -> Analysis:
         heatmaps=[heatmap(node, 8, 192, columns=360, column_seconds=2.0) for node in nodes],
         steps=[steps(rank, count=300) for rank in range(128)],
         loaders=[loader(rank) for rank in range(128)],
+        low_gpu_snapshots=[LowGpuSnapshots(node, 1438, 200, 100, 40, 10) for node in nodes],
+        timelines=[timeline(node, rank=8 * index) for index, node in enumerate(nodes)],
+        box_plots=[box for node in nodes for box in box_plots(node, 8)],
+        utilisation_histograms=[one for node in nodes for one in histograms(node, 8)],
+        energy=Energy(
+            2.1e9,
+            [GpuEnergy(node, f"GPU {gpu}", 1.6e7, 719.0, 0.0) for node in nodes for gpu in range(8)],
+            0,
+        ),
     )
 
 
@@ -301,7 +422,8 @@ def hostile() -> Analysis:
         versions={HOSTILE: HOSTILE},
         unknowns=[HOSTILE],
         rules=[
-            rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE, parameters={HOSTILE: HOSTILE})
+            rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE, parameters={HOSTILE: HOSTILE}),
+            framework_metrics(operator=HOSTILE, device=HOSTILE),
         ],
         usage=usage(HOSTILE),
         heatmaps=[
@@ -312,6 +434,11 @@ def hostile() -> Analysis:
         phase_seconds={HOSTILE: 12.0, "train": 3.0},
         component_seconds={HOSTILE: 2.0, "forward": 1.0},
         loaders=[{**loader(), "phase": HOSTILE}],
+        low_gpu_snapshots=[LowGpuSnapshots(HOSTILE, 1438, 1100, 1000, 10, 21)],
+        timelines=[timeline(HOSTILE)],
+        box_plots=box_plots(HOSTILE, 1),
+        utilisation_histograms=[UtilisationHistogram(HOSTILE, name, [1] * 50) for name in ("GPU 0", HOSTILE)],
+        energy=Energy(1e6, [GpuEnergy(HOSTILE, HOSTILE, 1e6, 719.0, 0.0)], 1),
     )
 
 

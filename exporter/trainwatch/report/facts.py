@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import shares
+from trainwatch.report.cost import cost_of_run, money
 from trainwatch.report.wording import UNKNOWN, count, duration, listing, moment
 
 
-def facts(analysis: Analysis) -> list[tuple[str, str]]:
+def facts(analysis: Analysis, price: float | None = None) -> list[tuple[str, str]]:
+    """`price` is what an hour of one node costs, in dollars."""
     end = moment(analysis.end) if analysis.finished else "not yet, or not recorded"
     status = UNKNOWN if analysis.exit_status is None else str(analysis.exit_status)
-    return [
+    bill = cost_of_run(analysis, price)
+    cost = f"{money(bill)}, at {money(price)} a node and hour" if bill is not None and price else ""
+    named = [
         ("Command", analysis.command or UNKNOWN),
         ("Start", moment(analysis.start)),
         ("End", end),
@@ -21,7 +25,9 @@ def facts(analysis: Analysis) -> list[tuple[str, str]]:
         ("Nodes", _shortened(analysis.nodes) or "none"),
         ("GPUs", _gpus(analysis)),
         ("Cores", _cores(analysis)),
+        ("Cost", cost),
     ]
+    return [(name, value) for name, value in named if value]
 
 
 def _ranks(analysis: Analysis) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import shares
+from trainwatch.report.cost import cost_of_run, money
 from trainwatch.report.wording import count, duration, number, share
 
 
@@ -17,9 +18,11 @@ class Figure:
     note: str
 
 
-def at_a_glance(analysis: Analysis) -> list[Figure]:
+def at_a_glance(analysis: Analysis, price: float | None = None) -> list[Figure]:
+    """`price` is what an hour of one node costs, in dollars."""
     return [
         _duration(analysis),
+        *_cost(analysis, price),
         _utilisation(analysis, "GPU"),
         _utilisation(analysis, "CPU"),
         _steps(analysis),
@@ -33,6 +36,14 @@ def _duration(analysis: Analysis) -> Figure:
     return Figure(
         name, duration(shares.run_seconds(analysis)), f"{count(len(analysis.nodes), 'node')}, {ranks}"
     )
+
+
+def _cost(analysis: Analysis, price: float | None) -> list[Figure]:
+    bill = cost_of_run(analysis, price)
+    if bill is None or price is None:
+        return []
+    name = "Cost" if analysis.finished else "Cost so far"
+    return [Figure(name, money(bill), f"{money(price)} a node and hour")]
 
 
 def _utilisation(analysis: Analysis, resource: str) -> Figure:
@@ -52,8 +63,10 @@ def _steps(analysis: Analysis) -> Figure:
     if not analysis.steps:
         return Figure("Steps", "–", "none recorded")
     train = [row for row in analysis.steps if row.phase == "train"] or analysis.steps
-    slowest = max(train, key=lambda row: row.p50)
+    slowest, fastest = max(train, key=lambda row: row.p50), min(train, key=lambda row: row.p50)
     ranks = "" if len(train) == 1 else f" on rank {slowest.rank}, the slowest"
+    if len(train) > 1 and duration(slowest.p50) == duration(fastest.p50):
+        ranks = f" on each of {len(train)} ranks"
     note = f"median of {number(slowest.count)}{ranks}"
     return Figure(f"{slowest.phase.capitalize()} step", duration(slowest.p50), note)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import sentences, shares
-from trainwatch.report.charts import VIRIDIS, chart_data
+from trainwatch.report.charts import VIRIDIS, chart_data, marks_on_heatmap
+from trainwatch.report.details import overview, views
 from trainwatch.report.facts import facts
 from trainwatch.report.glance import at_a_glance
 from trainwatch.report.page import ECHARTS, render_page
+from trainwatch.report.problems import problems
+from trainwatch.report.right_sizing import predictions
+from trainwatch.report.rows import boxes, details_of, during, outliers, pairs, stalls
 from trainwatch.report.usage import usage
 
 # A section is a template of that name in templates/; its id is what links point to.
@@ -18,13 +23,12 @@ SECTIONS = {
     "summary": "Run summary",
     "usage": "System usage",
     "heatmap": "Heatmap",
-    "steps": "Step durations",
     "time": "Where the time went",
-    "loading": "Data loading",
     "rules": "Rules",
+    "details": "Details",
     "measured": "How this was measured",
 }
-SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "page.js")
+SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js")
 LIVE_SCRIPT = "live.js"
 
 
@@ -34,6 +38,7 @@ def render_html(analysis: Analysis, refresh_seconds: int | None = None, price: f
     `price` is what an hour of one node costs, in dollars; with it the verdict speaks of money too.
     """
     live = refresh_seconds is not None
+    shown = views(analysis)
     return render_page(
         "report.html",
         scripts=(*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS,
@@ -46,8 +51,20 @@ def render_html(analysis: Analysis, refresh_seconds: int | None = None, price: f
         price=price,
         say=sentences,
         shares=shares,
-        facts=facts(analysis),
-        glance=at_a_glance(analysis),
+        facts=facts(analysis, price),
+        glance=at_a_glance(analysis, price),
+        problems=problems(analysis),
+        predictions=predictions(analysis, price),
         usage_sentences=usage(analysis),
         viridis=VIRIDIS,
+        heatmap_marks=partial(marks_on_heatmap, analysis),
+        views=shown,
+        overview=overview,
+        boxes=boxes,
+        details_of=details_of,
+        during=during,
+        low_told_apart=shares.low_told_apart,
+        outliers=outliers(analysis),
+        pairs=pairs(analysis),
+        stalls=stalls(analysis),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
 from trainwatch.report import shares
+from trainwatch.report.cost import cost_of_finding, money
+from trainwatch.report.problems import Problem, problems
 from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
 
 HOW_TO_ADD_STEPS = (
@@ -32,8 +34,9 @@ def fired(analysis: Analysis) -> list[RuleResult]:
 
 
 def in_order(analysis: Analysis) -> list[RuleResult]:
-    """As the analysis sorts them, the overviews last."""
-    return decided(analysis) + [rule for rule in analysis.rules if rule.rule in OVERVIEWS]
+    """By times triggered; those that did not, as the analysis sorts them; the overviews last."""
+    ordered = sorted(decided(analysis), key=lambda rule: -rule.triggered)
+    return ordered + [rule for rule in analysis.rules if rule.rule in OVERVIEWS]
 
 
 def not_judged(analysis: Analysis) -> list[RuleResult]:
@@ -48,15 +51,12 @@ def reasons_not_judged(analysis: Analysis) -> dict[str, list[str]]:
     return reasons
 
 
-def verdict(analysis: Analysis) -> list[str]:
-    found, unjudged = fired(analysis), not_judged(analysis)
+def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
+    """What cost most, in time, and in money where the price of a node for an hour (in dollars) is given."""
+    found, unjudged = problems(analysis), not_judged(analysis)
     judged = len(decided(analysis)) - len(unjudged)
     if found:
-        sentences = [
-            "One thing slowed this run down."
-            if len(found) == 1
-            else f"{in_words(len(found)).capitalize()} things slowed this run down; the most costly first."
-        ]
+        sentences = [_what_cost_most(analysis, found, price)]
     elif judged:
         sentences = [f"Nothing was found: {count(judged, 'rule')} judged, none fired."]
     else:
@@ -68,6 +68,57 @@ def verdict(analysis: Analysis) -> list[str]:
             f"The command ended with exit status {analysis.exit_status}: this is the run up to there."
         )
     return sentences
+
+
+def _what_cost_most(analysis: Analysis, found: list[Problem], price: float | None) -> str:
+    first, *more = found
+    verb = "has cost" if not analysis.finished else "cost"
+    if first.seconds_lost > 0:
+        sentence = f"{first.title} {verb} this run about {_lost(analysis, first.rule, price)}"
+        if more and more[0].seconds_lost > 0:
+            second = more[0]
+            sentence += f"; {_uncapitalised(second.title)} about {_lost(analysis, second.rule, price)}"
+            more = more[1:]
+    elif first.is_risk:
+        sentence = f"{first.title} put{_third_person(first.title)} this run at risk; no time was lost"
+    else:
+        sentence = f"{first.title} may slow this run down; how much is not known"
+    if more:
+        others = "one more thing was" if len(more) == 1 else f"{in_words(len(more))} more things were"
+        sentence += f". {others.capitalize()} found"
+    return f"{sentence}."
+
+
+def _lost(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
+    """ "8 min 29 s, 85 % of it ($1.77)"; the share only where time is not summed over ranks."""
+    whole = shares.run_seconds(analysis)
+    amount = cost_of_finding(analysis, rule, price)
+    bill = "" if amount is None else f" ({money(amount)})"
+    if whole is None or rule.seconds_lost > whole:
+        return f"{duration(rule.seconds_lost)} of all ranks and GPUs together{bill}"
+    return f"{duration(rule.seconds_lost)}, {share(rule.seconds_lost, whole)} of it{bill}"
+
+
+def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) -> list[str]:
+    """What a finding cost: time, share of the run, money, as far as they are known."""
+    if rule.seconds_lost <= 0:
+        return []
+    whole = shares.run_seconds(analysis)
+    bill = cost_of_finding(analysis, rule, price)
+    of_the_run = whole is not None and rule.seconds_lost <= whole
+    return [
+        duration(rule.seconds_lost),
+        f"{share(rule.seconds_lost, whole)} of the run" if of_the_run and whole else "of all ranks and GPUs",
+        *([] if bill is None else [money(bill)]),
+    ]
+
+
+def _third_person(subject: str) -> str:
+    return "" if subject.endswith("errors") else "s"
+
+
+def _uncapitalised(sentence: str) -> str:
+    return sentence if sentence[:3].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def cost(analysis: Analysis, rule: RuleResult) -> str | None:
@@ -122,8 +173,8 @@ def heatmap(heatmap: Heatmap) -> str:
     if gpus:
         low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
         sentences.append(
-            f"{low} was {gpus[low]:.0f} % busy on average."
-            if low == high
+            f"{low if len(gpus) == 1 else f'Each of {len(gpus)} GPUs'} was {gpus[low]:.0f} % busy on average."
+            if round(gpus[low]) == round(gpus[high])
             else f"GPUs were {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) busy on average."
         )
     if cores:
@@ -166,6 +217,11 @@ def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:
             f"than {duration(slowest.p95)}, the longest {duration(slowest.max)}."
         )
     fastest = min(rows, key=lambda row: row.p50)
+    if duration(fastest.p50) == duration(slowest.p50):
+        return (
+            f"{number(total)} {phase} steps on {len(rows)} ranks: the median is {duration(slowest.p50)} on "
+            f"each of them; the longest step took {duration(max(row.max for row in rows))}."
+        )
     return (
         f"{number(total)} {phase} steps on {len(rows)} ranks: the median is {duration(fastest.p50)} on rank "
         f"{fastest.rank} (fastest) and {duration(slowest.p50)} on rank {slowest.rank} (slowest); the longest "
@@ -197,6 +253,45 @@ def inside_steps(analysis: Analysis) -> str:
     first, *second = [f"{part.name.lower()} {share(part.seconds, whole.seconds)}" for part in ordered]
     then = f", then {second[0]}" if second else ""
     return f"Of {duration(whole.seconds)} inside steps, {first}{then}."
+
+
+def passes(analysis: Analysis) -> str:
+    its = {part.key: part.seconds for part in shares.passes(analysis).parts}
+    return f"The backward pass took {its['backward'] / its['forward']:.1f} times as long as the forward pass."
+
+
+def communication(analysis: Analysis) -> str:
+    whole = shares.communication(analysis)
+    largest = whole.largest
+    sentence = (
+        f"Of {duration(whole.seconds)} of collective operations, {largest.name} took "
+        f"{share(largest.seconds, whole.seconds)}"
+    )
+    exposed = shares.exposed_communication(analysis)
+    if exposed is None:
+        return f"{sentence}."
+    return f"{sentence}; in {share(exposed, whole.seconds)} of the time the device did nothing else."
+
+
+def operators(device: str, whole: shares.Whole) -> str:
+    largest = whole.largest
+    return (
+        f"Operators on {device} took {duration(whole.seconds)}; most went into {largest.name} "
+        f"({share(largest.seconds, whole.seconds)})."
+    )
+
+
+def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
+    """Of the phases and the components that ran in certain snapshots or steps."""
+    phases, components = what
+    said = listing([f"{share(part.fraction, 1)} {part.name.lower()}" for part in phases.parts])
+    if not components.parts:
+        return f"{said}."
+    largest = components.largest
+    return (
+        f"{said}; inside steps, besides forward and backward pass, mostly {largest.name.lower()} "
+        f"({share(largest.fraction, 1)})."
+    )
 
 
 # --------------------------------------------------------------------------------------- loading

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, StepDistribution
+from trainwatch.evaluation.analysis import Analysis, LowGpuSnapshots, StepDistribution
 from trainwatch.recording.source import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -28,6 +30,10 @@ NAMES = {
     "compile": "Compiling",
     "gc": "Garbage collection",
     "rest": "Rest of the steps",
+    "pinned_core": "A core was pinned",
+    "waiting_core": "A core waited for I/O",
+    "pinned_and_waiting": "Both",
+    "neither": "Neither",
 }
 
 
@@ -81,7 +87,7 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
         return Whole([], 0.0)
     if analysis.end is None:
         last = end
-    return _whole(
+    return whole_of(
         {"initialization": first - start, "training_loop": last - first, "finalization": end - last}
     )
 
@@ -97,7 +103,7 @@ def _last_seen(analysis: Analysis) -> float | None:
 
 def phases(analysis: Analysis) -> Whole:
     """Seconds of every phase, all ranks together."""
-    return _whole(
+    return whole_of(
         {phase: analysis.phase_seconds[phase] for phase in sorted(analysis.phase_seconds, key=_place)}
     )
 
@@ -118,10 +124,58 @@ def inside_steps(analysis: Analysis) -> Whole:
     components |= {k: v for k, v in analysis.component_seconds.items() if k not in COMPONENTS}
     steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
     named = sum(components.values())
-    return _whole({**components, "rest": steps - named}) if named > 0 else Whole([], 0.0)
+    return whole_of({**components, "rest": steps - named}) if named > 0 else Whole([], 0.0)
 
 
-def _whole(seconds: dict[str, float]) -> Whole:
+def passes(analysis: Analysis) -> Whole:
+    """Forward against backward pass, where both were timed."""
+    its = {name: analysis.component_seconds.get(name, 0.0) for name in ("forward", "backward")}
+    return whole_of(its) if all(seconds > 0 for seconds in its.values()) else Whole([], 0.0)
+
+
+def operators(analysis: Analysis) -> dict[str, Whole]:
+    """By device, each operator's own time and that of all others together; empty where none were recorded."""
+    found = _framework_metrics(analysis)
+    totals = found.get("operator_total_seconds", {})
+    return {
+        device: _with_the_rest(seconds, totals.get(device, 0.0), "All other operators")
+        for device, seconds in found.get("operator_seconds", {}).items()
+    }
+
+
+def communication(analysis: Analysis) -> Whole:
+    """By collective operation, all ranks together; empty where no operation was recorded."""
+    found = _framework_metrics(analysis)
+    total = found.get("communication_total_seconds", 0.0)
+    return _with_the_rest(found.get("communication_seconds", {}), total, "All other operations")
+
+
+def exposed_communication(analysis: Analysis) -> float | None:
+    """Seconds of collective operations while the device did nothing else; None: not known."""
+    seconds: float | None = _framework_metrics(analysis).get("communication_exposed_seconds")
+    return seconds
+
+
+def _framework_metrics(analysis: Analysis) -> dict[str, Any]:
+    rules = (rule for rule in analysis.rules if rule.rule == "OverallFrameworkMetrics")
+    return next((rule.details for rule in rules), {})
+
+
+def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:
+    """`seconds` may leave out the smallest; a rest that is but rounding is none."""
+    rest = total - sum(seconds.values())
+    return whole_of({**seconds, name: rest} if rest > 1e-9 * total else seconds)
+
+
+def low_told_apart(row: LowGpuSnapshots) -> Whole:
+    """Snapshots (not seconds) with a low GPU by what cores did meanwhile."""
+    neither = row.low - row.cpu - row.io - row.both
+    return whole_of(
+        {"pinned_core": row.cpu, "waiting_core": row.io, "pinned_and_waiting": row.both, "neither": neither}
+    )
+
+
+def whole_of(seconds: Mapping[str, float]) -> Whole:
     """Drops what took no time (also what clocks of two processes made a hair negative)."""
     positive = {key: value for key, value in seconds.items() if value > 0}
     total = sum(positive.values())

@@ -54,6 +54,13 @@ def amount(value: float, unit: str) -> str:
     return f"{_three_digits(value / 1000**power)} {prefixes[power - 1]}B/s"
 
 
+def energy_amount(joules: float) -> str:
+    """ "1.25 kWh"; less than 0.01 kWh in joules."""
+    if joules >= 36_000:
+        return f"{_three_digits(joules / 3.6e6)} kWh"
+    return f"{_three_digits(joules / 1000)} kJ" if joules >= 999.5 else f"{_three_digits(joules)} J"
+
+
 def moment(time: float | None) -> str:
     """Date and time of day, in UTC."""
     return UNKNOWN if time is None else f"{_utc(time):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,20 +1,19 @@
 "use strict";
-// The heatmap: GPUs above, cores below, on one time axis. ECharts gives axes and zoom; the cells are
-// painted as one image, because 200 rows of a day are more rectangles than a page can carry.
+// The heatmap: phases and bottlenecks above, then GPUs, then cores, on one time axis. ECharts gives axes
+// and zoom; the cells are painted as images, because 200 rows of a day are more rectangles than a page can carry.
 (() => {
   const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
-  const NOTHING_SAMPLED = 255;
+  const STRIP = 14; // pixels
+  const BARS = 20; // levels of a bar in the strip of phases
 
   trainwatch.charts.heatmap = {
     height(data) {
-      const layout = layoutOf(data, 1000);
-      return layout.bottom + 62;
+      return layoutOf(data, 1000).bottom + 62;
     },
 
     option(data, look, width) {
       const layout = layoutOf(data, width);
       const end = data.start + data.columns * data.columnMilliseconds;
-      const cells = paint(data, look.missing);
       const groups = layout.groups;
       const axis = { type: "time", min: data.start, max: end, axisTick: { show: false }, splitLine: { show: false } };
       return {
@@ -32,14 +31,14 @@
             show: index === groups.length - 1,
             color: look.soft,
             hideOverlap: true,
-            formatter: (time) => timeOfDay(time, end - data.start),
+            formatter: (time) => trainwatch.timeOfDay(time, end - data.start),
           },
         })),
         yAxis: groups.map((group, index) => ({
           type: "category",
           gridIndex: index,
           inverse: true,
-          data: data.rows.slice(group.first, group.first + group.count),
+          data: group.names,
           axisLine: { show: false },
           axisTick: { show: false },
           splitLine: { show: false },
@@ -56,15 +55,23 @@
             zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, moveOnMouseWheel: false,
           },
         ],
-        series: groups.map((group, index) => ({
-          type: "custom",
-          xAxisIndex: index,
-          yAxisIndex: index,
-          silent: true,
-          clip: true,
-          data: [[data.start, 0]],
-          renderItem: (params, api) => image(params.coordSys, cells, group, api.coord([data.start, 0])[0], api.coord([end, 0])[0]),
-        })),
+        series: groups.map((group, index) => {
+          const painted = group.paint(look);
+          return {
+            type: "custom",
+            xAxisIndex: index,
+            yAxisIndex: index,
+            silent: true,
+            clip: true,
+            data: [[data.start, 0]],
+            renderItem: (params, api) => {
+              const across = (time) => api.coord([time, 0])[0];
+              const picture = image(params.coordSys, painted, group, across(group.start), across(group.end));
+              if (!group.marks) return picture;
+              return { type: "group", children: [picture, ...stepMarks(params.coordSys, group.marks, across, look)] };
+            },
+          };
+        }),
       };
     },
 
@@ -89,19 +96,27 @@
     connect: connectZoom,
   };
 
+  // A group is a band with its own rows: what it paints, from when to when, and what a place in it says.
   // Rows are as high as fits a screen: GPUs at least 8 pixels, cores at least 3.
   function layoutOf(data, width) {
+    const own = { start: data.start, end: data.start + data.columns * data.columnMilliseconds };
+    const strips = [...(data.timeline ? [phases(data)] : []), ...data.starved.map((one) => bottleneck(one, own, data))];
     const cores = data.rows.length - data.gpuRows;
     const heightOf = (count, room, least) => Math.max(least, Math.min(26, Math.floor(room / Math.max(count, 1))));
     let top = 8;
     const groups = [];
+    for (const strip of strips) {
+      groups.push({ ...strip, top, height: STRIP, labelEvery: 1, first: 0 });
+      top += STRIP + 4;
+    }
+    top += strips.length ? 4 : 0;
     for (const [first, count, room, least] of [[0, data.gpuRows, 200, 8], [data.gpuRows, cores, 420, 3]]) {
       if (count === 0) continue;
       const row = heightOf(count, room, least);
-      groups.push({ first, count, top, height: row * count, labelEvery: niceStep(Math.ceil(14 / row)) });
+      groups.push({ ...devices(data, own, first, count), top, height: row * count, labelEvery: niceStep(Math.ceil(14 / row)) });
       top += row * count + 10;
     }
-    return { groups, bottom: top - 10, left: width < 500 ? 58 : 72 };
+    return { groups, bottom: top - 10, left: width < 500 ? 66 : 76 };
   }
 
   function niceStep(least) {
@@ -109,18 +124,76 @@
   }
 
   // One pixel a cell.
-  function paint(data, missing) {
+  function devices(data, own, first, count) {
+    const said = (row, column) => {
+      const value = trainwatch.bytesOf(data)[(first + row) * data.columns + column];
+      return value === trainwatch.NOTHING_SAMPLED ? "not sampled" : `${value} %`;
+    };
+    return {
+      ...own, names: data.rows.slice(first, first + count), columns: data.columns, said,
+      paint(look) {
+        const colours = data.colours.map(rgb);
+        const none = rgb(look.missing);
+        const cells = trainwatch.bytesOf(data);
+        return canvasOf(data.columns, count, (column, row) => {
+          const value = cells[(first + row) * data.columns + column];
+          return value === trainwatch.NOTHING_SAMPLED ? none : between(colours, value / 100);
+        });
+      },
+    };
+  }
+
+  // In each column a bar of the phases' shares, one upon the other; what remains is the time between steps.
+  function phases(data) {
+    const line = data.timeline;
+    const shares = line.phases.map((phase) => trainwatch.bytesOf(phase));
+    const columns = shares[0].length;
+    return {
+      start: line.start, end: line.start + columns * line.columnMilliseconds, names: ["Steps"], columns, marks: line.marks,
+      said: (_, column) => line.phases.map((phase, index) => `${phase.name.toLowerCase()} ${shares[index][column]} %`).join(", "),
+      paint(look) {
+        const track = rgb(look.track);
+        const colours = line.phases.map((phase) => rgb(look.of(phase.phase) || look.of("train")));
+        return canvasOf(columns, BARS, (column, row) => {
+          let left = (100 * (BARS - row - 0.5)) / BARS;
+          for (let index = 0; index < shares.length; index++) {
+            left -= shares[index][column];
+            if (left < 0) return colours[index];
+          }
+          return track;
+        });
+      },
+    };
+  }
+
+  function bottleneck(one, own, data) {
+    const shares = trainwatch.bytesOf(one);
+    return {
+      ...own, names: [one.name], columns: data.columns,
+      said: (_, column) => (shares[column] === trainwatch.NOTHING_SAMPLED ? "not sampled" : `${shares[column]} % of the snapshots`),
+      paint(look) {
+        const ends = [rgb(look.track), rgb(look.of(one.colour))];
+        return canvasOf(data.columns, 1, (column) => between(ends, shares[column] === trainwatch.NOTHING_SAMPLED ? 0 : shares[column] / 100));
+      },
+    };
+  }
+
+  function canvasOf(columns, rows, colourAt) {
     const canvas = document.createElement("canvas");
-    canvas.width = Math.max(data.columns, 1);
-    canvas.height = Math.max(data.rows.length, 1);
+    canvas.width = Math.max(columns, 1);
+    canvas.height = Math.max(rows, 1);
     const context = canvas.getContext("2d");
     const pixels = context.createImageData(canvas.width, canvas.height);
-    const colours = data.colours.map(rgb);
-    const none = rgb(missing);
-    bytesOf(data).forEach((value, cell) => {
-      const colour = value === NOTHING_SAMPLED ? none : between(colours, value / 100);
-      pixels.data.set([...colour, 255], 4 * cell);
-    });
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const [red, green, blue] = colourAt(column, row);
+        const place = 4 * (row * columns + column);
+        pixels.data[place] = red;
+        pixels.data[place + 1] = green;
+        pixels.data[place + 2] = blue;
+        pixels.data[place + 3] = 255;
+      }
+    }
     context.putImageData(pixels, 0, 0);
     return canvas;
   }
@@ -133,11 +206,18 @@
     canvas.height = Math.max(1, Math.round(area.height * density));
     const context = canvas.getContext("2d");
     context.imageSmoothingEnabled = cells.width > (right - left) * density;
-    context.drawImage(
-      cells, 0, group.first, cells.width, group.count,
-      (left - area.x) * density, 0, (right - left) * density, canvas.height,
-    );
+    context.drawImage(cells, (left - area.x) * density, 0, (right - left) * density, canvas.height);
     return { type: "image", style: { image: canvas, x: area.x, y: area.y, width: area.width, height: area.height } };
+  }
+
+  // A line where a step began, with its number, as many as there is room for.
+  function stepMarks(area, marks, across, look) {
+    const seen = marks.map(([number, start]) => [number, across(start)]).filter(([, x]) => x >= area.x && x <= area.x + area.width - 8);
+    const every = Math.max(1, Math.ceil((seen.length * 64) / Math.max(area.width, 1)));
+    return seen.filter((_, index) => index % every === 0).flatMap(([number, x]) => [
+      { type: "line", shape: { x1: x, y1: area.y, x2: x, y2: area.y + area.height }, style: { stroke: look.page, lineWidth: 1 } },
+      { type: "text", style: { text: String(number), x: x + 3, y: area.y + 2, fill: "#ffffff", stroke: "#00000099", lineWidth: 2, fontSize: 10 } },
+    ]);
   }
 
   function textAt(chart, data, x, y) {
@@ -145,19 +225,14 @@
     for (let index = 0; index < groups.length; index++) {
       if (!chart.containPixel({ gridIndex: index }, [x, y])) continue;
       const [time, row] = chart.convertFromPixel({ gridIndex: index }, [x, y]);
-      const column = Math.floor((time - data.start) / data.columnMilliseconds);
-      const rowIndex = groups[index].first + row;
-      if (column < 0 || column >= data.columns) return null;
-      const value = bytesOf(data)[rowIndex * data.columns + column];
-      const from = new Date(data.start + column * data.columnMilliseconds).toISOString().slice(11, 19);
-      return `${data.rows[rowIndex]} · ${from} · ${value === NOTHING_SAMPLED ? "not sampled" : `${value} %`}`;
+      const group = groups[index];
+      const columnMilliseconds = (group.end - group.start) / group.columns;
+      const column = Math.floor((time - group.start) / columnMilliseconds);
+      if (column < 0 || column >= group.columns) return null;
+      const from = new Date(group.start + column * columnMilliseconds).toISOString().slice(11, 19);
+      return `${group.names[row]} · ${from} · ${group.said(row, column)}`;
     }
     return null;
-  }
-
-  function bytesOf(data) {
-    data.bytes = data.bytes || Uint8Array.from(atob(data.cells), (character) => character.charCodeAt(0));
-    return data.bytes;
   }
 
   function connectZoom(chart, element) {
@@ -175,11 +250,6 @@
       const from = Math.max(0, Math.min(middle + shift - width / 2, 100 - width));
       chart.dispatchAction({ type: "dataZoom", start: from, end: from + width });
     };
-  }
-
-  function timeOfDay(time, span) {
-    const iso = new Date(time).toISOString();
-    return span > 36 * 3600e3 ? `${iso.slice(5, 10)} ${iso.slice(11, 16)}` : iso.slice(11, span > 2 * 3600e3 ? 16 : 19);
   }
 
   function rgb(colour) {

@@ -1,6 +1,5 @@
 "use strict";
-// Step durations: one outline a rank, because the ranks' bounds may differ; ranks are switched on and
-// off with checkboxes, which the keyboard and a screen reader reach (a legend on canvas they do not).
+// Distributions: one outline a series (a rank, a GPU), because their bounds may differ.
 (() => {
   const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
   const SHOWN_AT_FIRST = 8;
@@ -9,73 +8,84 @@
     height: () => 320,
 
     option(data, look, width) {
-      const alone = data.ranks.length === 1;
-      const unit = unitFor(data.ranks);
-      const shown = shownRanks(data);
+      const alone = data.series.length === 1;
+      const unit = data.unit === "percent" ? { name: "%", words: "percent", factor: 1 } : unitFor(data.series);
+      const last = Math.max(...Object.values(data.series[0].marks).map((value) => value || 0)) * unit.factor;
       return {
         animation: false,
         textStyle: { fontFamily: look.font },
         color: look.series,
         grid: { left: width < 500 ? 46 : 60, right: alone ? 32 : 16, top: alone ? 66 : 20, bottom: 46 },
-        legend: { show: false, data: data.ranks.map((rank) => rank.name), selected: shown },
+        legend: { show: false, data: data.series.map((one) => one.name), selected: shownSeries(data) },
         tooltip: {
           trigger: "axis", confine: true, axisPointer: { snap: false }, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
           textStyle: { color: look.page, fontSize: 13 },
           formatter: (points) => tooltip(points, data, unit),
         },
         xAxis: {
-          type: "value", scale: true, name: `${unit.words} a step`, nameLocation: "middle", nameGap: 28,
-          nameTextStyle: { color: look.soft }, 
-          axisLabel: { color: look.soft, hideOverlap: true, showMaxLabel: alone ? false : undefined },
+          type: "value", scale: true, nameLocation: "middle", nameGap: 28,
+          name: data.unit === "percent" ? `${data.along}, ${unit.words}` : `${unit.words} ${data.along}`,
+          nameTextStyle: { color: look.soft },
+          axisLabel: { color: look.soft, hideOverlap: true, showMaxLabel: alone && data.unit !== "percent" ? false : undefined },
           axisLine: { lineStyle: { color: look.line } }, splitLine: { show: false },
-          max: alone ? (extent) => Math.max(extent.max, 1.02 * data.ranks[0].marks.p99 * unit.factor) : undefined,
+          min: data.unit === "percent" ? 0 : undefined,
+          max: data.unit === "percent" ? 100 : alone ? (extent) => Math.max(extent.max, 1.02 * last) : undefined,
         },
         yAxis: {
-          type: "value", name: "steps", minInterval: 1, nameTextStyle: { color: look.soft, align: "right" },
+          type: "value", name: data.of, minInterval: 1, nameTextStyle: { color: look.soft, align: "right" },
           nameGap: 14, axisLabel: { color: look.soft }, splitLine: { lineStyle: { color: look.line } },
         },
-        series: data.ranks.map((rank) => ({
-          name: rank.name,
+        series: data.series.map((one) => ({
+          name: one.name,
           type: "line",
           symbol: "none",
           lineStyle: { width: 1.5 },
-          areaStyle: { opacity: alone ? 0.55 : 0.12 },
-          data: outline(rank, unit.factor),
-          markLine: alone ? marks(rank, unit.factor, look) : undefined,
+          areaStyle: { opacity: alone ? 0.55 : 0.06 },
+          data: outline(one, unit.factor),
+          markLine: alone ? marks(one, unit.factor, look) : undefined,
         })),
       };
     },
 
-    connect: connectRanks,
+    connect(chart, element) {
+      const series = element.chartData.series;
+      trainwatch.switches(chart, element, (series.length > SHOWN_AT_FIRST ? highestFirst(series) : series).map((one) => one.name));
+    },
   };
 
-  // The ranks first shown: all of a few, else those with the slowest median step.
-  function shownRanks(data) {
-    const slowest = slowestFirst(data.ranks).slice(0, SHOWN_AT_FIRST);
-    return Object.fromEntries(data.ranks.map((rank) => [rank.name, slowest.includes(rank)]));
+  // The series first shown: all of a few, else those with the highest middle (the slowest ranks).
+  function shownSeries(data) {
+    const highest = highestFirst(data.series).slice(0, SHOWN_AT_FIRST);
+    return Object.fromEntries(data.series.map((one) => [one.name, highest.includes(one)]));
   }
 
-  function slowestFirst(ranks) {
-    return [...ranks].sort((a, b) => b.marks.p50 - a.marks.p50);
+  function highestFirst(series) {
+    return [...series].sort((a, b) => b.middle - a.middle);
   }
 
   // Two points a bin, so that the outline has corners; zero at both ends.
-  function outline(rank, factor) {
-    const edges = rank.edges.map((edge) => edge * factor);
-    const tops = rank.counts.flatMap((count, bin) => [[edges[bin], count], [edges[bin + 1], count]]);
+  function outline(one, factor) {
+    const edges = one.edges.map((edge) => edge * factor);
+    const tops = one.counts.flatMap((count, bin) => [[edges[bin], count], [edges[bin + 1], count]]);
     return [[edges[0], 0], ...tops, [edges[edges.length - 1], 0]];
   }
 
-  function marks(rank, factor, look) {
-    const rows = { mean: 3, p50: 2, p95: 1, p99: 0 };
+  // Labels that would touch stand one above the other.
+  function marks(one, factor, look) {
+    const known = Object.entries(one.marks).filter(([, value]) => value !== null).sort((a, b) => b[1] - a[1]);
+    const near = 0.14 * (one.edges[one.edges.length - 1] - one.edges[0]);
+    let level = 0;
     return {
       symbol: "none",
       silent: true,
       lineStyle: { color: look.text, type: "dashed", width: 1 },
-      data: Object.entries(rank.marks).filter(([, value]) => value !== null).map(([name, value]) => ({
-        xAxis: value * factor,
-        label: { formatter: `${name} ${digits(value * factor)}`, color: look.text, distance: 2, offset: [0, -14 * rows[name]] },
-      })),
+      data: known.map(([name, value], index) => {
+        level = index && known[index - 1][1] - value < near ? level + 1 : 0;
+        return {
+          xAxis: value * factor,
+          label: { formatter: `${name} ${digits(value * factor)}`, color: look.text, distance: 2, offset: [0, -14 * level] },
+        };
+      }),
     };
   }
 
@@ -83,37 +93,19 @@
     const box = document.createElement("div");
     const value = points[0].axisValue / unit.factor;
     for (const name of new Set(points.map((point) => point.seriesName))) {
-      const rank = data.ranks.find((candidate) => candidate.name === name);
-      const bin = rank.counts.findIndex((_, index) => rank.edges[index] <= value && value < rank.edges[index + 1]);
+      const one = data.series.find((candidate) => candidate.name === name);
+      const bin = one.counts.findIndex((_, index) => one.edges[index] <= value && value < one.edges[index + 1]);
       if (bin < 0) continue;
-      const [from, to] = [rank.edges[bin], rank.edges[bin + 1]].map((edge) => digits(edge * unit.factor));
+      const [from, to] = [one.edges[bin], one.edges[bin + 1]].map((edge) => digits(edge * unit.factor));
       const line = document.createElement("div");
-      line.textContent = `${name}: ${rank.counts[bin]} × ${from} to ${to} ${unit.name}`;
+      line.textContent = `${name}: ${one.counts[bin]} × ${from} to ${to} ${unit.name}`;
       box.append(line);
     }
     return box;
   }
 
-  function connectRanks(chart, element) {
-    const box = document.querySelector(`[data-ranks-of="${CSS.escape(element.dataset.chart)}"]`);
-    const ranks = element.chartData.ranks;
-    if (!box || ranks.length < 2) return;
-    box.hidden = false;
-    box.querySelectorAll("label").forEach((label) => label.remove());
-    const shown = chart.getOption().legend[0].selected;
-    for (const rank of ranks.length > SHOWN_AT_FIRST ? slowestFirst(ranks) : ranks) {
-      const label = document.createElement("label");
-      const input = document.createElement("input");
-      input.type = "checkbox";
-      input.checked = shown[rank.name];
-      input.onchange = () => chart.dispatchAction({ type: input.checked ? "legendSelect" : "legendUnSelect", name: rank.name });
-      label.append(input, ` ${rank.name}`);
-      box.append(label);
-    }
-  }
-
-  function unitFor(ranks) {
-    const typical = Math.max(...ranks.map((rank) => rank.marks.p50 || 0));
+  function unitFor(series) {
+    const typical = Math.max(...series.map((one) => one.middle || 0));
     if (typical < 1e-3) return { name: "µs", words: "microseconds", factor: 1e6 };
     return typical < 1 ? { name: "ms", words: "milliseconds", factor: 1e3 } : { name: "s", words: "seconds", factor: 1 };
   }

@@ -4,6 +4,8 @@
   const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
   const PAPER_WIDTH = 690; // CSS pixels of an A4 page within its margins
 
+  trainwatch.NOTHING_SAMPLED = 255;
+
   trainwatch.data = JSON.parse(document.getElementById("chart-data").textContent);
 
   trainwatch.draw = (element) => {
@@ -32,6 +34,38 @@
 
   trainwatch.watch = (root) => root.querySelectorAll("[data-chart]").forEach((element) => near.observe(element));
 
+  // The bytes of something that has `cells` in base64.
+  trainwatch.bytesOf = (data) => {
+    data.bytes = data.bytes || Uint8Array.from(atob(data.cells), (character) => character.charCodeAt(0));
+    return data.bytes;
+  };
+
+  trainwatch.timeOfDay = (time, span) => {
+    const iso = new Date(time).toISOString();
+    return span > 36 * 3600e3 ? `${iso.slice(5, 10)} ${iso.slice(11, 16)}` : iso.slice(11, span > 2 * 3600e3 ? 16 : 19);
+  };
+
+  // A checkbox a series, which the keyboard and a screen reader reach (a legend on canvas they do not).
+  trainwatch.switches = (chart, element, names) => {
+    const box = document.querySelector(`[data-switches-of="${CSS.escape(element.dataset.chart)}"]`);
+    if (!box || names.length < 2) return;
+    box.hidden = false;
+    box.querySelectorAll("label").forEach((label) => label.remove());
+    const shown = chart.getOption().legend[0].selected;
+    const series = chart.getOption().series.map((one) => one.name);
+    const colours = chart.getOption().color;
+    for (const name of names) {
+      const label = document.createElement("label");
+      const input = document.createElement("input");
+      input.type = "checkbox";
+      input.checked = shown[name] !== false;
+      input.style.accentColor = colours[series.indexOf(name) % colours.length];
+      input.onchange = () => chart.dispatchAction({ type: input.checked ? "legendSelect" : "legendUnSelect", name });
+      label.append(input, ` ${name}`);
+      box.append(label);
+    }
+  };
+
   const near = new IntersectionObserver(
     (entries) => entries.filter((entry) => entry.isIntersecting && !echarts.getInstanceByDom(entry.target)).forEach((entry) => trainwatch.draw(entry.target)),
     { rootMargin: "600px" },
@@ -43,7 +77,7 @@
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
     return {
       text: colour("text"), soft: colour("soft"), line: colour("line"), page: colour("page"),
-      missing: colour("missing"), filler: `${colour("training-loop")}40`,
+      missing: colour("missing"), track: colour("track"), of: colour, filler: `${colour("training-loop")}40`,
       font: getComputedStyle(document.body).fontFamily,
       series: ["training-loop", "data-wait", "optimizer", "communication", "backward", "checkpoint", "host-to-device", "gc"].map(colour),
     };
@@ -69,6 +103,15 @@
   addEventListener("beforeprint", () => onPaper(true));
   addEventListener("afterprint", () => onPaper(false));
   document.addEventListener("toggle", (event) => event.target.open && trainwatch.watch(event.target), true);
+
+  // A link into something folded away unfolds it.
+  const unfold = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const folded = target && target.closest("details");
+    if (folded) folded.open = true;
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
 
   trainwatch.watch(document);
 })();

@@ -1,0 +1,195 @@
+"""The views behind the rules: one a thing that one can look at, with what was found said first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
+from trainwatch.report import sentences
+from trainwatch.report.figures import main_steps
+from trainwatch.report.rows import boxes, details_of, rule_named, stalls
+from trainwatch.report.wording import count, energy_amount, in_words, listing, number, share
+
+MEMORY_RULES = ("GPUMemoryLeak", "GPUMemoryNearlyFull", "GPUMemoryIncrease")
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of the section "Details"; `id` is its element's, and names its template `detail-ID.html`."""
+
+    id: str
+    title: str
+    rules: list[RuleResult]  # whose numbers these are
+    sentences: list[str]
+    anything: bool  # to show; else the sentences say why there is nothing
+    opened: bool  # at first: where a rule fired, and where everybody looks
+
+    @property
+    def fired(self) -> bool:
+        return any(rule.status == "fired" for rule in self.rules)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    id: str
+    title: str
+    rules: tuple[str, ...]
+    say: Callable[[Analysis], list[str]]
+    anything: Callable[[Analysis], bool]
+    always_opened: bool = False
+
+    def view(self, analysis: Analysis) -> View:
+        rules = [rule for name in self.rules if (rule := rule_named(analysis, name)) is not None]
+        anything = self.anything(analysis)
+        fired = any(rule.status == "fired" for rule in rules)
+        opened = anything and (fired or self.always_opened)
+        return View(self.id, self.title, rules, self.say(analysis), anything, opened)
+
+
+def views(analysis: Analysis) -> list[View]:
+    """In the order of the page."""
+    return [kind.view(analysis) for kind in KINDS]
+
+
+def overview(shown: list[View]) -> str:
+    """What the section holds, said before it."""
+    there = [view for view in shown if view.anything]
+    fired = [view.title for view in there if view.fired]
+    if not there:
+        return "Nothing was recorded that could be shown in detail."
+    what = (
+        f"{in_words(len(there)).capitalize()} {'view' if len(there) == 1 else 'views'} of what the rules saw"
+    )
+    return f"{what}; rules fired on: {listing(fired)}." if fired else f"{what}; none of these rules fired."
+
+
+# ------------------------------------------------------------------------------------- sentences
+
+
+def _findings(analysis: Analysis, *names: str) -> list[str]:
+    """Of those rules that fired; where none did, of the first that was evaluated."""
+    rules = [rule for name in names if (rule := rule_named(analysis, name)) is not None]
+    return [rule.finding for rule in rules if rule.status == "fired"] or [rule.finding for rule in rules[:1]]
+
+
+def _if_fired(analysis: Analysis, name: str) -> list[str]:
+    rule = rule_named(analysis, name)
+    return [rule.finding] if rule is not None and rule.status == "fired" else []
+
+
+def _progress(analysis: Analysis) -> list[str]:
+    said = _findings(analysis, "MaxInitializationTime") + _findings(analysis, "TrainingStalled")
+    return said or ["Neither the start nor standstills were looked at."]
+
+
+def _gpus(analysis: Analysis) -> list[str]:
+    found = boxes(analysis, "utilisation")
+    if not found:
+        return ["The utilisation of no GPU was read."]
+    low, high = min(found, key=lambda box: box.p50), max(found, key=lambda box: box.p50)
+    if round(low.p50) == round(high.p50):
+        whose = low.device if len(found) == 1 else f"All {len(found)} GPUs"
+        verb = "was" if len(found) == 1 else "were"
+        sentence = f"{whose} {verb} at or below {high.p50:.0f} % in half of the samples."
+    else:
+        sentence = (
+            f"The median utilisation of the {len(found)} GPUs lies between {low.p50:.0f} % "
+            f"({_place(analysis, low)}) and {high.p50:.0f} % ({_place(analysis, high)})."
+        )
+    return [sentence, *_if_fired(analysis, "LowGPUUtilization")]
+
+
+def _place(analysis: Analysis, box: BoxPlot) -> str:
+    return box.device if len(analysis.nodes) == 1 else f"{box.device} of {box.node}"
+
+
+def _balance(analysis: Analysis) -> list[str]:
+    if not _comparable(analysis):
+        return ["No node has two GPUs that were read: there is nothing to compare."]
+    return _findings(analysis, "LoadBalancing") or ["How the utilisation of each GPU is distributed."]
+
+
+def _comparable(analysis: Analysis) -> bool:
+    nodes = [histogram.node for histogram in analysis.utilisation_histograms]
+    return len(nodes) > len(set(nodes))
+
+
+def _batch(analysis: Analysis) -> list[str]:
+    if not boxes(analysis, "utilisation"):
+        return ["The utilisation of no GPU was read."]
+    sizes = sorted({loader["batch_size"] for loader in analysis.loaders if loader.get("batch_size")})
+    known = [f"The loaders give batches of {listing([number(size) for size in sizes])}."] if sizes else []
+    return _findings(analysis, "BatchSize") + known or ["How full the batches keep GPUs and cores."]
+
+
+def _bottlenecks(analysis: Analysis) -> list[str]:
+    rows = analysis.low_gpu_snapshots
+    low, snapshots = sum(row.low for row in rows), sum(row.snapshots for row in rows)
+    if not low:
+        none = f"No GPU was low in any of {number(snapshots)} snapshots."
+        return [none if rows else "No GPU was seen, so none could wait."]
+    cpu, io = sum(row.cpu + row.both for row in rows), sum(row.io + row.both for row in rows)
+    neither = low - sum(row.cpu + row.io + row.both for row in rows)
+    return [
+        f"Some GPU was low in {share(low, snapshots)} of the snapshots. Of these, a core was pinned in "
+        f"{share(cpu, low)} and waited for I/O in {share(io, low)}; neither explains {share(neither, low)}."
+    ]
+
+
+def _memory(analysis: Analysis) -> list[str]:
+    found = boxes(analysis, "memory")
+    if not found:
+        return ["The memory of no GPU was read."]
+    fired = [finding for name in MEMORY_RULES for finding in _if_fired(analysis, name)]
+    peaks = [use.memory_max for use in analysis.gpu_use if use.memory_max == use.memory_max]
+    peak = max(peaks, default=max(box.upper for box in found))
+    return fired or [f"No GPU used more than {peak:.0f} % of its memory, and none filled up."]
+
+
+def _ranks(analysis: Analysis) -> list[str]:
+    said = _findings(analysis, "Straggler") + _if_fired(analysis, "CommunicationBound")
+    return said or ["The steps of no two ranks were recorded."]
+
+
+def _energy(analysis: Analysis) -> list[str]:
+    energy = analysis.energy
+    if energy is None:
+        return ["The power of no GPU was read."]
+    sentence = f"The GPUs took {energy_amount(energy.joules)}"
+    steps = max((row.count for row in main_steps(analysis)), default=0)
+    if steps:
+        sentence += f", {energy_amount(energy.joules / steps)} for each step of all ranks together"
+    said = [f"{sentence}. The host, fans and losses are not in it."]
+    if energy.gpus_without:
+        said.append(f"{count(energy.gpus_without, 'GPU')} did not tell the power, and are not in it either.")
+    return said
+
+
+def _health(analysis: Analysis) -> list[str]:
+    gpus = details_of(analysis, "ThermalThrottling").get("gpus", [])
+    cool = gpus and not any(gpu["heat_seconds"] for gpu in gpus)
+    heat = ["Heat held no GPU’s clocks down."] if cool else _findings(analysis, "ThermalThrottling")
+    said = heat + _findings(analysis, "GPUError")
+    return said or ["Neither heat nor errors were looked at."]
+
+
+KINDS = (
+    _Kind("steps", "Step durations", ("StepOutlier",), sentences.steps, lambda a: bool(a.steps), True),
+    _Kind("progress", "Start and standstills", ("MaxInitializationTime", "TrainingStalled"), _progress,
+          lambda a: bool(stalls(a) or details_of(a, "MaxInitializationTime").get("nodes"))),
+    _Kind("gpus", "Utilisation of each GPU", ("LowGPUUtilization",), _gpus,
+          lambda a: bool(boxes(a, "utilisation")), True),
+    _Kind("balance", "Balance between GPUs", ("LoadBalancing",), _balance, _comparable),
+    _Kind("loading", "Data loading", ("DataStarved", "Dataloader"), sentences.loading,
+          lambda a: bool(a.loaders or details_of(a, "Dataloader") or details_of(a, "DataStarved"))),
+    _Kind("batch", "Batch size", ("BatchSize",), _batch, lambda a: bool(boxes(a, "utilisation"))),
+    _Kind("bottlenecks", "CPU and I/O bottlenecks", ("CPUBottleneck", "IOBottleneck"), _bottlenecks,
+          lambda a: any(row.low for row in a.low_gpu_snapshots)),
+    _Kind("memory", "GPU memory over time", MEMORY_RULES, _memory, lambda a: bool(boxes(a, "memory"))),
+    _Kind("ranks", "Ranks side by side", ("Straggler", "CommunicationBound"), _ranks,
+          lambda a: a.ranks > 1 and bool(details_of(a, "Straggler").get("ranks"))),
+    _Kind("energy", "Energy", (), _energy, lambda a: a.energy is not None),
+    _Kind("health", "Throttling and errors", ("ThermalThrottling", "GPUError"), _health,
+          lambda a: bool(details_of(a, "ThermalThrottling").get("gpus"))),
+)  # fmt: skip

@@ -1,0 +1,94 @@
+"""Rows of the tables in the section "Details", from what the rules keep for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
+from trainwatch.heuristics.shares import OTHERS, PHASE_NAMES
+from trainwatch.report.shares import Whole, whole_of
+
+
+def rule_named(analysis: Analysis, name: str) -> RuleResult | None:
+    return next((rule for rule in analysis.rules if rule.rule == name), None)
+
+
+def details_of(analysis: Analysis, name: str) -> dict[str, Any]:
+    """What a rule keeps; empty where it was not evaluated."""
+    rule = rule_named(analysis, name)
+    return {} if rule is None else rule.details
+
+
+def boxes(analysis: Analysis, quantity: Literal["utilisation", "memory"]) -> list[BoxPlot]:
+    """Of the GPUs."""
+    return [box for box in analysis.box_plots if box.quantity == quantity and box.device != "CPU"]
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A step that took far longer than others of its rank and phase."""
+
+    rank: int
+    phase: str
+    number: int
+    seconds: float
+    times_the_median: float
+    component: str | None  # that made it long, where one did
+
+
+def outliers(analysis: Analysis) -> list[Outlier]:
+    """By rank, phase and number; of each rank and phase the longest."""
+    found = []
+    for series in details_of(analysis, "StepOutlier").get("step_details", {}).values():
+        median = series["step_stats"]["p50"]
+        found += [
+            Outlier(
+                series["rank"],
+                series["phase"],
+                one["number"],
+                one["seconds"],
+                one["seconds"] / median if median else 0.0,
+                one["component"],
+            )
+            for one in series.get("longest", [])
+        ]
+    return sorted(found, key=lambda one: (one.rank, one.phase, one.number))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two GPUs of a node, and how far apart the distributions of their utilisation are: 0 is alike."""
+
+    node: str
+    one: str
+    other: str
+    kolmogorov_smirnov: float  # 0..1; the rule's
+    jensen_shannon: float
+
+
+def pairs(analysis: Analysis) -> list[Pair]:
+    """Of the nodes on which LoadBalancing fired, the most different ones first."""
+    found = [
+        Pair(node, one, other, gap, its["distances"][one][other])
+        for node, its in details_of(analysis, "LoadBalancing").items()
+        for one, gaps in its["kolmogorov_smirnov"].items()
+        for other, gap in gaps.items()
+    ]
+    return sorted(found, key=lambda pair: -pair.kolmogorov_smirnov)
+
+
+def stalls(analysis: Analysis) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = details_of(analysis, "TrainingStalled").get("stalls", [])
+    return found
+
+
+def during(analysis: Analysis, name: str) -> tuple[Whole, Whole]:
+    """What ran in the snapshots or steps that a rule counts: phases, and components inside the steps.
+
+    As Debugger has it, components are without forward and backward pass where both are known.
+    """
+    details = details_of(analysis, name)
+    keys = {label: phase for phase, label in PHASE_NAMES.items()} | {OTHERS: "other"}
+    shares = {keys.get(label, label): percent for label, percent in details.get("phase", {}).items()}
+    return whole_of(shares), whole_of(details.get("general", {}))
