@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainwatch.recording.source import Times
 
@@ -23,6 +22,7 @@ REPLICATES = 1000
 CONFIDENCE = 0.95
 SEED = 20_261_120  # fixed: the same two runs always give the same interval
 STATISTICS = ("mean", "p50", "p95")
+VALUES_AT_ONCE = 1_000_000  # of replicates: 8 MB, however long the run
 
 
 @dataclass(frozen=True)
@@ -59,20 +59,26 @@ def intervals(a: Times, b: Times) -> dict[str, Interval]:
 
 def statistics(durations: Times) -> dict[str, float]:
     """Each of STATISTICS, of one step or more."""
-    p50, p95 = np.percentile(durations, (50, 95)).tolist()
-    return {"mean": float(durations.mean()), "p50": p50, "p95": p95}
+    return dict(zip(STATISTICS, _statistics(durations[None, :])[0].tolist(), strict=True))
 
 
-def _draw(durations: Times, random: np.random.Generator) -> NDArray[np.float64]:
+def _statistics(runs: Times) -> Times:
+    """(runs, len(STATISTICS)) of the durations (runs, steps)."""
+    p50, p95 = np.percentile(runs, (50, 95), axis=1)
+    return np.stack([runs.mean(axis=1), p50, p95], axis=1)
+
+
+def _draw(durations: Times, random: np.random.Generator) -> Times:
     """(REPLICATES, len(STATISTICS)): each row of a run as long as this one, made of its blocks."""
     length, blocks = len(durations), _blocks(durations)
     within = np.arange(-(-length // blocks))
-    drawn = np.empty((REPLICATES, len(STATISTICS)))
-    for replicate in range(REPLICATES):
-        starts = random.integers(0, length, size=blocks)
-        steps = durations[((starts[:, None] + within) % length).ravel()[:length]]
-        drawn[replicate] = tuple(statistics(steps).values())
-    return drawn
+    starts = random.integers(0, length, size=(REPLICATES, blocks))
+    at_once = max(1, VALUES_AT_ONCE // length)
+    drawn = []
+    for first in range(0, REPLICATES, at_once):
+        steps = (starts[first : first + at_once, :, None] + within) % length
+        drawn.append(_statistics(durations[steps.reshape(len(steps), -1)[:, :length]]))
+    return np.concatenate(drawn)
 
 
 def _blocks(durations: Times) -> int:

@@ -107,7 +107,7 @@ def run(arguments: Namespace) -> int:
 def _read(place: str, price: float | None, settings: Settings, scan_interval: float) -> ComparedRun:
     progress = Progress()
     try:
-        source = open_source(Path(place), progress.update_bytes)
+        source = open_source(place, progress.update_bytes)
         return read_run(place, source, price, settings, scan_interval, progress.update)
     finally:
         progress.end()

@@ -91,8 +91,6 @@ def _mood_of(figure: Figure) -> str:
 
 def _mood(comparison: Comparison) -> str:
     """Of the verdict: good, bad, or open where there is nothing to tell."""
-    if comparison.failed:
-        return "bad"
     deciding = sentences.pace(comparison) or comparison.figures.get("duration")
     moods = {_mood_of(one) for one in (deciding, comparison.figures.get("cost")) if one is not None} - {""}
     return moods.pop() if len(moods) == 1 else "open"
@@ -156,12 +154,15 @@ def _histogram(a: Times, b: Times) -> dict[str, Any]:
     edges = np.linspace(low, high if high > low else low + 1e-3, BINS + 1)
     return {
         "kind": "histogram",
-        "ranks": [
+        "along": "a step",
+        "of": "steps",
+        "series": [
             {
                 "name": name,
                 "edges": edges.tolist(),
                 "counts": np.histogram(one, edges)[0].tolist(),
-                "marks": {"p50": float(np.median(one))},
+                "middle": float(np.median(one)),
+                "marks": {},
             }
             for name, one in (("A", a), ("B", b))
         ],

@@ -106,11 +106,11 @@ def _explanation(comparison: Comparison) -> list[str]:
     figure = comparison.figures.get("step_mean")
     if comparison.step is None or figure is None or not figure.seen_change:
         return []
-    return [f"{where_it_lies(comparison.step)} a step."]
+    return [f"{where_it_lies(comparison.step, ' a step')}."]
 
 
-def where_it_lies(difference: Difference) -> str:
-    """The part that explains most, and how much: "Waiting for data takes 268 ms less" """
+def where_it_lies(difference: Difference, of_what: str = "") -> str:
+    """The part that explains most, and how much: "Waiting for data takes 268 ms less a step" """
     part = difference.largest
     if part is None:
         return "The parts even out"
@@ -118,13 +118,11 @@ def where_it_lies(difference: Difference) -> str:
     amount = duration(abs(part.difference))
     if part.key == COUNT:
         return f"{part.name} make {amount} {less}"
-    total = abs(difference.total)
-    explains = (
-        "" if len(difference.parts) == 1 else f" ({share(abs(part.difference), total)} of the difference)"
-    )
-    if abs(part.difference) > 1.005 * total:
-        explains = ""  # other parts take some of it back
-    return f"{part.name} takes {amount} {less}{explains}"
+    moved, total = abs(part.difference), abs(difference.total)
+    alone = len(difference.parts) == 1 or moved > 1.005 * total  # or other parts take some of it back
+    how_much = "all" if moved > 0.995 * total else share(moved, total)
+    explains = "" if alone else f" ({how_much} of the difference)"
+    return f"{part.name} takes {amount} {less}{of_what}{explains}"
 
 
 def _rules_in_short(comparison: Comparison) -> list[str]:
@@ -210,7 +208,7 @@ def configuration(comparison: Comparison) -> str:
 
 
 def prediction(one: CheckedPrediction) -> str:
-    """ "Predicted for 4 instead of 2 workers: a step takes 230 ms (190 ms to 460 ms). Measured: 212 ms, ..." """
+    """What was predicted, with its range, and what was measured, or why the two cannot be compared."""
     its = one.prediction
     figure, unit = PREDICTED[its.metric]
     said = (

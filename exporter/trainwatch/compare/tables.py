@@ -11,7 +11,7 @@ from trainwatch.compare.configuration import Setting
 from trainwatch.compare.figures import KINDS, RESOURCES, Figure
 from trainwatch.compare.parts import Difference
 from trainwatch.compare.words import change_of, value
-from trainwatch.report.wording import NO_NUMBER, duration, share
+from trainwatch.report.wording import NO_NUMBER, capitalised, count, duration, share
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: parts that are smaller are left out of tables
@@ -111,7 +111,8 @@ def parts(difference: Difference, name: str) -> Table:
 
 def gate(comparison: Comparison) -> Section:
     failed = len(comparison.failed)
-    said = f"{failed} of {len(comparison.outcomes)} failed." if failed else "All conditions hold."
+    conditions = count(len(comparison.outcomes), "condition")
+    said = f"{failed} of {conditions} failed." if failed else f"{capitalised(conditions)} given, none failed."
     rows = [(one.condition.text, one.state, one.reason) for one in comparison.outcomes]
     return Section("gate", "Conditions", [said], [Table(("--fail-if", "", "Why"), rows, words=3)])
 

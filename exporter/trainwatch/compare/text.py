@@ -17,8 +17,8 @@ def as_text(comparison: Comparison) -> str:
     lines = [f"A  {_named(comparison.a)}", f"B  {_named(comparison.b)}", "", *sentences.verdict(comparison)]
     for section in sections(comparison):
         lines += ["", section.title.upper(), *section.sentences]
-        for table in section.tables:
-            lines += ["", *_aligned(table)]
+        for its in section.tables:
+            lines += ["", *_aligned(its)]
     return "\n".join(one_line(line) for line in lines) + "\n"
 
 
@@ -30,12 +30,14 @@ def as_markdown(comparison: Comparison) -> str:
 def _blocks(comparison: Comparison) -> Iterator[str]:
     first, *more = sentences.verdict(comparison)
     yield f"## {sentence(first)}"
-    yield " ".join(map(sentence, more))
+    if more:
+        yield " ".join(map(sentence, more))
     yield f"A: {_named_in_markdown(comparison.a)}  \nB: {_named_in_markdown(comparison.b)}"
     for section in sections(comparison):
         folded = section.key not in ("figures", "gate")
         yield f"<details><summary>{section.title}</summary>" if folded else f"### {section.title}"
-        yield " ".join(map(sentence, section.sentences))
+        if section.sentences:
+            yield " ".join(map(sentence, section.sentences))
         yield from map(_table, section.tables)
         if folded:
             yield "</details>"

@@ -1,0 +1,152 @@
+"""`trainwatch compare` as it is typed: what it prints and writes, and what it exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.rented_nodes import rented_nodes
+from tests.support.scenarios import WrittenScenarios
+
+
+def compare(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "trainwatch", "compare", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=cwd,
+    )
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The published case: 3 nodes for 503 s, then 2 smaller ones for 502 s."""
+    folder = tmp_path_factory.mktemp("published")
+    return rented_nodes(folder / "before", 3, 503), rented_nodes(folder / "after", 2, 502)
+
+
+PRICES = ("--price-a", "14.688", "--price-b", "3.825")
+
+
+def test_the_published_case_saves_what_was_published(published: tuple[Path, Path]) -> None:
+    result = compare(*published, *PRICES)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "it saves $5.09, 82.6 %." in result.stdout
+    (cost,) = [line for line in result.stdout.splitlines() if line.startswith("Cost")]
+    assert cost.split() == ["Cost", "$6.16", "$1.07", "−82.6", "%"]
+
+
+def test_the_page_is_written_and_the_summary_printed(published: tuple[Path, Path], tmp_path: Path) -> None:
+    page = tmp_path / "comparison.html"
+    result = compare(*published, *PRICES, "--out", page)
+    assert result.returncode == 0, result.stderr
+    assert "it saves $5.09, 82.6 %." in result.stdout
+    assert result.stdout.endswith(f"\n{page}\n")
+    text = page.read_text(encoding="utf-8")
+    assert text.lstrip().startswith("<!doctype html>")
+    assert "it saves $5.09, 82.6\u00a0%." in text
+    assert [path.name for path in tmp_path.iterdir()] == ["comparison.html"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "flags", "begins"),
+    [
+        (".json", (), "{\n"),
+        (".md", (), "## B took"),
+        (".txt", (), "A  published"),
+        (".html", ("--format", "markdown"), "## B took"),
+        ("", (), "<!doctype html>"),
+    ],
+)
+def test_the_form_is_told_by_a_flag_or_by_the_files_ending(
+    published: tuple[Path, Path], tmp_path: Path, ending: str, flags: tuple[str, ...], begins: str
+) -> None:
+    file = tmp_path / f"comparison{ending}"
+    assert compare(*published, "--out", file, *flags).returncode == 0
+    assert file.read_text(encoding="utf-8").lstrip().startswith(begins)
+
+
+def test_without_a_file_the_document_alone_is_printed(published: tuple[Path, Path]) -> None:
+    result = compare(*published, *PRICES, "--format", "json", "--fail-if", "cost>+1%")
+    assert result.returncode == 0
+    document = json.loads(result.stdout)
+    assert document["figures"]["cost"]["a"] == pytest.approx(3 * 503 / 3600 * 14.688)
+    assert document["conditions"] == [
+        {"fail_if": "cost>+1%", "state": "passed", "reason": "−82.6 %, not above +1.0 %"}
+    ]
+
+
+def test_a_gate_that_fails_exits_with_1_and_the_reason(published: tuple[Path, Path], tmp_path: Path) -> None:
+    before, after = published
+    flags = ("--price-a", "3.825", "--price-b", "14.688", "--fail-if", "cost>+3%", "--fail-if", "any_rule")
+    result = compare(after, before, *flags, "--out", tmp_path / "gate.html")
+    assert result.returncode == 1
+    assert result.stderr == "trainwatch: failed: cost>+3%: +476 %, above +3.0 %\n"
+    assert (tmp_path / "gate.html").exists(), "what failed is to be looked at"
+    assert "failed" in result.stdout
+
+
+def test_a_gate_that_cannot_be_judged_does_not_open(published: tuple[Path, Path]) -> None:
+    result = compare(*published, "--fail-if", "step_p50>+3%")
+    assert result.returncode == 1
+    assert "cannot be judged" in result.stdout
+    assert result.stderr == "trainwatch: failed: step_p50>+3%: neither run has it\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--fail-if", "step_p50>3%"), "+3%"),
+        (("--fail-if", "cost>+3%"), "--price-a and --price-b"),
+        (("--fail-if", "cost>+3%", "--price-a", "1"), "--price-a and --price-b"),
+        (("--price-a", "many"), "'many' is no price"),
+        (("--price-b", "-3"), "is no price"),
+        (("--out", "missing/comparison.html"), "there is no directory missing"),
+        (("--out", "."), "is a directory"),
+        (("--format", "pdf"), "invalid choice"),
+        (("--set", "Nothing.threshold=3"), "there is no rule 'Nothing'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_status_2_and_writes_nothing(
+    published: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], named: str
+) -> None:
+    result = compare(*published, *words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert named in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_source_that_is_none_is_named(published: tuple[Path, Path], tmp_path: Path, position: int) -> None:
+    sources = list(published)
+    sources[position] = tmp_path / "nowhere"
+    result = compare(*sources)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert f"{tmp_path / 'nowhere'}" in result.stderr
+
+
+def test_help_names_every_figure() -> None:
+    result = compare("--help")
+    assert result.returncode == 0
+    for word in ("step_p50", "throughput", "cost_per_1000_steps", "gpu_memory", "any_rule", "examples:"):
+        assert word in result.stdout
+
+
+def test_a_scenario_gates_and_is_as_good_from_debuggers_output(scenarios: WrittenScenarios) -> None:
+    """A slow run after a fast one fails; one recording against Debugger's output of the same run does not."""
+    slow, healthy = scenarios.written("few-dataloaders"), scenarios.written("healthy")
+    conditions = ("--fail-if", "step_p50>+3%", "--fail-if", "DataStarved", "--fail-if", "gpu_p95<60")
+    worse = compare(healthy.recording_directory, slow.recording_directory, *conditions)
+    assert worse.returncode == 1
+    said = worse.stderr.splitlines()
+    assert [line.split(": ")[2] for line in said] == ["step_p50>+3%", "DataStarved", "gpu_p95<60"]
+    same = compare(healthy.recording_directory, healthy.debugger_directory, "--fail-if", "step_p50>+3%")
+    assert same.returncode == 0, same.stderr

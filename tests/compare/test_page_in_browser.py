@@ -1,0 +1,119 @@
+"""The page of a comparison as a reader has it: wide and narrow, light and dark, by keyboard, on paper."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from trainwatch.compare.comparison import Comparison
+from trainwatch.compare.html import render_comparison
+
+from tests.support import comparisons as made
+from tests.support.browser import console_errors, in_dark_mode, open_page
+
+pytestmark = pytest.mark.browser
+
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)"
+OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# How many colours the pixels of a chart have; 0 where it was not drawn.
+COLOURS_OF = """
+  const canvas = document.querySelector(`[data-chart="${arguments[0]}"] canvas`);
+  if (!canvas) return 0;
+  const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  return new Set(new Uint32Array(pixels.buffer)).size;
+"""
+
+
+def opened(
+    browser: webdriver.Chrome, folder: Path, comparison: Comparison, width: int = 1440
+) -> webdriver.Chrome:
+    page = folder / "comparison.html"
+    page.write_text(render_comparison(comparison), encoding="utf-8")
+    open_page(browser, page, width)
+    browser.execute_script(DRAW_ALL)
+    return browser
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("make", made.EVERY_COMPARISON, ids=lambda make: make.__name__)
+def test_no_error_in_the_console_and_nothing_wider_than_the_page(
+    browser: webdriver.Chrome, tmp_path: Path, make: Callable[[], Comparison], width: int
+) -> None:
+    opened(browser, tmp_path, make(), width)
+    assert console_errors(browser) == []
+    assert browser.execute_script(OVERFLOW) == 0
+    assert browser.execute_script("return window.hacked") is None
+
+
+def test_the_verdict_is_the_first_thing_that_is_read(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, tmp_path, made.mended())
+    verdict, failed = browser.find_elements("css selector", "#compared article")
+    assert verdict.text.splitlines()[0].startswith("B is 1.57 times as fast per step; it saves ")
+    assert failed.text.splitlines()[0] == "2 of 3 conditions failed."
+    assert "any_rule: StepOutlier fired in B and not in A" in failed.text
+    assert failed.rect["y"] + failed.rect["height"] < 900, "both are on the first screen"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_waterfall_ends_where_the_total_of_b_begins(
+    browser: webdriver.Chrome, tmp_path: Path, dark: bool
+) -> None:
+    in_dark_mode(browser, dark)
+    opened(browser, tmp_path, made.mended())
+    for chart in ("of-a-step", "of-the-run"):
+        assert browser.execute_script(COLOURS_OF, chart) > 5
+        bars = browser.execute_script("return trainwatch.data[arguments[0]].bars", chart)
+        assert (bars[0]["name"], bars[-1]["name"]) == ("A", "B")
+        for before, after in pairwise(bars[:-1]):
+            assert after["from"] == pytest.approx(before["to"])
+        assert bars[-2]["to"] == pytest.approx(bars[-1]["to"])
+    assert browser.execute_script(COLOURS_OF, "steps") > 5
+
+
+def test_without_javascript_sentences_and_tables_are_there(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page = tmp_path / "comparison.html"
+        page.write_text(render_comparison(made.mended()), encoding="utf-8")
+        open_page(browser, page)
+        text = browser.find_element("tag name", "main").text
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    for words in (
+        "Waiting for data",
+        "−268 ms",
+        "went away",
+        "Loader of train steps: workers",
+        "This chart needs",
+    ):
+        assert words in text
+
+
+def test_the_keyboard_reaches_every_table_and_fold(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, tmp_path, made.mended())
+    wanted = set(
+        browser.execute_script("""
+          const all = document.querySelectorAll('.scroll, summary, main a, nav a');
+          const seen = [...all].filter((element) => element.checkVisibility());
+          return seen.map((element, index) => (element.dataset.stop = index, String(index)));
+        """)
+    )
+    assert len(wanted) > 12
+    reached: set[str] = set()
+    for _ in range(len(wanted) + 5):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        reached.add(browser.execute_script("return document.activeElement.dataset.stop || ''"))
+    assert wanted <= reached
+
+
+def test_the_page_prints_its_charts(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, tmp_path, made.mended())
+    pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
+    assert pdf.startswith(b"%PDF")
+    assert console_errors(browser) == []

@@ -1,0 +1,26 @@
+"""A recording of several nodes that were taken for a time, as exporters of a cluster leave it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainwatch.recording.run_file import RunFile
+from trainwatch.recording.writer import RecordingWriter
+
+from tests.support.recording import START, snapshot
+
+INTERVAL = 5.0  # seconds between snapshots: the fewer, the faster the test
+
+
+def rented_nodes(directory: Path, nodes: int, seconds: float, name: str = "published") -> Path:
+    """Records so many nodes with 2 cores each, over a run of so many seconds. No step is recorded."""
+    for node in range(nodes):
+        writer = RecordingWriter(directory, f"node-{node}", INTERVAL, name)
+        for tick in range(int(seconds // INTERVAL)):
+            writer.snapshot(snapshot(tick, gpus=(), interval=INTERVAL))
+            writer.catch_up()
+        writer.close()
+    RunFile(name, START, START + seconds, "python train.py", 0, INTERVAL, {"trainwatch": "1"}).write(
+        directory
+    )
+    return directory
