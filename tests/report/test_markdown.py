@@ -111,15 +111,24 @@ def test_the_verdict_comes_before_all_else_and_the_whole_is_short(make: Callable
 
 def test_a_finding_has_its_time_its_money_and_what_to_do() -> None:
     text = render_markdown(made.slow_loader(), 14.688)
-    assert "Estimated cost: 7 min 11 s, 60 % of the run, $1.76." in text
-    assert "What to do: Give the data loader more than its 2 workers" in text
-    assert "| Cost | $2.94 | 1 node at $14.69 an hour |" in text
+    assert (
+        "1. **Waiting for busy CPU cores: about 7 min 11 s, 60 % of the run, $1.76.** GPUs sat idle" in text
+    )
+    assert "**What to do:** Give the data loader more than its 2 workers" in text
+    assert "| Cost | $2.94 | $14.69 a node and hour |" in text
+
+
+def test_rules_that_saw_the_same_thing_are_one_finding() -> None:
+    rules = [made.rule(name, "fired", seconds_lost=60.0) for name in ("DataStarved", "CPUBottleneck")]
+    text = render_markdown(made.slow_loader(rules=rules))
+    assert text.count("**What to do:**") == 1
+    assert "(Rules: DataStarved and CPUBottleneck)" in text
 
 
 def test_more_than_three_findings_are_named_in_one_line() -> None:
     names = ("A", "B", "C", "D", "E")
     text = render_markdown(made.slow_loader(rules=[made.rule(name, "fired") for name in names]))
-    assert "Also found: D, E." in text
+    assert "Also found: D (D), E (E)." in text
 
 
 def test_what_could_not_be_judged_is_said_with_the_reason() -> None:

@@ -14,6 +14,7 @@ from trainwatch.evaluation.json_values import json_value
 from trainwatch.report import sentences, shares
 from trainwatch.report.cost import cost_of_finding, cost_of_run
 from trainwatch.report.figures import main_steps
+from trainwatch.report.problems import problems
 from trainwatch.report.right_sizing import predictions
 
 # Raised when a field goes or changes its meaning; a new field does not raise it.
@@ -82,17 +83,19 @@ def _run(analysis: Analysis) -> dict[str, Any]:
 
 def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
     return {
-        "sentences": sentences.verdict(analysis),
+        "sentences": sentences.verdict(analysis, price),
         "findings": [
             {
-                "rule": rule.rule,
-                "finding": rule.finding,
-                "recommendation": rule.recommendation,
-                "seconds_lost": rule.seconds_lost,
-                "share_of_run": _share_of_run(analysis, rule),
-                "cost": cost_of_finding(analysis, rule, price),
+                "title": problem.title,
+                "rule": problem.rule.rule,
+                "also": [rule.rule for rule in problem.also],
+                "finding": problem.rule.finding,
+                "recommendation": problem.rule.recommendation,
+                "seconds_lost": problem.seconds_lost,
+                "share_of_run": _share_of_run(analysis, problem.rule),
+                "cost": cost_of_finding(analysis, problem.rule, price),
             }
-            for rule in sentences.fired(analysis)
+            for problem in problems(analysis)
         ],
     }
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import sentences, shares
-from trainwatch.report.cost import cost_of_finding, cost_of_run, money
-from trainwatch.report.document import JOULES_A_KILOWATT_HOUR
+from trainwatch.report.cost import money
 from trainwatch.report.glance import at_a_glance
 from trainwatch.report.markdown_text import code, plain, sentence, table
+from trainwatch.report.problems import Problem, problems
 from trainwatch.report.right_sizing import Prediction, predictions
-from trainwatch.report.wording import NO_NUMBER, amount, count, duration, moment, share
+from trainwatch.report.wording import (
+    NO_NUMBER,
+    amount,
+    count,
+    duration,
+    energy_amount,
+    listing,
+    moment,
+    share,
+)
 
 FINDINGS = 3  # said in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
@@ -34,16 +43,17 @@ def render_markdown(analysis: Analysis, price: float | None = None) -> str:
 
 def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     yield f"## Training run {code(analysis.run) or 'without a name'}"
-    yield " ".join(map(sentence, sentences.verdict(analysis)))
-    found = sentences.fired(analysis)
+    yield " ".join(map(sentence, sentences.verdict(analysis, price)))
+    found = problems(analysis)
     if found:
         yield "\n".join(
-            _finding(analysis, number, rule, price) for number, rule in enumerate(found[:FINDINGS], 1)
+            _finding(analysis, number, problem, price) for number, problem in enumerate(found[:FINDINGS], 1)
         )
-    if len([rule for rule in found if rule.seconds_lost > 0]) > 1:
-        yield "Estimates overlap, as the same second may be lost to several: do not add them up."
+    if sum(problem.seconds_lost > 0 for problem in found[:FINDINGS]) > 1:
+        yield "The same second may be lost to several of these: do not add them up."
     if found[FINDINGS:]:
-        yield f"Also found: {', '.join(plain(rule.rule) for rule in found[FINDINGS:])}."
+        more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
+        yield f"Also found: {more}."
     yield _glance(analysis, price)
     suggestions = predictions(analysis, price)
     if suggestions:
@@ -62,24 +72,22 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
 
 
-def _finding(analysis: Analysis, number: int, rule: RuleResult, price: float | None) -> str:
-    lost = sentences.cost(analysis, rule) or ""
-    bill = cost_of_finding(analysis, rule, price)
-    cost = f"{lost.removesuffix('.')}, {money(bill)}." if bill is not None else lost
-    clauses = (rule.finding, cost, f"What to do: {rule.recommendation}")
-    said = " ".join(sentence(clause) for clause in clauses if clause)
-    return f"{number}. **{plain(rule.rule)}.** {said}"
+def _finding(analysis: Analysis, number: int, problem: Problem, price: float | None) -> str:
+    rule = problem.rule
+    lost = ", ".join(sentences.amounts(analysis, rule, price))
+    title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
+    rules = [rule.rule, *(one.rule for one in problem.also)]
+    source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
+    return (
+        f"{number}. **{plain(title)}** {sentence(rule.finding)} **What to do:** "
+        f"{sentence(rule.recommendation)} {plain(source)}"
+    )
 
 
 def _glance(analysis: Analysis, price: float | None) -> str:
-    rows = [(plain(one.name), plain(one.value), plain(one.note)) for one in at_a_glance(analysis)]
-    bill = cost_of_run(analysis, price)
-    if bill is not None and price is not None:
-        note = f"{count(len(analysis.nodes), 'node')} at {money(price)} an hour"
-        rows.append(("Cost", plain(money(bill)), plain(note)))
+    rows = [(plain(one.name), plain(one.value), plain(one.note)) for one in at_a_glance(analysis, price)]
     if analysis.energy is not None:
-        kilowatt_hours = analysis.energy.joules / JOULES_A_KILOWATT_HOUR
-        rows.append(("Energy", f"{kilowatt_hours:.3g} kWh", "of the GPUs alone"))
+        rows.append(("Energy", plain(energy_amount(analysis.energy.joules)), "of the GPUs alone"))
     return table(("at a glance", "", ""), rows)
 
 

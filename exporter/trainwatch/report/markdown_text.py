@@ -6,9 +6,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-# What begins or ends something within a line. A number or dash at a line's begin makes a list, but no line
-# of ours begins with a name.
-SPECIAL = re.compile(r"([\\`*_\[\]<>|~&]|\$(?!\d))")
+# What begins or ends something within a line; a _ within a word and the $ of an amount do not. A number or
+# dash at a line's begin makes a list, but no line of ours begins with a name.
+SPECIAL = re.compile(r"([\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)|\$(?!\d))")
 # What is made a link of after all escapes are undone: @person, a@b.c, #123, https://..., www....
 LINKED = re.compile(r"(?<=@)(?=\w)|(?<=\S)(?=@)|(?<=#)(?=\w)|(?<=:)(?=//)|(?<=\bwww)(?=\.)", re.IGNORECASE)
 ZERO_WIDTH_SPACE = "\u200b"
