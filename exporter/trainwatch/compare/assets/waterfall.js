@@ -17,7 +17,7 @@
       return {
         animation: false,
         textStyle: { fontFamily: look.font },
-        grid: { left: names, right: width < 560 ? 76 : 92, top: 6, bottom: 34 },
+        grid: { left: names, right: 92, top: 6, bottom: 34 },
         tooltip: {
           trigger: "item", confine: true, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
           textStyle: { color: look.page, fontSize: 13 },
@@ -31,7 +31,7 @@
         yAxis: {
           type: "category", inverse: true, data: data.bars.map((bar) => bar.name), axisTick: { show: false },
           axisLine: { lineStyle: { color: look.line } },
-          axisLabel: { color: look.text, width: names - 12, overflow: "break", interval: 0 },
+          axisLabel: { color: look.text, width: names - 12, overflow: "break", lineHeight: 14, interval: 0 },
         },
         series: [{
           type: "custom",

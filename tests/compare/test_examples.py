@@ -1,0 +1,91 @@
+"""Two real runs of the example: one without loader workers, then one with two of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.images.data import prepare_dataset
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
+STEPS = 60
+PRICE = 3.6  # dollars an hour: a tenth of a cent a second
+
+
+def observe(folder: Path, way: str) -> Path:
+    """The recording of a short run of the example, slow in that way."""
+    trainwatch = [sys.executable, "-m", "trainwatch", "run", "--out", str(folder / way)]
+    example = [sys.executable, str(EXAMPLE), "--data", str(folder / "data"), "--slow", way]
+    example += ["--steps", str(STEPS), "--batch", "64", "--workers", "2"]
+    result = subprocess.run(
+        [*trainwatch, "--listen", "127.0.0.1:0", "--", *example],
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert result.returncode == 0, result.stderr
+    return folder / way
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("examples")
+    prepare_dataset(folder / "data")
+    slow, mended = observe(folder, "workers"), observe(folder, "none")
+    command = [sys.executable, "-m", "trainwatch", "compare", str(slow), str(mended), "--format", "json"]
+    prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
+    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_the_comparison_of_a_slow_and_a_mended_run_shows_the_true_saving(compared: dict[str, Any]) -> None:
+    for side in ("a", "b"):
+        run = compared[side]
+        seconds = run["end"] - run["start"]
+        assert compared["figures"]["duration"][side] == pytest.approx(seconds)
+        assert compared["figures"]["cost"][side] == pytest.approx(seconds / 3600 * PRICE)
+        assert compared["figures"]["steps"][side] == STEPS
+        assert compared["figures"]["item_mean"][side] == pytest.approx(
+            compared["figures"]["step_mean"][side] / 64
+        )
+
+
+def test_its_parts_sum_to_it_and_waiting_for_data_is_what_was_saved(compared: dict[str, Any]) -> None:
+    for difference in compared["parts"].values():
+        parts = {part["key"]: part["difference"] for part in difference["parts"]}
+        assert math.fsum(parts.values()) == pytest.approx(difference["difference"], abs=1e-5)
+        assert difference["difference"] == pytest.approx(difference["b"] - difference["a"])
+    step = {part["key"]: part for part in compared["parts"]["step"]["parts"]}
+    assert min(step, key=lambda key: float(step[key]["difference"])) == "data_wait"
+    assert step["data_wait"]["b"] < 0.7 * step["data_wait"]["a"]
+
+
+def test_it_says_what_was_changed_and_which_rule_went_away(compared: dict[str, Any]) -> None:
+    changed = {one["name"]: (one["a"], one["b"]) for one in compared["settings"] if one["differs"]}
+    assert changed.pop("Loader of train steps: workers") == ("0", "2")
+    assert changed.keys() <= {"Command", "Loader of eval steps: workers"}
+    assert "64" in [
+        one["b"] for one in compared["settings"] if one["name"] == "Loader of train steps: batch size"
+    ]
+    fates = {one["rule"]: one["fate"] for one in compared["rules"]}
+    assert fates["Dataloader"] == "went away"
+
+
+def test_what_the_first_report_predicted_for_more_workers_is_held_against_the_second_run(
+    compared: dict[str, Any],
+) -> None:
+    predicted = {one["metric"]: one for one in compared["predictions"] if one["change"] == "more_workers"}
+    step = predicted["step_seconds_mean"]
+    assert (step["current"], step["made"]) == (0, 2)
+    assert step["measured_in_b"] == pytest.approx(compared["figures"]["step_mean"]["b"])
+    assert step["in_range"] == (step["low"] <= step["measured_in_b"] <= step["high"])
