@@ -34,6 +34,7 @@ examples:
   trainwatch run -- python train.py           watch a training script, report at its end
   trainwatch exporter                         serve metrics on http://localhost:9870/metrics
   trainwatch report trainwatch-runs/RUN       write the report of a recording again
+  trainwatch compare BEFORE AFTER             what a change saved, and where
   trainwatch demo cpu-bottleneck              a simulated node, to look at without a GPU
 """
 
