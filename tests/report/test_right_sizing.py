@@ -126,6 +126,18 @@ def test_the_busiest_gpu_decides() -> None:
     assert changes(replace(analysis, heatmaps=[busy])) == {}
 
 
+def test_gpus_that_did_nothing_are_not_needed() -> None:
+    analysis = run(gpu=95)
+    idle = [replace(use, p95=0.0, memory_p95=1.0) for use in analysis.gpu_use[3:]]
+    one_of_eight = replace(analysis, gpu_use=[*analysis.gpu_use[:3], *idle])
+    assert changes(one_of_eight) == {"fewer_gpus": (8, 3)}
+    time = row(one_of_eight, "fewer_gpus", "run_seconds")
+    assert (time.low, time.expected, time.high) == (600, 600, 600)
+    assert row(one_of_eight, "fewer_gpus", "cost", price=36.0).expected == 6 * 3 / 8
+    unread = [replace(use, p95=math.nan, memory_p95=math.nan) for use in idle]
+    assert changes(replace(analysis, gpu_use=[*analysis.gpu_use[:3], *unread])) == {}
+
+
 def test_of_several_nodes_whole_nodes_are_spared_first() -> None:
     assert changes(run(gpu=15, cpu=15, nodes=4)) == {"fewer_nodes": (4, 1), "fewer_cores": (32, 8)}
     assert changes(run(gpu=30, cpu=60, nodes=4))["fewer_gpus"] == (8, 4)  # the cores of all are needed
@@ -273,7 +285,7 @@ def test_whatever_a_run_uses_its_predictions_are_in_order_and_never_of_nothing(
             assert one.suggested < one.current
             if one.metric == "run_seconds" and one.change != "fewer_workers":
                 assert one.low >= one.measured
-    if use["gpu"] >= 70:
+    if use["gpu"] >= 70 and use["gpus"]:
         assert not {"fewer_gpus", "fewer_nodes", "larger_batch"} & {one.change for one in rows}
     if use["cpu"] >= 70:
         assert "fewer_cores" not in {one.change for one in rows}

@@ -29,6 +29,7 @@ from trainwatch.report.wording import count, duration, in_words, listing, share
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
 HARDLY_WAITS = 0.05  # of the step time: loaders keep up
+UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: what a driver and a monitor may take
 ENOUGH_SAMPLES = 120  # of a node, before one says what it needs: a minute at 500 ms
 
 
@@ -111,8 +112,7 @@ def _changes(run: _Run) -> Iterator[_Change]:
     yield from _more_workers(run)
     yield from _more_cores(run)
     yield from _larger_batch(run)
-    fewer_nodes = list(_fewer_nodes(run))
-    yield from fewer_nodes or _fewer_gpus(run)
+    yield from list(_fewer_nodes(run)) or list(_unused_gpus(run)) or _fewer_gpus(run)
     yield from _fewer_cores(run)
     yield from _fewer_workers(run)
 
@@ -266,24 +266,47 @@ def _fewer_nodes(run: _Run) -> Iterator[_Change]:
     )
 
 
+def _unused_gpus(run: _Run) -> Iterator[_Change]:
+    used = _most_used_gpus_of_a_node(run.analysis)
+    if not run.gpus or not 0 < used < run.gpus or not run.judged("LowGPUUtilization"):
+        return
+    yield _gpus_change(
+        run,
+        used,
+        f"The run used no more than {used} of them: the others did nothing in 95 % of the samples, and "
+        "next to none of their memory was in use.",
+        Factor(1.0, 1.0, 1.0),
+    )
+
+
 def _fewer_gpus(run: _Run) -> Iterator[_Change]:
     if not run.gpus or run.gpu is None or not run.whole or not _may_shrink(run):
         return
     gpus = enough_of(run.gpus, run.gpu, WELL)
     if gpus == run.gpus:
         return
-    of_node = "" if run.nodes == 1 else " a node"
     times = run.gpus // gpus
-    yield _Change(
+    yield _gpus_change(
+        run,
+        gpus,
+        f"Each GPU does the work of {in_words(times)}, one after the other (gradients of {in_words(times)} "
+        "batches summed up), the cores stay"
+        + (", and data comes as fast as it did." if run.starved else ", and gaps between kernels stay."),
+        fewer_devices(run.gpu, gpus / run.gpus, run.starved),
+    )
+
+
+def _gpus_change(run: _Run, gpus: int, assumption: str, factor: Factor) -> _Change:
+    assert run.gpus
+    of_node = "" if run.nodes == 1 else " a node"
+    return _Change(
         "fewer_gpus",
         "GPUs of a node",
         run.gpus,
         gpus,
         f"With {count(gpus, 'GPU')}{of_node} instead of {run.gpus}",
-        f"Each GPU does the work of {in_words(times)}, one after the other (gradients of {in_words(times)} "
-        "batches summed up), the cores stay"
-        + (", and data comes as fast as it did." if run.starved else ", and gaps between kernels stay."),
-        fewer_devices(run.gpu, gpus / run.gpus, run.starved),
+        assumption,
+        factor,
         run.nodes,
         gpus / run.gpus,
         f" A machine with {count(gpus, 'GPU')} costs {gpus}/{run.gpus} of the price; at most as much as now.",
@@ -397,6 +420,15 @@ def _busiest_gpu(analysis: Analysis) -> float | None:
         return max(figures.gpu_utilization_means(analysis), default=None)
     known = [use.p95 / 100 for use in analysis.gpu_use if math.isfinite(use.p95)]
     return max(known, default=None)
+
+
+def _most_used_gpus_of_a_node(analysis: Analysis) -> int:
+    """How many GPUs did anything, on the node where most did; what could not be read may have."""
+    used = dict.fromkeys(analysis.nodes, 0)
+    for use in analysis.gpu_use:
+        unused = use.p95 < UNUSED_UTILISATION and use.memory_p95 < UNUSED_MEMORY
+        used[use.node] = used.get(use.node, 0) + (not unused)
+    return max(used.values(), default=0)
 
 
 def _loaders_busy(analysis: Analysis) -> float:
