@@ -38,8 +38,10 @@ def test_a_report_is_a_page_a_document_and_a_json_file_a_rule(tmp_path: Path) ->
     write_report(analysis, tmp_path / "new" / "report")
     assert files_below(tmp_path / "new" / "report") == [
         "profiler-reports/CPUBottleneck.json",
+        "profiler-reports/Dataloader.json",
         "profiler-reports/IOBottleneck.json",
         "profiler-reports/LowGPUUtilization.json",
+        "profiler-reports/OverallFrameworkMetrics.json",
         "profiler-reports/StepOutlier.json",
         "report.html",
         "report.json",
