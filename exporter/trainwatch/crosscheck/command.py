@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainwatch.crosscheck.compare import Outcome, Window
+from trainwatch.crosscheck.compare import Outcome
+from trainwatch.crosscheck.hidden.check import compare_with_recording
+from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.rendered import rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.runs import check_rules
+from trainwatch.crosscheck.scrape_times import scrape_times
 from trainwatch.crosscheck.server import Milliseconds, Server
-from trainwatch.crosscheck.table import disagreements, summary
+from trainwatch.crosscheck.stored import Window
+from trainwatch.crosscheck.table import disagreements, hidden, summary
 from trainwatch.errors import UserError
 from trainwatch.rules.options import Options
 
 HOUR = 3_600_000
 # What was evaluated just now may not be stored whole yet: a rule's alerts are written after its records.
 SETTLED = 5_000
-# Storing a scrape takes a little longer than the scrape; on a busy server up to this.
-STORED = 500
 
 EXAMPLES = """\
 examples:
@@ -30,6 +32,7 @@ examples:
   trainwatch crosscheck --prometheus http://localhost:9090 --run resnet --start 2026-11-20T12:00:00Z
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
   trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server: of a recorded run
+  trainwatch crosscheck --prometheus http://localhost:9090 --recording trainwatch-runs/resnet-1
 
 The exit status is 1 where anything disagrees.
 """
@@ -43,8 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--recording",
         type=Path,
         metavar="DIR",
-        help="the recording of a run, to be played back where there is no --prometheus "
-        "(needs prometheus and promtool on the PATH)",
+        help="the recording of a run: alone, it is played back into a Prometheus of its own (prometheus and "
+        "promtool must be on the PATH); with --prometheus, what that says is compared with every sample",
     )
     parser.add_argument("--run", metavar="NAME", help="the run to check (default: each of that time)")
     parser.add_argument(
@@ -66,25 +69,30 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Prints disagreements and a table; 1 where there are any. Raises UserError for what the user mends."""
+    """Prints disagreements and tables; 1 where there are any. Raises UserError for what the user mends."""
     rules = rendered(arguments.rules)
     recorded = RecordedRun(arguments.recording) if arguments.recording else None
     if recorded and arguments.run not in (None, recorded.name):
         raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
+    compared: list[Compared] = []
     if arguments.prometheus:
         with Server(arguments.prometheus) as server:
-            outcomes = _check_server(server, rules.options, arguments)
+            outcomes, compared = _check_server(server, rules.options, arguments, recorded)
     elif recorded:
         outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
     else:
         raise UserError("give --prometheus URL, --recording DIR, or both")
-    for outcome in outcomes:
-        for line in disagreements(outcome):
+    found = [one.disagreements for one in outcomes] + [one.excesses for one in compared]
+    for its in found:
+        for line in disagreements(its):
             print(line)
     for line in summary(outcomes):
         print(line)
-    _print_verdict(outcomes)
-    return 1 if any(outcome.disagreements for outcome in outcomes) else 0
+    if compared:
+        for line in ("", *hidden(compared)):
+            print(line)
+    _print_verdict(outcomes, sorted({one.rule for its in found for one in its}))
+    return 1 if any(found) else 0
 
 
 def moment(text: str) -> Milliseconds:
@@ -104,22 +112,35 @@ def moment(text: str) -> Milliseconds:
     return round(1000 * parsed.timestamp())
 
 
-def _check_server(server: Server, options: Options, arguments: Namespace) -> list[Outcome]:
-    end = server.now() - SETTLED
-    if arguments.end is not None:
-        end = min(end, arguments.end)
-    start = arguments.start if arguments.start is not None else end - HOUR
-    if start >= end:
-        raise UserError("--start is not before --end, or lies in the last seconds; give an earlier one")
+def _check_server(
+    server: Server, options: Options, arguments: Namespace, recorded: RecordedRun | None
+) -> tuple[list[Outcome], list[Compared]]:
+    start, end = _time(server, arguments, recorded)
     intervals = server.intervals()
     if not any(f"trainwatch-{rule}" in intervals for rule in CHECKED):
         raise UserError("Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)")
-    unseen = round(1000 * server.longest_scrape(start, end)) + STORED
+    runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [
-        Window(name, start, end, unseen, server.started())
-        for name in _runs(server, arguments.run, start, end)
+        Window(run, start, end, scrape_times(server, run, start, end), server.started()) for run in runs
     ]
-    return check_rules(server, options, intervals, windows)
+    outcomes = check_rules(server, options, intervals, windows)
+    if recorded is None:
+        return outcomes, []
+    return outcomes, compare_with_recording(server, recorded, options, intervals, windows[0])
+
+
+def _time(
+    server: Server, arguments: Namespace, recorded: RecordedRun | None
+) -> tuple[Milliseconds, Milliseconds]:
+    """What is checked: at most until now, and what was recorded; an hour unless --start says otherwise."""
+    ends = [server.now() - SETTLED, arguments.end, round(1000 * recorded.end) if recorded else None]
+    end = min(moment for moment in ends if moment is not None)
+    start: Milliseconds = arguments.start if arguments.start is not None else end - HOUR
+    if recorded:
+        start = max(start, round(1000 * recorded.start))
+    if start >= end:
+        raise UserError("--start is not before --end, or lies in the last seconds; give an earlier one")
+    return start, end
 
 
 def _runs(server: Server, name: str | None, start: Milliseconds, end: Milliseconds) -> list[str]:
@@ -132,8 +153,7 @@ def _runs(server: Server, name: str | None, start: Milliseconds, end: Millisecon
     return runs if name is None else [name]
 
 
-def _print_verdict(outcomes: Sequence[Outcome]) -> None:
-    wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
+def _print_verdict(outcomes: Sequence[Outcome], wrong: Sequence[str]) -> None:
     evaluated = {outcome.rule for outcome in outcomes if outcome.evaluations}
     unevaluated = sorted({outcome.rule for outcome in outcomes} - evaluated - set(wrong))
     if unevaluated:

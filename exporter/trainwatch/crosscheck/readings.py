@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Server, Vector
 
 
+class Selection(NamedTuple):
+    """Series of one name; `matchers` are PromQL's, and `of_run` chooses those of the run that is checked."""
+
+    name: str
+    matchers: str = ""
+    of_run: bool = True
+
+
+class Reader(Protocol):
+    """What gives a rule its series at the moments of its evaluations, which have numbers."""
+
+    @property
+    def limits_late(self) -> bool: ...
+
+    def time(self, index: int) -> float:
+        """Seconds since the epoch."""
+
+    def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
+        """The values of series, raw ones or recorded ones, so long ago."""
+
+    def window(
+        self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
+    ) -> dict[Labels, Points]:
+        """The samples that a range of this length sees; series without any are left out."""
+
+
 class Readings:
-    """Reads each selector once for all moments.
+    """Reads series from a server, each selection once for all moments.
 
     `delay`: read what is current as it was so long before. Prometheus gives a scrape the time at which it
     began; an evaluation while it was still under way has not seen it.
@@ -26,23 +53,25 @@ class Readings:
         return Moment(self, index)
 
     def time(self, index: int) -> float:
-        """Seconds since the epoch."""
         return self._grid.time(index) / 1000
 
     @property
     def limits_late(self) -> bool:
         return self._server.limits_late
 
-    def vector(self, index: int, selector: str, ago: Milliseconds, is_raw: bool) -> Vector:
-        """What the selector gives so long ago. Only raw series of now are read with the delay."""
+    def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
+        """Only raw series of now are read with the delay."""
+        selector = self._selector(chosen)
         earlier = ago or (self._delay if is_raw else 0)
         key = selector, earlier
         if key not in self._read:
             self._read[key] = self._server.instants(selector, self._grid.earlier(earlier))
         return self._read[key][index]
 
-    def window(self, index: int, selector: str, length: Milliseconds, is_raw: bool) -> dict[Labels, Points]:
-        """The samples that a range of this length sees; series without any are left out."""
+    def window(
+        self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
+    ) -> dict[Labels, Points]:
+        selector = self._selector(chosen)
         key = selector, length
         if key not in self._points:
             last = self._grid.time(self._grid.count - 1)
@@ -57,15 +86,15 @@ class Readings:
                 found[labels] = times[first:behind], values[first:behind]
         return found
 
-    def selector(self, name: str, matchers: str, of_run: bool) -> str:
-        chosen = [matcher("run", self._run)] if of_run else []
-        return f"{name}{{{','.join([*chosen, *([matchers] if matchers else [])])}}}"
+    def _selector(self, chosen: Selection) -> str:
+        of_run = matcher("run", self._run) if chosen.of_run else ""
+        return f"{chosen.name}{{{','.join(filter(None, (of_run, chosen.matchers)))}}}"
 
 
 class Moment:
     """What a rule sees that is evaluated at one moment."""
 
-    def __init__(self, readings: Readings, index: int) -> None:
+    def __init__(self, readings: Reader, index: int) -> None:
         self._readings, self._index = readings, index
 
     @property
@@ -84,28 +113,26 @@ class Moment:
 
     def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
         """The values of a raw series, so many seconds ago; labels without its name."""
-        selector = self._readings.selector(name, matchers, of_run)
-        return self._readings.vector(self._index, selector, round(1000 * ago), is_raw=True)
+        chosen = Selection(name, matchers, of_run)
+        return self._readings.vector(self._index, chosen, round(1000 * ago), is_raw=True)
 
     def recorded(self, name: str, ago: float = 0.0) -> Vector:
         """The values that another rule of the group has recorded, as this one reads them.
 
         Each such value is checked by itself; what is computed from it is checked as of what was there.
         """
-        selector = self._readings.selector(name, "", of_run=True)
-        return self._readings.vector(self._index, selector, round(1000 * ago), is_raw=False)
+        return self._readings.vector(self._index, Selection(name), round(1000 * ago), is_raw=False)
 
     def over(
         self, name: str, seconds: float, matchers: str = "", of_run: bool = True
     ) -> dict[Labels, Points]:
         """The samples of a raw series in the last seconds."""
-        selector = self._readings.selector(name, matchers, of_run)
-        return self._readings.window(self._index, selector, round(1000 * seconds), is_raw=True)
+        chosen = Selection(name, matchers, of_run)
+        return self._readings.window(self._index, chosen, round(1000 * seconds), is_raw=True)
 
     def recorded_over(self, name: str, seconds: float) -> dict[Labels, Points]:
         """The samples of a recorded series in the last seconds."""
-        selector = self._readings.selector(name, "", of_run=True)
-        return self._readings.window(self._index, selector, round(1000 * seconds), is_raw=False)
+        return self._readings.window(self._index, Selection(name), round(1000 * seconds), is_raw=False)
 
 
 def matcher(label: str, value: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trainwatch.crosscheck.compare import Disagreement, Outcome, Window, check_rule
+from trainwatch.crosscheck.compare import Disagreement, Outcome, check_rule
 from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.server import Milliseconds, Server
+from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.rules.options import Options
 
 
@@ -21,7 +22,8 @@ def check_rules(
             group = f"trainwatch-{heuristic.name}"
             for window in windows:
                 if group in intervals:
-                    outcome = check_rule(server, heuristic, options.scraping, intervals[group], window)
+                    stored = Stored(server, heuristic, options.scraping, intervals[group], window)
+                    outcome = check_rule(server, heuristic, options.scraping, stored)
                 else:
                     missing = Disagreement(
                         heuristic.name, window.end, f"group {group}", frozenset(), "a group", None

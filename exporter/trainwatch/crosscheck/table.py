@@ -7,26 +7,43 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from trainwatch.crosscheck.compare import Disagreement, Outcome
+from trainwatch.crosscheck.hidden.compared import Compared
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
 HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
+HIDDEN_HEADINGS = ("compared with", "series", "values", "largest difference", "may be hidden", "excesses")
 
 
-def disagreements(outcome: Outcome) -> Iterator[str]:
-    """A line each, the earliest first."""
-    for one in outcome.disagreements[:LISTED]:
+def disagreements(found: Sequence[Disagreement]) -> Iterator[str]:
+    """A line each, the earliest first; of one rule."""
+    for one in found[:LISTED]:
         yield _line(one)
-    if (more := len(outcome.disagreements) - LISTED) > 0:
-        yield f"{outcome.rule}: and {more} more"
+    if (more := len(found) - LISTED) > 0:
+        yield f"{found[0].rule}: and {more} more"
 
 
 def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A line for each rule and run."""
-    rows = [HEADINGS]
+    rows: list[tuple[str, ...]] = [HEADINGS]
     for one in outcomes:
         numbers = (one.evaluations, one.firing, one.values, one.by_last_scrape, len(one.disagreements))
-        rows.append((one.rule, one.run, *(f"{number:,}" for number in numbers)))  # type: ignore[arg-type]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+        rows.append((one.rule, one.run, *(f"{number:,}" for number in numbers)))
+    yield from _columns(rows)
+
+
+def hidden(lines: Sequence[Compared]) -> Iterator[str]:
+    """What scrapes hide: a line for each series that was compared with the recording."""
+    rows: list[tuple[str, ...]] = [HIDDEN_HEADINGS]
+    for one in lines:
+        unit = " s" if one.series == "ALERTS" else ""
+        differences = (f"{number:.6g}{unit}" for number in (one.largest, one.bound))
+        rows.append((one.what, one.series, f"{one.values:,}", *differences, f"{len(one.excesses):,}"))
+    yield from _columns(rows)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The first two columns to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [
             cell.ljust(width) if column < 2 else cell.rjust(width)

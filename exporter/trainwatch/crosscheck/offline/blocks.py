@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TextIO
 from trainwatch.crosscheck.offline.prometheus import program
 from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.replay.series import name_and_labels, values_of
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.errors import UserError
 from trainwatch.node.exposition import Exposition
@@ -20,8 +20,6 @@ JOB = "trainwatch"
 BLOCK = 7_200_000  # milliseconds of a block of Prometheus; promtool reads a file anew for each
 
 Labels = dict[str, str]
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
 
 
 class Scrapes:
@@ -37,15 +35,12 @@ class Scrapes:
     def lines(self, node: str, time: Milliseconds, families: Sequence[Family]) -> Iterator[str]:
         """The lines of one scrape of a node: its series with `job`, `instance` and the time."""
         exposition = self._expositions.setdefault(node, Exposition())
-        chosen = [family for family in families if not self._names.isdisjoint(_series_of(family))]
         there = set()
-        for line in exposition.write(chosen, "text").decode().splitlines():
-            if not line.startswith("#"):
-                series, _, value = line.rpartition(" ")
-                there.add(series)
-                yield f"{self._prefix(node, series)} {value} {time // 1000}.{time % 1000:03}\n"
+        for series, value in values_of(exposition, families, self._names):
+            there.add(series)
+            yield f"{self._prefix(node, series)} {value} {time // 1000}.{time % 1000:03}\n"
         before = self._there.get(node, set())
-        self.ended += [(labels_of(self._prefix(node, series)), time) for series in before - there]
+        self.ended += [(_labels(self._prefix(node, series)), time) for series in before - there]
         self._there[node] = there
 
     def _prefix(self, node: str, series: str) -> str:
@@ -95,19 +90,9 @@ def make_blocks(
     return scrapes.ended
 
 
-def _series_of(family: Family) -> tuple[str, ...]:
-    """The names under which Prometheus stores it."""
-    suffixes = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
-    return tuple(f"{family.name}{suffix}" for suffix in suffixes)
-
-
-def labels_of(series: str) -> Labels:
-    """`name{label="value"}` -> its labels, with the name as `__name__`."""
-    name, _, labels = series.partition("{")
-    return {"__name__": name} | {
-        label: _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
-        for label, value in _LABEL.findall(labels)
-    }
+def _labels(series: str) -> Labels:
+    name, labels = name_and_labels(series)
+    return {"__name__": name, **labels}
 
 
 def _make_block(promtool: str, text: TextIO, folder: Path) -> None:

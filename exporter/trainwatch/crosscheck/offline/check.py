@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from trainwatch.crosscheck.compare import Outcome, Window
+from trainwatch.crosscheck.compare import Outcome
 from trainwatch.crosscheck.offline.blocks import make_blocks
 from trainwatch.crosscheck.offline.evaluation import evaluate_groups
 from trainwatch.crosscheck.offline.prometheus import local_prometheus, program
@@ -15,7 +15,9 @@ from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.runs import check_rules
+from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Milliseconds, Server
+from trainwatch.crosscheck.stored import Window
 from trainwatch.rules.files import HEURISTICS, render
 
 
@@ -46,7 +48,7 @@ def check_recording(
                 run.name,
                 max(begin, start) if start is not None else begin,
                 min(moments[-1], end) if end is not None else moments[-1],
-                unseen=0,
+                ScrapeTimes(interval, interval, unseen=0),
                 restarted=None,
             )
             intervals = {group.name: group.interval for group in checked}

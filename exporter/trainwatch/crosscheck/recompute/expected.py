@@ -10,6 +10,7 @@ from typing import Any
 from trainwatch.crosscheck.readings import Moment, both, grouped, without
 from trainwatch.crosscheck.server import Labels, Vector
 from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.groups import STATUS
 
 GPU_SAMPLES = "trainwatch_gpu_utilization_samples"
 STEPS = "trainwatch_step_duration_seconds"
@@ -27,6 +28,10 @@ class Expected:
         """1 where the condition of some alert holds, else 0."""
         holds = frozenset().union(*self.conditions)
         return {labels: float(labels in holds) for labels in (*self.targets, *holds)}
+
+    def values_of(self, series: str) -> Mapping[Labels, float]:
+        """Of the status, or of one of the records."""
+        return self.status() if series == STATUS else self.records[series]
 
 
 Recompute = Callable[[Moment, Any, Scraping], Expected]

@@ -12,6 +12,7 @@ from trainwatch.errors import UserError
 from trainwatch.node.families import Family
 from trainwatch.recording.directory import RecordingDirectory
 from trainwatch.recording.source import NodeSamples, RunFacts, Steps
+from trainwatch.recording.writer import RANKS_SECONDS
 
 
 class RecordedRun:
@@ -43,6 +44,16 @@ class RecordedRun:
     def end(self) -> float:
         """The last one."""
         return max(float(samples.times[-1]) for samples in self.samples)
+
+    @property
+    def known_until(self) -> float:
+        """The end, unless a process was killed: that it lived was recorded once a second."""
+        last = (rank.last_alive for rank in self.facts.ranks if rank.killed)
+        return min([self.end, *(moment - RANKS_SECONDS for moment in last if moment is not None)])
+
+    def times(self, node: str) -> list[float]:
+        """Of all snapshots of a node."""
+        return [time for samples in self.samples if samples.node == node for time in samples.times.tolist()]
 
     @contextmanager
     def replay(self) -> Iterator[list[ReplayedNode]]:

@@ -1,0 +1,141 @@
+"""All series of a recorded run as the exporter published them after each snapshot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.crosscheck.readings import Selection
+from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.replay.series import name_and_labels, values_of
+from trainwatch.crosscheck.server import Labels, Milliseconds, Vector
+from trainwatch.node.exposition import Exposition
+
+LOOK_BACK = 300_000  # milliseconds: so old may the sample be that Prometheus takes for the present one
+_MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How snapshots came to Prometheus.
+
+    `since`: when the first one was taken that was ever scraped. `interval`: from one to the next. `late`: so
+    late one was seen, at most.
+    """
+
+    since: Milliseconds
+    interval: Milliseconds
+    late: Milliseconds
+
+
+@dataclass
+class Series:
+    """Series of one name and node: (len(labels), len(times)) values, NaN where there was none."""
+
+    times: NDArray[np.int64]
+    labels: list[Labels]
+    values: Matrix
+
+    def before(self, time: Milliseconds) -> int:
+        """The column of the last snapshot until then; -1 where there was none yet."""
+        return int(np.searchsorted(self.times, time, side="right")) - 1
+
+
+class Archive:
+    """Between two moments, and Prometheus' look-back before. Labels are those of Prometheus' series."""
+
+    def __init__(
+        self,
+        run: RecordedRun,
+        targets: Mapping[str, Labels],
+        names: Set[str],
+        start: Milliseconds,
+        end: Milliseconds,
+        progress: Callable[[int], None],
+    ) -> None:
+        """`targets`: the labels that Prometheus gives to what it scrapes from each node."""
+        self.run = run.name
+        self._series: dict[str, list[Series]] = {}
+        self._chosen: dict[Selection, list[Series]] = {}
+        done = 0
+        with run.replay() as nodes:
+            for node in nodes:
+                times = run.times(node.name)
+                kept = [time for time in times if start - LOOK_BACK <= round(1000 * time) <= end]
+                columns: dict[str, list[tuple[int, float]]] = {}
+                exposition = Exposition()
+                for number, time in enumerate(kept):
+                    for series, value in values_of(exposition, node.families(time), names):
+                        columns.setdefault(series, []).append((number, float(value)))
+                    done += 1
+                    progress(done)
+                milliseconds = np.array([round(1000 * time) for time in kept], np.int64)
+                self._add(columns, milliseconds, targets[node.name])
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._series)
+
+    def choose(self, chosen: Selection) -> list[Series]:
+        """The series of each node."""
+        if chosen not in self._chosen:
+            matchers = [*_MATCHER.findall(chosen.matchers)]
+            if chosen.of_run:
+                matchers.append(("run", "=", self.run))
+            self._chosen[chosen] = [
+                _matching(series, matchers) for series in self._series.get(chosen.name, [])
+            ]
+        return self._chosen[chosen]
+
+    def vector(self, chosen: Selection, time: Milliseconds) -> Vector:
+        """The values that a scrape at that moment had seen."""
+        found: Vector = {}
+        for series in self.choose(chosen):
+            column = series.before(time)
+            if column >= 0 and time - series.times[column] < LOOK_BACK:
+                values = series.values[:, column].tolist()
+                found |= {
+                    labels: value
+                    for labels, value in zip(series.labels, values, strict=True)
+                    if value == value  # not NaN
+                }
+        return found
+
+    def _add(
+        self,
+        columns: Mapping[str, list[tuple[int, float]]],
+        times: NDArray[np.int64],
+        target: Labels,
+    ) -> None:
+        by_name: dict[str, tuple[list[Labels], list[Matrix]]] = {}
+        for series, points in columns.items():
+            name, labels = name_and_labels(series)
+            row = np.full(len(times), np.nan)
+            numbers, values = zip(*points, strict=True)
+            row[list(numbers)] = values
+            its_labels, rows = by_name.setdefault(name, ([], []))
+            its_labels.append(target | frozenset(labels.items()))
+            rows.append(row)
+        for name, (its_labels, rows) in by_name.items():
+            self._series.setdefault(name, []).append(Series(times, its_labels, np.array(rows)))
+
+
+def _matching(series: Series, matchers: list[tuple[str, str, str]]) -> Series:
+    rows = [
+        row
+        for row, labels in enumerate(series.labels)
+        if all(_holds(dict(labels).get(name, ""), sign, wanted) for name, sign, wanted in matchers)
+    ]
+    return Series(series.times, [series.labels[row] for row in rows], series.values[rows])
+
+
+def _holds(value: str, sign: str, wanted: str) -> bool:
+    """As PromQL matches: a pattern matches all of the value."""
+    equal = re.fullmatch(wanted, value) is not None if "~" in sign else value == wanted
+    return equal != sign.startswith("!")

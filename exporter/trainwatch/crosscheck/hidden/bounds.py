@@ -1,0 +1,154 @@
+"""Each value and alert of a rule, compared with what all samples until then say.
+
+Between two scrapes Prometheus knows nothing of what goes on: what a rule says may be as old as the last
+scrape. So a value must be what the rule would have said of some moment since the scrape before, and an alert
+must not be later (or earlier) than with the oldest (or youngest) of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainwatch.crosscheck.alerts import alert_states
+from trainwatch.crosscheck.compare import Disagreement
+from trainwatch.crosscheck.hidden.archive import Archive, Sampling
+from trainwatch.crosscheck.hidden.compared import Compared
+from trainwatch.crosscheck.hidden.played_back import PlayedBack
+from trainwatch.crosscheck.readings import Readings, without
+from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.crosscheck.recompute.expected import Expected
+from trainwatch.crosscheck.server import Labels, Milliseconds, Server
+from trainwatch.crosscheck.stored import Stored
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.promql import Alert, Scraping
+
+STATES = (None, "pending", "firing")  # the later ones need the condition to hold for longer
+
+
+class Bounds:
+    """One rule against the recording. Raises UserError where the server fails."""
+
+    def __init__(
+        self,
+        server: Server,
+        archive: Archive,
+        heuristic: Heuristic[Any, Any],
+        scraping: Scraping,
+        stored: Stored,
+        sampling: Sampling,
+    ) -> None:
+        self.heuristic, self.scraping, self.stored = heuristic, scraping, stored
+        self.archive, self.sampling = archive, sampling
+        scrapes = stored.window.scrapes
+        self.scrape = scrapes.mostly
+        self.oldest = scrapes.longest + scrapes.unseen + sampling.interval + sampling.late
+        self.recorded = Readings(server, stored.window.run, stored.grid)
+        self.seen = self._seen_targets(server)
+        self.exact = self._expected(0, 0)[0]
+        self.possible = self._possible()
+
+    def compared(self) -> list[Compared]:
+        """A line for each recorded series, and one for the alerts."""
+        found = [self._compare_series(series) for series in self.stored.records]
+        alerts = Compared(self.heuristic.name, "ALERTS")
+        for position, alert in enumerate(self.stored.rules.alerts):
+            self._compare_alert(alerts, position, alert)
+        return [*found, alerts]
+
+    def _seen_targets(self, server: Server) -> list[set[Labels]]:
+        """At each moment of the grid the targets of which Prometheus had samples of the run."""
+        samples = Readings(server, self.stored.window.run, self.stored.grid)
+        return [
+            {without(labels, "run") for labels in samples.at(index)("trainwatch_samples_total")}
+            for index in range(self.stored.grid.count)
+        ]
+
+    def _possible(self) -> list[list[Expected]]:
+        """By evaluation, what the rule might have said, by how old the last scrape was."""
+        found: list[list[Expected]] = [[one] for one in self.exact]
+        sample = self.sampling.interval
+        for age in range(-sample, self.oldest + sample, sample):
+            expected, looks_back = self._expected(age, 0)
+            variants = [expected]
+            if looks_back:  # one snapshot more or less may lie between two scrapes
+                variants += [self._expected(age, jitter)[0] for jitter in (-sample, sample)]
+            for variant in variants:
+                for possible, one in zip(found, variant, strict=True):
+                    possible.append(one)
+        return found
+
+    def _expected(self, age: Milliseconds, jitter: Milliseconds) -> tuple[list[Expected], bool]:
+        grid = self.stored.grid
+        played = PlayedBack(self.archive, self.recorded, grid, self.sampling, self.scrape, age, jitter)
+        recompute, its = CHECKED[self.heuristic.name], self.heuristic.parameters
+        found = []
+        for time in self.stored.times:
+            index = grid.index(time)
+            assert index is not None
+            found.append(played.expected(index, recompute, its, self.scraping))
+        return found, played.looks_back
+
+    def _compare_series(self, series: str) -> Compared:
+        found = Compared(self.heuristic.name, series)
+        samples = self.stored.records[series]
+        for number, time in enumerate(self.stored.times):
+            if time < self.stored.window.start:
+                continue
+            theirs = samples.get(time, {})
+            exact = self.exact[number].values_of(series)
+            possible = [one.values_of(series) for one in self.possible[number]]
+            for labels in dict.fromkeys(labels for vector in (theirs, *possible) for labels in vector):
+                values = [vector[labels] for vector in possible if labels in vector]
+                must_be = len(values) == len(possible) and self._is_seen(time, labels)
+                found.add(time, labels, exact.get(labels), values, theirs.get(labels), must_be)
+        return found
+
+    def _is_seen(self, time: Milliseconds, labels: Labels) -> bool:
+        index = self.stored.grid.index(time)
+        return index is not None and any(target <= labels for target in self.seen[index])
+
+    def _compare_alert(self, found: Compared, position: int, alert: Alert) -> None:
+        """No alert may be in an earlier state than with the least possible conditions, nor in a later one."""
+        every = [[frozenset(one.conditions[position]) for one in possible] for possible in self.possible]
+        least = self._states(alert, [frozenset.intersection(*conditions) for conditions in every])
+        most = self._states(alert, [frozenset.union(*conditions) for conditions in every])
+        exact = self._states(alert, [one.conditions[position] for one in self.exact])
+        own = self.stored.own_labels(alert)
+        stored = dict(self.stored.alerting)
+        actual: list[dict[Labels, str]] = []
+        for number, time in enumerate(self.stored.times):
+            alerting = stored.get(time, {})
+            actual.append({labels - own: state for labels, state in alerting.items() if own <= labels})
+            if time < self.stored.window.start:
+                continue
+            for labels in dict.fromkeys((*most[number], *actual[number])):
+                theirs = actual[number].get(labels)
+                found.values += 1
+                low, high = (STATES.index(states[number].get(labels)) for states in (least, most))
+                restoring = theirs is None and time in self.stored.restoring
+                if not low <= STATES.index(theirs) <= high and not restoring and self._is_seen(time, labels):
+                    said = " or ".join(state or "nothing" for state in STATES[low : high + 1])
+                    found.excesses.append(
+                        Disagreement(found.what, time, "ALERTS", labels | own, said, theirs)
+                    )
+        self._note_delays(found, exact, actual)
+
+    def _states(self, alert: Alert, conditions: Sequence[frozenset[Labels]]) -> list[dict[Labels, str]]:
+        return alert_states(self.stored.times, conditions, alert.pending, alert.keep_firing)
+
+    def _note_delays(
+        self, found: Compared, exact: Sequence[dict[Labels, str]], actual: Sequence[dict[Labels, str]]
+    ) -> None:
+        """How much later alerts fired than all samples until then would have let them."""
+        found.bound = max(found.bound, (self.oldest + self.stored.grid.step) / 1000)
+        times = self.stored.times
+        before: set[Labels] = set()
+        waiting: dict[Labels, Milliseconds] = {}
+        for number, time in enumerate(times):
+            fire = {labels for labels, state in exact[number].items() if state == "firing"}
+            if time >= self.stored.window.start:
+                waiting |= dict.fromkeys(fire - before, time)
+            before = fire
+            for labels in [one for one in waiting if actual[number].get(one) == "firing"]:
+                found.largest = max(found.largest, (time - waiting.pop(labels)) / 1000)

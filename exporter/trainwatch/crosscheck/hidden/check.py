@@ -1,0 +1,78 @@
+"""The comparison of what Prometheus said of a run with the recording of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from trainwatch.crosscheck.hidden.archive import LOOK_BACK, Archive, Sampling
+from trainwatch.crosscheck.hidden.bounds import Bounds
+from trainwatch.crosscheck.hidden.compared import Compared
+from trainwatch.crosscheck.hidden.scrapes import Scrapes
+from trainwatch.crosscheck.offline.rule_files import metrics, read_groups
+from trainwatch.crosscheck.progress import shown
+from trainwatch.crosscheck.readings import matcher, without
+from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.scrape_times import SAMPLES
+from trainwatch.crosscheck.server import Labels, Milliseconds, Server
+from trainwatch.crosscheck.stored import Stored, Window
+from trainwatch.errors import UserError
+from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.rules.options import Options
+
+
+def compare_with_recording(
+    server: Server,
+    run: RecordedRun,
+    options: Options,
+    intervals: Mapping[str, Milliseconds],
+    window: Window,
+) -> list[Compared]:
+    """Lines of raw series, and of what each rule recorded. Raises UserError where they cannot be compared."""
+    window = replace(window, end=min(window.end, round(1000 * run.known_until)))
+    targets = _targets(server, run, window)
+    rules = [one for one in options.settings.heuristics() if one.rules(options.scraping) is not None]
+    stored = [
+        (one, Stored(server, one, options.scraping, intervals[group], window))
+        for one in rules
+        if (group := f"trainwatch-{one.name}") in intervals
+    ]
+    first = min((its.times[0] for _, its in stored if its.times), default=window.start)
+    names = metrics(read_groups(render(options)[HEURISTICS], HEURISTICS))
+    with shown("snapshots replayed", sum(len(run.times(node)) for node in run.nodes)) as progress:
+        archive = Archive(run, targets, names, min(first, window.start), window.end, progress)
+    sample = round(1000 * run.facts.interval)
+    scrapes = Scrapes(server, archive, window)
+    since = _first_scrape(server, window, first - LOOK_BACK) - scrapes.late - sample
+    sampling = Sampling(since, sample, scrapes.late)
+    found = scrapes.compared()
+    with shown("rules compared with the recording", len(stored)) as progress:
+        for number, (heuristic, its) in enumerate(stored):
+            if its.times:
+                bounds = Bounds(server, archive, heuristic, options.scraping, its, sampling)
+                found += bounds.compared()
+            progress(number + 1)
+    return found
+
+
+def _first_scrape(server: Server, window: Window, since: Milliseconds) -> Milliseconds:
+    """What was sampled before it, Prometheus has never seen."""
+    points = server.points(f"{SAMPLES}{{{matcher('run', window.run)}}}", since, window.end)
+    return min((int(times[0]) for times, _ in points.values()), default=window.start)
+
+
+def _targets(server: Server, run: RecordedRun, window: Window) -> dict[str, Labels]:
+    """The labels of what Prometheus scrapes from each node; `instance` is the node, if there are several."""
+    selector = f"{SAMPLES}{{{matcher('run', run.name)}}}"
+    found = [without(labels, "run") for labels in server.points(selector, window.start, window.end)]
+    if len(run.nodes) == 1 and len(found) == 1:
+        return {run.nodes[0]: found[0]}
+    by_instance = {dict(target).get("instance", ""): target for target in found}
+    for node in run.nodes:
+        if node not in by_instance:
+            there = ", ".join(sorted(by_instance)) or "none"
+            raise UserError(
+                f"--recording: Prometheus has no instance {node} of run {run.name}, but {there}; "
+                "its scrape configuration must name nodes as the recording does"
+            )
+    return {node: by_instance[node] for node in run.nodes}

@@ -1,0 +1,108 @@
+"""A rule's series as they were at each of its evaluations, had the last scrape been so old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trainwatch.crosscheck.hidden.archive import Archive, Sampling
+from trainwatch.crosscheck.readings import Moment, Readings, Selection
+from trainwatch.crosscheck.recompute.expected import Expected, Recompute
+from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Vector
+from trainwatch.heuristics.promql import Scraping
+
+
+class PlayedBack:
+    """Raw series come from the archive, what the rule recorded before from Prometheus.
+
+    `age`: of the last scrape at each evaluation; 0 gives what all samples until then say. `scrape`: from one
+    scrape to the next. `jitter`: how much earlier than that all scrapes but the last one were.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        recorded: Readings,
+        grid: Grid,
+        sampling: Sampling,
+        scrape: Milliseconds,
+        age: Milliseconds = 0,
+        jitter: Milliseconds = 0,
+    ) -> None:
+        self._archive, self._recorded, self._grid = archive, recorded, grid
+        self._since = sampling.since
+        self._scrape, self._age, self._jitter = scrape, age, jitter
+        self._own: Mapping[str, Vector] = {}  # what the rule records at this moment
+        self._reads_own = False
+        self.looks_back = False  # whether it read raw series of earlier scrapes
+
+    @property
+    def limits_late(self) -> bool:
+        return self._recorded.limits_late
+
+    def time(self, index: int) -> float:
+        return self._grid.time(index) / 1000
+
+    def expected(self, index: int, recompute: Recompute, its: Any, scraping: Scraping) -> Expected:
+        """What the rule must say. Its records are read by each other, so it is asked until they stay."""
+        self._own, self._reads_own = {}, False
+        found = recompute(Moment(self, index), its, scraping)
+        for _ in found.records:
+            if not self._reads_own or found.records == self._own:
+                break
+            self._own = found.records
+            found = recompute(Moment(self, index), its, scraping)
+        return found
+
+    def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
+        if is_raw:
+            self.looks_back |= ago > 0
+            return self._seen(chosen, self._grid.time(index) - self._scraped(ago))
+        if ago:
+            return self._recorded.vector(index, chosen, ago, is_raw=False)
+        self._reads_own = True
+        return self._own.get(chosen.name, {})
+
+    def window(
+        self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
+    ) -> dict[Labels, Points]:
+        return self._raw_window(index, chosen, length) if is_raw else self._own_window(index, chosen, length)
+
+    def _scraped(self, ago: Milliseconds) -> Milliseconds:
+        """How long before the evaluation the scrape was that is the last one so long ago."""
+        if not ago:
+            return self._age
+        return ago + (self._age - ago) % self._scrape + self._jitter
+
+    def _seen(self, chosen: Selection, time: Milliseconds) -> Vector:
+        return self._archive.vector(chosen, time) if time >= self._since else {}
+
+    def _raw_window(self, index: int, chosen: Selection, length: Milliseconds) -> dict[Labels, Points]:
+        self.looks_back = True
+        now = self._grid.time(index)
+        ages = range(self._age, length + 1, self._scrape)
+        found: dict[Labels, tuple[list[Milliseconds], list[float]]] = {}
+        for age in reversed(ages):
+            seen = age + (self._jitter if age != self._age else 0)
+            for labels, value in self._seen(chosen, now - seen).items():
+                times, values = found.setdefault(labels, ([], []))
+                times.append(now - age)
+                values.append(value)
+        return {
+            labels: (np.array(times, np.int64), np.array(values)) for labels, (times, values) in found.items()
+        }
+
+    def _own_window(self, index: int, chosen: Selection, length: Milliseconds) -> dict[Labels, Points]:
+        """What Prometheus recorded before, and what is recorded now."""
+        self._reads_own = True
+        now = self._grid.time(index)
+        found = {}
+        for labels, (times, values) in self._recorded.window(index, chosen, length, is_raw=False).items():
+            earlier = times < now
+            found[labels] = times[earlier], values[earlier]
+        for labels, value in self._own.get(chosen.name, {}).items():
+            times, values = found.get(labels, (np.empty(0, np.int64), np.empty(0)))
+            found[labels] = np.append(times, now), np.append(values, value)
+        return {labels: points for labels, points in found.items() if len(points[0])}

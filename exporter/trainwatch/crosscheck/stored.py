@@ -1,0 +1,106 @@
+"""What Prometheus stored of a rule: its records, its status, its alerts, and when it was evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from trainwatch.crosscheck.readings import matcher
+from trainwatch.crosscheck.scrape_times import ScrapeTimes
+from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
+from trainwatch.errors import UserError
+from trainwatch.heuristics.base import Heuristic
+from trainwatch.heuristics.promql import Alert, Scraping
+from trainwatch.rules.groups import STATUS
+
+# Prometheus stores no ALERTS at the first two evaluations after its start: it restores their states first
+# (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
+RESTORING = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """What of a run is checked.
+
+    `restarted`: when the server's process began; None where it was there from the beginning.
+    """
+
+    run: str
+    start: Milliseconds
+    end: Milliseconds
+    scrapes: ScrapeTimes
+    restarted: Milliseconds | None
+
+
+class Stored:
+    """Of one rule, which is evaluated each `interval`, for one run. Raises UserError where the server fails.
+
+    `times` are those of its evaluations; they begin some time before the window, because alerts remember.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        heuristic: Heuristic[Any, Any],
+        scraping: Scraping,
+        interval: Milliseconds,
+        window: Window,
+    ) -> None:
+        rules = heuristic.rules(scraping)
+        assert rules is not None
+        self.name, self.rules, self.window = heuristic.name, rules, window
+        # What is pending or kept firing at the window's start began before it.
+        memory = max(alert.pending + alert.keep_firing for alert in rules.alerts)
+        since = window.start - round(1000 * memory) - interval
+        rule, run = f'rule="{heuristic.name}"', matcher("run", window.run)
+
+        def samples(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
+            return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
+
+        self.records = {record.name: samples(record.name) for record in rules.records}
+        self.records[STATUS] = {
+            time: {labels - {("rule", heuristic.name)}: value for labels, value in vector.items()}
+            for time, vector in samples(STATUS, rule).items()
+        }
+        self._alerting = samples("ALERTS", f'alertname="{heuristic.name}"')
+        self.times = sorted({*self._alerting, *(time for kept in self.records.values() for time in kept)})
+        self.grid = _grid(heuristic.name, self.times, interval)
+
+    @cached_property
+    def alerting(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
+        """At each evaluation of the window, the states of the alerts by all their other labels."""
+        name = ("alertname", self.name)
+        found = []
+        for time in self.times:
+            if time >= self.window.start:
+                states = {}
+                for labels in self._alerting.get(time, {}):
+                    state = dict(labels)["alertstate"]
+                    states[labels - {name, ("alertstate", state)}] = state
+                found.append((time, states))
+        return found
+
+    @cached_property
+    def restoring(self) -> list[Milliseconds]:
+        """The evaluations at which ALERTS may be missing."""
+        if self.window.restarted is None:
+            return []
+        return [time for time in self.times if time >= self.window.restarted][:RESTORING]
+
+    def own_labels(self, alert: Alert) -> Labels:
+        """What tells an alert of the rule from its others."""
+        return frozenset({"rule": self.name, "severity": alert.severity, **alert.labels}.items())
+
+
+def _grid(rule: str, times: Sequence[Milliseconds], interval: Milliseconds) -> Grid:
+    """All evaluations, also missed ones. Raises UserError where they are no whole intervals apart."""
+    if not times:
+        return Grid(0, interval, 0)
+    if any((time - times[0]) % interval for time in times):
+        raise UserError(
+            f"{rule} was evaluated at other intervals before Prometheus was reconfigured; "
+            "give a --start behind that"
+        )
+    return Grid(times[0], interval, 1 + (times[-1] - times[0]) // interval)
