@@ -14,7 +14,7 @@ from trainwatch.demo.simulation import Simulation
 from trainwatch.node.command import Exporter
 from trainwatch.node.snapshot import Snapshot
 
-from tests.support.exporter_process import ExporterProcess
+from tests.support.exporter_process import ANY_PORT, ExporterProcess
 
 START = 1_700_000_040.0
 
@@ -22,8 +22,8 @@ START = 1_700_000_040.0
 class DemoProcess(ExporterProcess):
     """`trainwatch demo FLAGS`; entering the context waits until it is ready."""
 
-    def __init__(self, *flags: object) -> None:
-        super().__init__(*flags)
+    def __init__(self, *flags: object, listen: str = ANY_PORT) -> None:
+        super().__init__(*flags, listen=listen)
         self.command[self.command.index("exporter")] = "demo"
 
 
@@ -31,12 +31,12 @@ class Node:
     """A simulated node that takes a snapshot when it is told to."""
 
     def __init__(
-        self, directory: Path, scenario: str, seed: int, duration: float | None, speed: float
+        self, directory: Path, scenario: str, seed: int, duration: float | None, speed: float, run: str
     ) -> None:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
         self.simulation = Simulation(
-            all_scenarios()[scenario](), seed, "simulated", START, duration, directory
+            all_scenarios()[scenario](), seed, run, START, duration, directory
         )
         self.snapshots: list[Snapshot] = []
         self.exporter: Exporter = make_exporter(
@@ -52,10 +52,10 @@ class Node:
 
 @contextmanager
 def simulated(
-    scenario: str, seed: int = 0, duration: float | None = None, speed: float = 1.0
+    scenario: str, seed: int = 0, duration: float | None = None, speed: float = 1.0, run: str = "simulated"
 ) -> Iterator[Node]:
     with simulated_directory() as directory:
-        node = Node(directory, scenario, seed, duration, speed)
+        node = Node(directory, scenario, seed, duration, speed, run)
         try:
             yield node
         finally:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainwatch.dashboards.looks import BLUE, Override, dashed_thresholds, fixed, steps
+from trainwatch.dashboards.looks import BLUE, Override, by_name, dashed_thresholds, fixed, steps
 from trainwatch.dashboards.queries import DATASOURCE, Target
 
 Panel = dict[str, Any]
 
 WIDTH = 24  # columns of Grafana's grid
+COLUMNS = 500  # of heatmaps; finer ones show no more
 NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
 
 
@@ -73,8 +74,9 @@ def stat(
     mappings: Sequence[Mapping[str, Any]] = (),
     thresholds: Mapping[str, Any] | None = None,
     show_names: bool = False,
+    nothing: str | None = None,
 ) -> Panel:
-    """One big value a series."""
+    """One big value a series; `nothing` is shown where there is none, because there need not be."""
     options = {
         "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
         "orientation": "auto",
@@ -92,6 +94,7 @@ def stat(
         thresholds=thresholds or steps("text"),
         mappings=list(mappings),
         decimals=decimals,
+        noValue=nothing,
     )
     return panel
 
@@ -174,6 +177,7 @@ def bar_chart(
     *,
     across: str,
     beside: str,
+    across_unit: str,
     unit: str,
     width: int = 12,
     height: int = 9,
@@ -181,8 +185,9 @@ def bar_chart(
     overrides: Sequence[Override] = (),
 ) -> Panel:
     """Bars for each number of the label `across`, one for each value of the label `beside` side by side."""
+    first_column = f"{across}\\{beside}"  # as Grafana names that of a matrix
     options = {
-        "xField": f"{across}\\{beside}",  # as Grafana names the first column of a matrix
+        "xField": first_column,
         "orientation": "vertical",
         "barWidth": 0.9,
         "groupWidth": 0.8,
@@ -206,19 +211,30 @@ def bar_chart(
         "hideFrom": NOTHING_HIDDEN,
     }
     panel = _panel("barchart", id, title, description, (target,), width, height, options)
-    panel["fieldConfig"] = _fields(custom, unit, overrides, 0, highest, color={"mode": "palette-classic"})
+    panel["fieldConfig"] = _fields(
+        custom,
+        unit,
+        [*overrides, by_name(first_column, unit=across_unit)],
+        0,
+        highest,
+        color={"mode": "palette-classic"},
+    )
+    # Sorted as numbers; bars stand at words.
     panel["transformations"] = [
-        {
-            "id": "convertFieldType",
-            "options": {"fields": {}, "conversions": [{"targetField": across, "destinationType": "number"}]},
-        },
+        _converted(across, "number"),
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": across}]}},
+        _converted(across, "string"),
         {
             "id": "groupingToMatrix",
             "options": {"rowField": across, "columnField": beside, "valueField": "Value"},
         },
     ]
     return panel
+
+
+def _converted(field: str, type: str) -> dict[str, Any]:
+    conversions = [{"targetField": field, "destinationType": type}]
+    return {"id": "convertFieldType", "options": {"fields": {}, "conversions": conversions}}
 
 
 def device_heatmap(
@@ -328,6 +344,7 @@ def _heatmap(
     panel = _panel("heatmap", id, title, description, targets, width, height, options)
     custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}
     panel["fieldConfig"] = {"defaults": {"custom": custom}, "overrides": []}
+    panel["maxDataPoints"] = COLUMNS
     return panel
 
 

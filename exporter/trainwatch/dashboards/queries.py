@@ -15,7 +15,7 @@ Target = dict[str, Any]
 # The datasource is a variable, so that the same file fits every Grafana.
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
-# Matchers of the variables. A variable with "All" is `.*`, which also matches where the label is missing.
+# Matchers of the variables.
 OF_RUN = 'run="$run", instance=~"$instance"'
 OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
 OF_RANK = f'{OF_RUN}, rank=~"$rank"'

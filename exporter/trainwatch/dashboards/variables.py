@@ -8,8 +8,12 @@ from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
 
 Variable = dict[str, Any]
 
-DAY = 86_400
-LONG_RANGE = 2 * DAY  # seconds; from here on panels read recorded series
+HOUR = 3600
+# Seconds; from here on panels read recorded series. These have a value every four minutes, so a chart of them
+# needs points that are twice as far apart.
+LONG_RANGE = 4 * 24 * HOUR
+# For what is read at one moment, but looked for in the whole range.
+LONG_FOR_ONE_MOMENT = 6 * HOUR
 ALPHABETICAL, NUMERICAL = 1, 3  # Grafana's numbers of orders
 ON_TIME_RANGE_CHANGE = 2
 SHOWN, HIDDEN = 0, 2
@@ -38,8 +42,10 @@ def run() -> Variable:
 
 
 def instance(of: str = 'trainwatch_samples_total{run="$run"}') -> Variable:
-    """The nodes of the run."""
-    return query("instance", "Node", f"label_values({of}, instance)", several=True)
+    """The nodes of the run. "All" is all of these, for readings of a node know no run."""
+    variable = query("instance", "Node", f"label_values({of}, instance)", several=True)
+    del variable["allValue"]
+    return variable
 
 
 def gpu() -> Variable:
@@ -66,15 +72,15 @@ def price() -> Variable:
     }
 
 
-def by_range(name: str, short: str, long: str) -> Variable:
-    """The name of a series: of the raw one, or on long time ranges of the one that rules record.
+def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Variable:
+    """The name of a series: of the raw one, or on time ranges beyond so many seconds of the recorded one.
 
     So a query reads one of them only; `${name}` stands for it. Prometheus itself is asked which it is, for a
     variable of Grafana's cannot compare.
     """
     choice = " or ".join(
         f'label_replace(vector(1), "series", "{series}", "", "") and on () (vector($__range_s) {comparison})'
-        for series, comparison in ((short, f"<= {LONG_RANGE}"), (long, f"> {LONG_RANGE}"))
+        for series, comparison in ((short, f"<= {beyond}"), (long, f"> {beyond}"))
     )
     return {
         **query(name, name, f"query_result({choice})", sort=0),

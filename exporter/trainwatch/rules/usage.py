@@ -1,8 +1,8 @@
 """What nodes and runs use, recorded for dashboards: of many nodes at once, and over weeks.
 
-Two groups. Each minute a few series a node: a dashboard of 1,000 nodes then reads some thousands, instead
-of a hundred thousand cores and GPUs. Every five minutes the series that heatmaps over weeks are drawn
-from, with all GPUs and ranks of a node added up where there are histograms.
+Two groups. Every two minutes a few series a node: a dashboard of 1,000 nodes then reads some thousands,
+instead of a hundred thousand cores and GPUs. Every four minutes, which is as seldom as Prometheus allows, the
+series that heatmaps over weeks are drawn from; of histograms, all GPUs and ranks of a node added up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def usage_groups(options: Options) -> list[Group]:
     each_minute = max(MINUTE, options.scraping.interval)
     return [
         {"name": "trainwatch-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
-        {"name": "trainwatch-long-ranges", "interval": time_span(5 * each_minute), "rules": _long_ranges()},
+        {"name": "trainwatch-long-ranges", "interval": time_span(4 * each_minute), "rules": _long_ranges()},
     ]
 
 
@@ -81,7 +81,7 @@ def _recent() -> list[Rule]:
 def _long_ranges() -> list[Rule]:
     return [
         _record(LONG_CPU, "avg_over_time(trainwatch_cpu_utilization_ratio[5m])"),
-        _record(LONG_GPU, "rate(trainwatch_gpu_busy_seconds_total[5m])"),
+        _record(LONG_GPU, "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"),
         _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
         _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
         _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),

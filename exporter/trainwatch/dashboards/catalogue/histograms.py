@@ -109,6 +109,7 @@ def _balance() -> list[Panel]:
                 rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
                 across="le",
                 beside="gpu",
+                across_unit="percentunit",
                 unit="percentunit",
                 highest=1,
                 overrides=numbered("GPU"),

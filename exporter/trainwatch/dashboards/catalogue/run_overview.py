@@ -6,16 +6,18 @@ from trainwatch.dashboards.looks import GREY, SEVERITY, VERMILION, by_name, colo
 from trainwatch.dashboards.page import Dashboard, alerts, phases
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.panels import Panel, bars, section, stat, table, time_series
-from trainwatch.dashboards.queries import OF_RUN, last, lines, now, rows, threshold
-from trainwatch.dashboards.variables import by_range, data_source, instance, price
+from trainwatch.dashboards.queries import OF_NODE, OF_RUN, last, lines, now, per_second, rows, threshold
+from trainwatch.dashboards.variables import LONG_FOR_ONE_MOMENT, by_range, data_source, instance, price
 from trainwatch.dashboards.variables import run as run_variable
 from trainwatch.heuristics import all_heuristics
 from trainwatch.heuristics.promql import Scraping
 from trainwatch.rules.groups import INFO, STATUS
+from trainwatch.rules.usage import CPU_UTILIZATION, LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES, MEMORY_USED
 
 UID = "trainwatch-run"
 PHASES = ("train", "eval", "predict", "global", "other", "initialization", "finalization")
-QUANTILES = {"max": 1, "p99": 0.99, "p95": 0.95, "p50": 0.5, "min": 0}
+# The lowest bound of a histogram with samples above it: for a quantile of 0 there is none.
+QUANTILES = {"max": 1, "p99": 0.99, "p95": 0.95, "p50": 0.5, "min": 1e-6}
 
 START = f"min({last(f'trainwatch_run_start_time_seconds{{{OF_RUN}}}')})"
 # The end; or now, while it is scraped; or the last step that was seen.
@@ -26,6 +28,9 @@ END = f"""(
     or
   max({last(f"trainwatch_run_last_step_time_seconds{{{OF_RUN}}}")})
 )"""
+STATES = words({"0": ("quiet", GREY), "1": ("fired", "text"), "2": ("fires", VERMILION)})
+# 1 for each rule that held at some time, for some node, GPU or rank.
+FIRED = f"(max by (rule) (max_over_time({STATUS}{{{OF_RUN}}}[$__range])) == 1)"
 STEPS = f'trainwatch_step_duration_seconds_count{{{OF_RUN}, phase="train"}}'
 
 
@@ -43,12 +48,14 @@ def dashboard() -> Dashboard:
             by_range(
                 "gpu_samples",
                 "trainwatch_gpu_utilization_samples_bucket",
-                "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum",
+                LONG_GPU_SAMPLES,
+                LONG_FOR_ONE_MOMENT,
             ),
             by_range(
                 "gpu_memory_samples",
                 "trainwatch_gpu_memory_samples_bucket",
-                "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum",
+                LONG_GPU_MEMORY_SAMPLES,
+                LONG_FOR_ONE_MOMENT,
             ),
         ],
         [alerts(), *phases()],
@@ -57,20 +64,23 @@ def dashboard() -> Dashboard:
 
 def _verdict() -> list[Panel]:
     status = f"{STATUS}{{{OF_RUN}}}"
-    nothing = (
-        'label_replace(label_replace(vector(0), "rule", "No rule fires", "", ""), '
-        '"recommendation", "Nothing was found that slows this run down.", "", "")'
-    )
+    nothing = "vector(0)"
+    for label, text in {
+        "rule": "No rule fires",
+        "recommendation": "Nothing was found that slows this run down.",
+        **dict.fromkeys(("kind", "severity", "question"), "–"),
+    }.items():
+        nothing = f'label_replace({nothing}, "{label}", "{text}", "", "")'
     return [
         table(
             1,
-            "What is wrong now",
-            """Rules that fire at the end of the time range, causes before the symptoms that they explain.
-            Read it from the top: do what the first line recommends, then look again. The dashboards
-            Trainwatch / System and Trainwatch / Steps show what it was seen from.""",
+            "What is wrong",
+            """Rules that fire, or that fired within the time range; causes before the symptoms that they
+            explain. Read it from the top: do what the first line recommends, then look again. Trainwatch
+            / System and Trainwatch / Steps show what it was seen from.""",
             rows(
                 f"""
-                (max by (rule) ({status}) == 1)
+                (max by (rule) ({last(status)}) + {FIRED})
                   * on (rule) group_left (kind, severity, question, recommendation) {INFO}
                 or on () {nothing}
                 """
@@ -78,6 +88,7 @@ def _verdict() -> list[Panel]:
             columns={
                 "kind": "Kind",
                 "rule": "Rule",
+                "Value": "State",
                 "severity": "Severity",
                 "question": "Question",
                 "recommendation": "What to do",
@@ -87,6 +98,7 @@ def _verdict() -> list[Panel]:
             overrides=[
                 by_name("Kind", custom__width=110),
                 by_name("Rule", custom__width=200),
+                by_name("State", custom__width=80, mappings=STATES, custom__displayMode="color-text"),
                 by_name("Question", custom__width=400),
                 by_name(
                     "Severity",
@@ -119,12 +131,7 @@ def _verdict() -> list[Panel]:
             sort_by=("State", True),
             overrides=[
                 by_name("Rule", custom__width=200),
-                by_name(
-                    "State",
-                    custom__width=90,
-                    custom__displayMode="color-text",
-                    mappings=words({"0": ("quiet", GREY), "1": ("fired", "text"), "2": ("fires", VERMILION)}),
-                ),
+                by_name("State", custom__width=80, mappings=STATES, custom__displayMode="color-text"),
                 by_name("Times triggered", custom__width=130, decimals=0),
                 by_name("Datapoints", custom__width=110, decimals=0, unit="short"),
                 by_name("Parameters", custom__width=420),
@@ -155,10 +162,10 @@ def _numbers() -> list[Panel]:
         section(10, "The run"),
         stat(
             11,
-            "Rules that fire",
-            """How many rules fire at the end of the time range; the table above names them. 0 is what
+            "Findings",
+            """How many rules fire, or fired within the time range; the table above names them. 0 is what
             you want.""",
-            now(f"sum(max by (rule) ({STATUS}{{{OF_RUN}}})) or vector(0)"),
+            now(f"sum({FIRED}) or vector(0)"),
             unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
@@ -285,10 +292,8 @@ def _usage() -> list[Panel]:
             "GPU and CPU, mean of all nodes",
             """Where GPUs are low while CPUs are high, data is prepared too slowly; where both are low,
             look for waiting: storage, communication, synchronisation with the host, small batches.""",
-            lines(
-                'avg(rate(trainwatch_gpu_busy_seconds_total{instance=~"$instance"}[$__rate_interval]))', "GPU"
-            ),
-            lines('avg(instance:trainwatch_cpu_utilization:mean_ratio{instance=~"$instance"})', "CPU"),
+            lines(f"avg({per_second(f'trainwatch_gpu_busy_seconds_total{{{OF_NODE}}}')})", "GPU"),
+            lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
             unit="percentunit",
             width=10,
@@ -308,10 +313,10 @@ def _percentiles(quantile: float) -> str:
         "I/O wait": "trainwatch_io_wait_samples_bucket",
     }
     parts = {
-        what: f"histogram_quantile({quantile}, sum by (instance, le) ({last(f'{series}{{{OF_RUN}}}')}))"
+        what: f"histogram_quantile({quantile:.6f}, sum by (instance, le) ({last(f'{series}{{{OF_RUN}}}')}))"
         for what, series in counted.items()
     }
-    memory = 'instance:trainwatch_memory_used:ratio{instance=~"$instance"}'
+    memory = f"{MEMORY_USED}{{{OF_NODE}}}"
     parts["memory"] = f"max by (instance) (quantile_over_time({quantile}, {memory}[$__range]))"
     return " or ".join(
         f'label_replace({expression}, "what", "{what}", "", "")' for what, expression in parts.items()

@@ -70,7 +70,7 @@ def _durations() -> list[Panel]:
             """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
             second band above it, or single cells far above, are outliers: hover over the marks of
             exemplars to see the number of such a step, then look what the script does there (a
-            checkpoint, an evaluation, garbage collection). On ranges over two days, ranks cannot be told
+            checkpoint, an evaluation, garbage collection). On ranges over four days, ranks cannot be told
             apart here.""",
             buckets(f"sum by (le) ({gained(bucket)})", exemplars=True),
             unit="s",
@@ -107,6 +107,7 @@ def _durations() -> list[Panel]:
             rows(_by_node()),
             across="le",
             beside="instance",
+            across_unit="s",
             unit="short",
         ),
         time_series(
@@ -134,7 +135,7 @@ def _durations() -> list[Panel]:
 
 def _by_node() -> str:
     """The counts between two bounds: what Prometheus stores adds up from the left."""
-    series = f"{STEPS}_bucket{{{OF_RUN}, {TRAIN}"
+    series = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}"
     counts = []
     for lower, upper in zip((None, *STEP_BOUNDS), STEP_BOUNDS, strict=False):
         at_most = f"sum by (instance) ({last(f'{series}, {_at(upper)}}}')})"
@@ -313,9 +314,11 @@ def _ranks() -> list[Panel]:
             """How long its peers take for a step by themselves, as a share of what the slowest rank
             takes. 100 %: all are alike. Below Straggler's threshold (75 % unless set otherwise) a rank
             holds up the others.""",
-            now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')})"),
+            # Not a number where there is one rank only.
+            now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')} >= 0)"),
             unit="percentunit",
             width=6,
+            nothing="one rank has no peers",
         ),
         bars(
             45,

@@ -1,0 +1,181 @@
+"""Every query of every dashboard, against a real Prometheus that scraped simulated nodes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from trainwatch.demo.scenarios import all_scenarios
+
+from tests.dashboards.conftest import Look
+from tests.support.backfill import instance_of, run_of
+from tests.support.grafana import Reader
+from tests.support.panel_shapes import all_complaints, complaints
+
+SCENARIOS = sorted(all_scenarios())
+OF_ONE_RUN = ("trainwatch-run", "trainwatch-system", "trainwatch-histograms", "trainwatch-steps")
+OF_ALL = ("trainwatch-cluster", "trainwatch-exporter")
+
+# What no scenario can fill, and why; its panel has other series on the demo.
+NOT_SIMULATED = {
+    ("trainwatch-system", "How full busy GPUs are", "B"): "the simulated GPUs have no counters of that kind",
+    ("trainwatch-system", "How full busy GPUs are", "C"): "the simulated GPUs have no counters of that kind",
+    ("trainwatch-system", "GPU errors", "B"): "the simulated driver reports no XID events",
+}
+# What a scenario leaves empty, and why; others fill it.
+EMPTY = {
+    ("trainwatch-steps", "Peers' time, of the slowest rank's", "A", "imbalance"): "it has one rank only",
+}
+# What Prometheus tells of itself, which test_live_server.py asks one that runs for.
+OF_PROMETHEUS = {
+    ("trainwatch-exporter", "How long rules take", "A"),
+    ("trainwatch-exporter", "Rules that fail", "A"),
+}
+ELSEWHERE = NOT_SIMULATED.keys() | OF_PROMETHEUS
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("uid", OF_ONE_RUN)
+def test_every_panel_gets_what_it_draws_from_a_run_of_each_scenario(
+    look: Look, uid: str, scenario: str
+) -> None:
+    found = all_complaints(look(uid, scenario))
+    expected = {
+        (title, letter): "gives nothing"
+        for of, title, letter, *only in (*NOT_SIMULATED, *EMPTY)
+        if of == uid and only in ([], [scenario])
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize("uid", OF_ALL)
+def test_every_panel_of_all_nodes_gets_what_it_draws(look: Look, uid: str) -> None:
+    # Everybody is still there after nine minutes.
+    reader = look(uid, "healthy", minutes=9)
+    del reader.chosen["runs"]
+    assert {key for key in all_complaints(reader) if (uid, *key) not in ELSEWHERE} == set()
+
+
+@pytest.mark.parametrize("uid", [*OF_ONE_RUN, *OF_ALL])
+def test_a_range_of_five_minutes_is_enough(look: Look, uid: str) -> None:
+    reader = look(uid, "cpu-bottleneck")
+    del reader.chosen["runs"]
+    reader.start = reader.end - 300
+    assert {key for key in all_complaints(reader) if (uid, *key) not in ELSEWHERE} == set()
+
+
+# Points are six minutes apart there, and that run has some.
+@pytest.mark.parametrize("uid", OF_ONE_RUN)
+def test_on_ranges_of_days_panels_read_what_rules_record(look: Look, uid: str) -> None:
+    reader = look(uid, "memory-leak")
+    short = reader.variables
+    reader = look(uid, "memory-leak")
+    reader.start = reader.end - 4.1 * 86_400
+    names = {
+        variable["name"]
+        for variable in reader.dashboard["templating"]["list"]
+        if variable["type"] == "query" and "query_result" in variable["query"]["query"]
+    }
+    assert names, "nothing in it is read from recorded series"
+    for name in names:
+        assert ":" not in short[name]
+        assert ":" in reader.variables[name]
+    empty = {key for key in all_complaints(reader) if (uid, *key) not in ELSEWHERE}
+    assert empty == set()
+
+
+@pytest.mark.parametrize("uid", OF_ONE_RUN)
+def test_a_month_is_asked_for_without_an_error(look: Look, uid: str) -> None:
+    reader = look(uid, "slow-start")
+    reader.start = reader.end - 30 * 86_400
+    all_complaints(reader)  # raises where Prometheus refuses
+
+
+def test_variables_offer_the_runs_and_what_belongs_to_the_chosen_one(look: Look) -> None:
+    reader = look("trainwatch-steps", "straggler")
+    assert sorted(reader.options("run")) == [run_of(scenario) for scenario in SCENARIOS]
+    assert reader.options("instance") == [instance_of("straggler")]
+    assert sorted(reader.options("rank")) == [str(rank) for rank in range(8)]
+    assert sorted(look("trainwatch-system", "straggler").options("gpu")) == [str(gpu) for gpu in range(8)]
+
+
+def test_all_nodes_means_those_of_the_run(look: Look) -> None:
+    lines = look("trainwatch-system", "healthy").lines("Memory")
+    assert {series.labels["instance"] for series in lines.values()} == {instance_of("healthy")}
+
+
+def test_one_chosen_gpu_or_rank_is_shown_alone(look: Look) -> None:
+    reader = look("trainwatch-system", "imbalance", gpu=["3"])
+    assert {series.labels["gpu"] for series in reader.lines("GPU temperature").values()} == {"3"}
+    reader = look("trainwatch-steps", "straggler", minutes=10, rank=["5", "6"])
+    lines = reader.lines("Step time of each rank by itself")
+    assert {series.labels["rank"] for series in lines.values()} == {"5", "6"}
+    everything = look("trainwatch-steps", "straggler", minutes=10).series(_heatmap(reader))
+    alone = reader.series(_heatmap(reader))
+    assert 0 < alone[-1].values[-1] < everything[-1].values[-1]
+
+
+def _heatmap(reader: Reader) -> dict[str, Any]:
+    target: dict[str, Any] = reader.panel("Duration of training steps")["targets"][0]
+    return target
+
+
+def test_alerts_and_the_ends_of_the_run_are_marked(look: Look) -> None:
+    for scenario, alerts in (("cpu-bottleneck", True), ("healthy", False)):
+        reader = look("trainwatch-run", scenario)
+        marks = {
+            one["name"]: reader.series({"expr": one["expr"], "legendFormat": one["titleFormat"]})
+            for one in reader.dashboard["annotations"]["list"]
+        }
+        assert bool(marks["Alerts"]) == alerts
+        moments = {one.name: one.values[-1] / 1000 for one in marks["Start and end"]}
+        assert sorted(moments) == ["end", "first step", "start"]
+        assert reader.start < moments["start"] < moments["first step"] < moments["end"] <= reader.end
+
+
+BROKEN = [
+    ("GPU temperature", {"expr": "no_such_series"}, "gives nothing"),
+    ("GPU temperature", {"legendFormat": "{{instance}}"}, "has two series of one name"),
+    ("GPUs and cores of $instance", {"expr": "trainwatch_gpu_power_watts"}, "has values outside"),
+    (
+        "GPUs and cores of $instance",
+        {"expr": "max by (cpu) (trainwatch_cpu_utilization_ratio)", "legendFormat": "core {{cpu}}"},
+        "has rows that are not in the order of their names",
+    ),
+    ("CPU", {"expr": "0 * trainwatch_cpu_utilization_ratio / 0"}, "has a series without a number"),
+]
+
+
+@pytest.mark.parametrize(("title", "change", "reason"), BROKEN)
+def test_a_query_that_is_broken_is_found(look: Look, title: str, change: dict[str, str], reason: str) -> None:
+    reader = look("trainwatch-system", "healthy")
+    panel = copy.deepcopy(reader.panel(title))
+    assert not set(complaints(reader, panel)) & {"A", "*"}
+    panel["targets"][0] |= change
+    found = complaints(reader, panel)
+    assert any(text.startswith(reason) for text in found.values()), found
+
+
+BROKEN_HISTOGRAMS = [
+    ("trainwatch_gpu_utilization_samples_bucket", "is not by le alone"),
+    ("sum by (le) (trainwatch_gpu_utilization_samples_bucket{le!='+Inf'})", "lacks a bound"),
+    ("-1 * sum by (le) (trainwatch_gpu_utilization_samples_bucket)", "is not cumulative"),
+    ("0 * sum by (le) (trainwatch_gpu_utilization_samples_bucket)", "counts nothing"),
+]
+
+
+@pytest.mark.parametrize(("expression", "reason"), BROKEN_HISTOGRAMS)
+def test_a_histogram_that_is_broken_is_found(look: Look, expression: str, reason: str) -> None:
+    reader = look("trainwatch-histograms", "healthy")
+    panel = copy.deepcopy(reader.panel("GPU utilisation"))
+    panel["targets"][0]["expr"] = expression
+    assert complaints(reader, panel)["A"].startswith(reason)
+
+
+def test_a_table_that_lacks_a_column_is_found(look: Look) -> None:
+    reader = look("trainwatch-run", "healthy")
+    panel = copy.deepcopy(reader.panel("All rules"))
+    panel["targets"][3]["expr"] = "max by (rule) (trainwatch:rule_info)"
+    found = complaints(reader, panel)
+    assert found == {"*": "lacks the columns ['Parameters', 'What to do where it fires']"}

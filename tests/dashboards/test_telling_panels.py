@@ -1,0 +1,165 @@
+"""Each scenario shows itself on the panel that is made for it: what docs/dashboards.md says to look at."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+from trainwatch.demo.scenarios import all_scenarios
+
+from tests.dashboards.conftest import Look
+from tests.support.grafana import Reader
+
+HEATMAP = "GPUs and cores of $instance"
+
+
+def brightness(look: Look, scenario: str) -> dict[str, float]:
+    """The mean of each row of the heatmap, from the third to the tenth minute."""
+    reader = look("trainwatch-system", scenario, minutes=10)
+    return {name: mean(series.values[12:]) for name, series in reader.lines(HEATMAP).items()}
+
+
+def of(rows: dict[str, float], word: str) -> list[float]:
+    return [value for name, value in rows.items() if name.startswith(word)]
+
+
+def firing(look: Look, scenario: str) -> dict[str, str]:
+    """The rules in the uppermost table, and what is to be done."""
+    rows = look("trainwatch-run", scenario).table("What is wrong")
+    return {row["Rule"]: row["What to do"] for row in rows}
+
+
+def last(reader: Reader, title: str) -> dict[str, float]:
+    return {name: series.values[-1] for name, series in reader.lines(title).items()}
+
+
+def test_healthy_all_gpus_are_bright_and_nothing_is_wrong(look: Look) -> None:
+    rows = brightness(look, "healthy")
+    assert len(of(rows, "GPU")) == 8
+    assert len(of(rows, "core")) == 32
+    assert min(of(rows, "GPU")) > 0.9
+    assert list(firing(look, "healthy")) == ["No rule fires"]
+    assert last(look("trainwatch-run", "healthy"), "Findings") == {"__auto": 0}
+
+
+def test_cpu_bottleneck_gpu_rows_are_dark_while_core_rows_are_bright(look: Look) -> None:
+    rows = brightness(look, "cpu-bottleneck")
+    assert max(of(rows, "GPU")) < 0.4
+    assert min(of(rows, "core")) > 0.9
+    assert "workers" in firing(look, "cpu-bottleneck")["CPUBottleneck"]
+    starved = last(look("trainwatch-histograms", "cpu-bottleneck"), "Starved snapshots by cause")
+    assert starved["node-cpu-bottleneck busy core"] > starved["fires above (CPUBottleneck.threshold)"]
+    assert starved["node-cpu-bottleneck storage"] < starved["fires above (IOBottleneck.threshold)"]
+
+
+def test_io_bottleneck_gpus_and_cores_are_dark_and_cores_wait_for_storage(look: Look) -> None:
+    rows = brightness(look, "io-bottleneck")
+    assert max(rows.values()) < 0.4
+    waiting = last(look("trainwatch-system", "io-bottleneck", minutes=9), "Waiting for I/O")
+    assert waiting["node-io-bottleneck mean of cores"] > waiting["fires above (IOBottleneck.io_threshold)"]
+    assert "IOBottleneck" in firing(look, "io-bottleneck")
+
+
+def test_few_dataloaders_one_core_for_each_rank_is_bright(look: Look) -> None:
+    rows = brightness(look, "few-dataloaders")
+    cores = sorted(of(rows, "core"))
+    assert cores[-8] > 0.9
+    assert cores[-9] < 0.2
+    steps = look("trainwatch-steps", "few-dataloaders")
+    assert last(steps, "Workers for each core") == {"node-few-dataloaders": 0.25}
+    parts = last(steps, "Share of all step time")
+    assert 0.4 < parts["data_wait"] < 0.6
+
+
+def test_fluctuating_the_histogram_of_gpus_has_two_bands(look: Look) -> None:
+    reader = look("trainwatch-histograms", "fluctuating")
+    counts = {
+        float(bound): mean(series.values[12:40]) for bound, series in reader.lines("GPU utilisation").items()
+    }
+    everything = counts[float("inf")]
+    low, below_high = counts[0.1] / everything, counts[0.9] / everything
+    assert low > 0.15  # at the bottom
+    assert 1 - below_high > 0.6  # at the top
+    assert below_high - low < 0.15  # hardly any between
+
+
+def test_imbalance_one_gpu_is_brighter_than_all_others(look: Look) -> None:
+    rows = brightness(look, "imbalance")
+    first, *others = of(rows, "GPU")
+    assert first > 0.9
+    assert max(others) < 0.7
+    reader = look("trainwatch-histograms", "imbalance")
+    bars = reader.matrix("Cumulative distribution of each GPU of $instance")
+    assert bars["GPU 1"][0.8] - bars["GPU 0"][0.8] > 0.5
+    distance = last(reader, "Distance between GPUs")
+    assert distance["node-imbalance"] > distance["fires above (LoadBalancing.threshold)"]
+
+
+def test_memory_leak_the_lines_of_memory_climb(look: Look) -> None:
+    lines = look("trainwatch-system", "memory-leak", minutes=13.5).lines("GPU memory")
+    gpus = [series.values for name, series in lines.items() if "GPU " in name]
+    assert len(gpus) == 8
+    for values in gpus:
+        assert values == sorted(values)
+        assert values[0] < 0.2
+        assert values[-1] > 0.8
+
+
+def test_slow_start_most_of_the_time_went_into_initialization(look: Look) -> None:
+    went = last(look("trainwatch-run", "slow-start"), "Where the time went")
+    assert went["initialization"] == all_scenarios()["slow-start"].setup_seconds
+    assert went["initialization"] > 2 * went["train"]
+    assert "MaxInitializationTime" in firing(look, "slow-start")
+
+
+def test_small_batch_utilisation_and_memory_of_gpus_are_both_low(look: Look) -> None:
+    rows = look("trainwatch-run", "small-batch").table("Utilisation of each node")
+    by_what = {row["Of"]: row for row in rows}
+    assert by_what["GPU"]["p95"] < 0.7
+    assert by_what["GPU memory"]["max"] < 0.3
+    assert by_what["CPU"]["p95"] < 0.7
+    assert "batch" in firing(look, "small-batch")["BatchSize"]
+
+
+def test_stall_gpus_read_full_but_their_power_falls_and_no_step_ends(look: Look) -> None:
+    reader = look("trainwatch-system", "stall", minutes=11.5)
+    power = [series.values for name, series in reader.lines("GPU power").items() if name != "limit"]
+    assert all(values[-1] < 0.5 * max(values) for values in power)
+    assert min(of(brightness(look, "stall"), "GPU")) > 0.9
+    since = last(look("trainwatch-steps", "stall", minutes=11.5), "Time since the last step")
+    (limit,) = (value for name, value in since.items() if name.startswith("fires above"))
+    assert since["node-stall"] > limit
+
+
+def test_step_outliers_a_second_band_lies_above_the_steps(look: Look) -> None:
+    reader = look("trainwatch-steps", "step-outliers")
+    bars = reader.matrix("Durations by node")["node-step-outliers"]
+    (usual, many), (long, few) = sorted(bars.items())
+    assert long > 2 * usual
+    assert 0.01 < few / (few + many) < 0.03
+    outliers = last(reader, "Outliers of each rank")
+    limit = outliers.pop("fires above (StepOutlier.n_outliers)")
+    assert all(count > limit for count in outliers.values())
+    assert last(reader, "Share of all step time")["checkpoint"] > 0.03
+
+
+def test_straggler_one_rank_is_slow_by_itself_and_the_others_wait_in_communication(look: Look) -> None:
+    reader = look("trainwatch-steps", "straggler")
+    assert list(reader.lines("Slowest rank")) == ["rank 5 (node-straggler)"]
+    assert last(reader, "Peers' time, of the slowest rank's")["__auto"] < 0.75
+    communication = last(reader, "Share of step time in communication")
+    limit = communication.pop("fires above (CommunicationBound.threshold)")
+    least = min(communication, key=lambda name: communication[name])
+    assert least == "rank 5 (node-straggler)"
+    assert all((value > limit) == (name != least) for name, value in communication.items())
+
+
+def test_thermal_gpus_are_hot_and_slowed_down_though_fully_used(look: Look) -> None:
+    reader = look("trainwatch-system", "thermal", minutes=9.5)
+    assert min(of(brightness(look, "thermal"), "GPU")) > 0.9
+    throttling = last(reader, "Throttling")
+    limit = throttling.pop("fires above (ThermalThrottling.threshold)")
+    assert len(throttling) == 8
+    assert min(throttling.values()) > limit
+    assert min(last(reader, "GPU temperature").values()) > 80
+    clocks = [value for series in reader.lines("GPU clocks").values() for value in series.values]
+    assert {1.2e9, 1.98e9} <= set(clocks)

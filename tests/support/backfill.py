@@ -1,0 +1,165 @@
+"""A real Prometheus that has, minutes ago, scraped simulated nodes and evaluated the rules.
+
+What each node's exporter served every 15 simulated seconds is written as blocks of the server's storage, then
+the rules are evaluated over them; so hours of runs are there within seconds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.rules.groups import Group, Rule
+
+from tests.support.demo import START, simulated
+from tests.support.prometheus import Prometheus, serving
+
+SCRAPE_SECONDS = 15
+# How long a node is watched after its run has ended: until every rule has looked at the whole run.
+RETENTION_SECONDS = 180
+_NAME = re.compile(r"[a-zA-Z_:][\w:]*")
+_LINE = re.compile(r"(?P<name>[\w:]+)(?:\{(?P<labels>.*?)\})? (?P<value>\S+)(?: # .*)?")
+
+
+def instance_of(scenario: str) -> str:
+    return f"node-{scenario}"
+
+
+def run_of(scenario: str) -> str:
+    return f"simulated-{scenario}"
+
+
+def seconds_of(scenario: str) -> float:
+    """How long a run lasts: two minutes more than its rules need, which some evaluate every two minutes."""
+    return 60 * (all_scenarios()[scenario].minutes + 2)
+
+
+def write_scrapes(scenario: str, file: Path) -> None:
+    """What a Prometheus scrapes of a run of the scenario, from its start to its end, as OpenMetrics."""
+    seconds = seconds_of(scenario)
+    with file.open("w") as text, simulated(scenario, duration=seconds, run=run_of(scenario)) as node:
+        for elapsed in range(0, round(seconds) + RETENTION_SECONDS, SCRAPE_SECONDS):
+            node.go(SCRAPE_SECONDS if elapsed else 0.5)
+            scrape = node.exporter.scrape("openmetrics")
+            text.writelines(_scraped(scrape, scenario, START + elapsed, is_first=not elapsed))
+
+
+def _scraped(exposition: bytes, scenario: str, time: float, is_first: bool) -> Iterator[str]:
+    target = f'job="trainwatch",instance="{instance_of(scenario)}"'
+    samples = 0
+    for line in exposition.decode().splitlines():
+        if match := _LINE.fullmatch(line):
+            labels = f"{target},{match['labels']}" if match["labels"] else target
+            yield f"{match['name']}{{{labels}}} {match['value']} {time}\n"
+            samples += 1
+    # What Prometheus adds to each scrape by itself.
+    of_scrape = {
+        "up": 1,
+        "scrape_samples_scraped": samples,
+        "scrape_series_added": samples if is_first else 0,
+        "scrape_duration_seconds": 0.01,
+    }
+    for name, value in of_scrape.items():
+        yield f"{name}{{{target}}} {value} {time}\n"
+
+
+class Backfill:
+    """The storage of a server: first scrapes, then what rules make of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.storage = folder / "data"
+        self.storage.mkdir()
+
+    def add(self, scenarios: Sequence[str]) -> None:
+        """What is scraped of a run of each."""
+        files = [self.folder / f"{scenario}.om" for scenario in scenarios]
+        # Spawned: a process that threads run in is not forked.
+        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(write_scrapes, scenarios, files))
+        whole = self.folder / "scrapes.om"
+        with whole.open("wb") as text:
+            for path in files:
+                with path.open("rb") as part:
+                    shutil.copyfileobj(part, text)
+                path.unlink()
+            text.write(b"# EOF\n")
+        _promtool("create-blocks-from", "openmetrics", whole, self.storage)
+        whole.unlink()
+
+    def evaluate(self, rules: Iterable[Path], seconds: float) -> None:
+        """Evaluates rule files over so many seconds, as often as they say; also what alerts fire."""
+        for number, groups in enumerate(_in_order(rules)):
+            # When within its interval a group is evaluated depends on the name of its file.
+            file, output = self.folder / "rules.yml", self.folder / f"blocks-{number}"
+            file.write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
+            with self.serving() as server:
+                _promtool(
+                    *("create-blocks-from", "rules", f"--url={server.url}", f"--output-dir={output}"),
+                    *(f"--start={START:.0f}", f"--end={START + seconds:.0f}", file),
+                )
+            for block in output.iterdir():
+                shutil.move(block, self.storage)
+
+    @contextmanager
+    def serving(self) -> Iterator[Prometheus]:
+        """The server over this storage."""
+        (self.folder / "prometheus.yml").write_text("{}\n")
+        with serving(
+            self.folder / "prometheus.yml", self.storage, "--storage.tsdb.retention.time=100y"
+        ) as server:
+            yield server
+
+
+def _in_order(files: Iterable[Path]) -> list[list[Group]]:
+    """The groups, once for each pass: promtool's rules read what earlier passes recorded.
+
+    Alerts become recording rules of `ALERTS`, for promtool evaluates no others. `for` is left out, so these
+    fire some minutes early.
+    """
+    groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    known = {rule["record"]: 0 for group in groups for rule in group["rules"] if "record" in rule}
+    passes: dict[int, list[Group]] = {}
+    for _ in known:  # until nothing changes, which is much earlier
+        before = dict(known)
+        for group in groups:
+            for rule in group["rules"]:
+                if rule.get("record") in known:
+                    known[rule["record"]] = max(known[rule["record"]], _pass_of(rule, known))
+        if known == before:
+            break
+    for group in groups:
+        for rule in group["rules"]:
+            same = {"name": group["name"], "interval": group["interval"], "rules": []}
+            of_pass = passes.setdefault(_pass_of(rule, known), [])
+            if not of_pass or of_pass[-1]["name"] != group["name"]:
+                of_pass.append(same)
+            of_pass[-1]["rules"].append(_recording(rule))
+    return [passes[number] for number in sorted(passes)]
+
+
+def _pass_of(rule: Rule, known: Mapping[str, int]) -> int:
+    """One behind the last of the recorded series that it reads, but for its own of the evaluation before."""
+    read = set(_NAME.findall(rule["expr"])) - {rule.get("record")}
+    return max((known[name] + 1 for name in read if name in known), default=0)
+
+
+def _recording(rule: Rule) -> Rule:
+    if "record" in rule:
+        return {name: rule[name] for name in ("record", "expr", "labels") if name in rule}
+    labels = {**rule["labels"], "alertname": rule["alert"], "alertstate": "firing"}
+    return {"record": "ALERTS", "expr": f"clamp({rule['expr']}, 1, 1)", "labels": labels}
+
+
+def _promtool(*words: object) -> None:
+    done = subprocess.run(["promtool", "tsdb", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
