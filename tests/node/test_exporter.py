@@ -46,8 +46,9 @@ def test_it_serves_every_page_and_ends_with_status_0_when_it_is_told_to(
         refused = requests.post(f"{node.url}/metrics", timeout=60)
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
         assert node.get("/report").status_code == 404
-        (tmp_path / "report.html").write_text("<p>found it</p>")
-        assert node.get("/report").text == "<p>found it</p>"
+        (tmp_path / "report.html").write_text("<p>found it</p>\n<script>draw()</script>\n</html>")
+        assert node.get("/report").text == "<p>found it</p>\n<script>draw()</script>\n</html>"
+        assert node.get("/report/content").text == "<p>found it</p>\n"
         assert node.stop() == 0
     assert "Traceback" not in "\n".join(node.log)
 

@@ -281,18 +281,22 @@ def test_the_page_prints_all_charts_light_and_at_the_width_of_paper(
 
 
 class LivePage:
-    """Serves what `text` holds at the moment, like the exporter's /report."""
+    """Serves what `text` holds at the moment, as the exporter's /report and /report/content."""
 
     def __init__(self) -> None:
         self.text = ""
         self.asked = 0
+        self.asked_for: list[str] = []
+        self.parts_the_page = True
         page = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 page.asked += 1
-                body = page.text.encode()
-                self.send_response(200)
+                page.asked_for.append(self.path)
+                content_only = self.path == "/report/content"
+                body = page.text.partition("<script>" if content_only else "\0")[0].encode()
+                self.send_response(404 if content_only and not page.parts_the_page else 200)
                 self.send_header("Content-Type", "text/html; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -368,6 +372,19 @@ def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
     )
     browser.execute_script("document.querySelector(\"[data-zoom='all']\").click()")
     assert console_errors(browser) == []
+
+
+@pytest.mark.parametrize("parts_the_page", [True, False])
+def test_the_live_page_asks_only_for_what_changes_where_the_server_parts_it(
+    browser: webdriver.Chrome, live: LivePage, parts_the_page: bool
+) -> None:
+    live.parts_the_page = parts_the_page
+    live.text = going_on()
+    open_page(browser, live.address)
+    live.text = going_on(run="renamed")
+    wait_until(lambda: browser.title.startswith("renamed"), "the page to follow")
+    asked_again = {path for path in live.asked_for[1:] if path.startswith("/report")}
+    assert asked_again == ({"/report/content"} if parts_the_page else {"/report/content", "/report"})
 
 
 def test_the_live_page_says_when_nobody_answers_and_recovers(

@@ -46,6 +46,7 @@
   }
 
   function words(seconds) {
+    if (seconds === 0) return "0";
     if (seconds < 1e-3) return `${digits(seconds * 1e6)} µs`;
     return seconds < 1 ? `${digits(seconds * 1e3)} ms` : `${digits(seconds)} s`;
   }

@@ -216,7 +216,7 @@
     const every = Math.max(1, Math.ceil((seen.length * 64) / Math.max(area.width, 1)));
     return seen.filter((_, index) => index % every === 0).flatMap(([number, x]) => [
       { type: "line", shape: { x1: x, y1: area.y, x2: x, y2: area.y + area.height }, style: { stroke: look.page, lineWidth: 1 } },
-      { type: "text", style: { text: String(number), x: x + 3, y: area.y + 2, fill: "#ffffff", stroke: "#00000099", lineWidth: 2, fontSize: 10 } },
+      { type: "text", style: { text: String(number), x: x + 3, y: area.y + area.height / 2, verticalAlign: "middle", fill: "#ffffff", stroke: "#00000099", lineWidth: 2, fontSize: 10 } },
     ]);
   }
 

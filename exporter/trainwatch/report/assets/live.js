@@ -24,9 +24,7 @@
   }
 
   async function update() {
-    const answer = await fetch(location.href, { cache: "no-cache" });
-    if (!answer.ok) throw new Error(`status ${answer.status}`);
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = new DOMParser().parseFromString(await news(), "text/html");
     const data = fresh.getElementById("chart-data");
     if (!data) throw new Error("not a report");
     trainwatch.data = JSON.parse(data.textContent);
@@ -38,6 +36,16 @@
     const live = "refreshSeconds" in fresh.body.dataset;
     if (!live && !state.textContent.trim()) say("finished", false);
     return live;
+  }
+
+  // What the page shows, without the scripts that run here already; the whole page from a server that cannot part it.
+  async function news() {
+    for (const address of [`${location.pathname}/content`, location.href]) {
+      const answer = await fetch(address, { cache: "no-cache" });
+      if (answer.ok) return answer.text();
+      if (answer.status !== 404) break;
+    }
+    throw new Error("no report");
   }
 
   function swap(section) {
