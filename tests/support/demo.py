@@ -35,9 +35,7 @@ class Node:
     ) -> None:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
-        self.simulation = Simulation(
-            all_scenarios()[scenario](), seed, run, START, duration, directory
-        )
+        self.simulation = Simulation(all_scenarios()[scenario](), seed, run, START, duration, directory)
         self.snapshots: list[Snapshot] = []
         self.exporter: Exporter = make_exporter(
             self.simulation, self.clock, directory, sinks=[self.snapshots.append]

@@ -17,14 +17,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 Labels = Mapping[str, str]
 OPENMETRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+ANY_PORT = "127.0.0.1:0"  # the kernel chooses one
 SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
 
 
 class ExporterProcess:
     """`trainwatch exporter FLAGS`; entering the context waits until it is ready."""
 
-    def __init__(self, *flags: object, environment: Mapping[str, str] | None = None) -> None:
-        words = ["--web.listen-address=127.0.0.1:0", *map(str, flags)]
+    def __init__(
+        self,
+        *flags: object,
+        environment: Mapping[str, str] | None = None,
+        listen: str = ANY_PORT,
+    ) -> None:
+        words = [f"--web.listen-address={listen}", *map(str, flags)]
         self.command = [sys.executable, "-m", "trainwatch", "exporter", *words]
         self.environment = environment
         self.log: list[str] = []

@@ -5,16 +5,18 @@ Both get the same flags and the same folder, so that a test of the one is a test
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
 import subprocess
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import requests
 
@@ -92,17 +94,9 @@ class Containers(Servers):
     }
 
     def missing(self) -> str | None:
-        import docker
-        from docker.errors import DockerException
-
-        try:
-            engine = docker.from_env(timeout=SECONDS)
-        except DockerException:
+        told = _docker_info()
+        if told is None:
             return "needs a Docker engine"
-        try:
-            told = engine.info()
-        finally:
-            engine.close()
         rootless = any("rootless" in option for option in told.get("SecurityOptions") or ())
         if told["OSType"] != "linux" or told["OperatingSystem"] == "Docker Desktop" or rootless:
             return "needs a Docker engine that shares this machine's network"
@@ -126,6 +120,28 @@ class Containers(Servers):
                 return None if its.status in ("created", "running") else its.logs().decode()
 
             yield failure
+
+
+def _docker_info() -> dict[str, Any] | None:
+    """What the Docker engine says of itself; None where there is none."""
+    import docker
+    from docker.errors import DockerException
+
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # the package leaves a socket open that nobody answers
+        try:
+            engine = docker.from_env(timeout=SECONDS)
+        except DockerException:
+            return None
+        finally:
+            gc.collect()
+    try:
+        told: dict[str, Any] = engine.info()
+        return told
+    finally:
+        engine.close()
 
 
 def is_ready(url: str) -> bool:

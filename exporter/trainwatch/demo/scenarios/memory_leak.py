@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from trainwatch.demo.scenario import Scenario
 
-AT_START = 0.12
-A_MINUTE = 0.056
+AT_START = 0.03
+A_MINUTE = 0.06
 MOST = 0.97
 
 
 class MemoryLeak(Scenario):
     """Each step keeps a little memory on its GPU, as when losses are summed up without .item().
 
-    GPUs fill by 5.6 points a minute, from 12 % on: more than five points within a minute
+    GPUs fill by six points a minute, from 3 % on: more than five points within a minute
     (GPUMemoryIncrease), steadily over the run (GPUMemoryLeak), and full within the hour
     (GPUMemoryNearlyFull). Nothing is slow yet. At 97 %, after a quarter of an hour, the simulated leak
     stands still; a real run would die there.
@@ -20,7 +20,7 @@ class MemoryLeak(Scenario):
 
     name = "memory-leak"
     fires = frozenset({"GPUMemoryIncrease", "GPUMemoryLeak", "GPUMemoryNearlyFull"})
-    minutes = 14
+    minutes = 15
     look_at = "the GPUs' memory over time"
 
     def gpu_memory(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002

@@ -1,0 +1,71 @@
+"""Each scenario of the demo, from the exporter to Slack, with the real servers: who is told what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from trainwatch.demo.scenarios import all_scenarios
+
+from tests.support.film import SECONDS, Film, run_of
+from tests.support.told import read_expected, slack_lines, slack_title
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(SECONDS + 200)]
+
+EXPECTED = read_expected(Path(__file__).with_name("told.yml"))
+PAGE = Path(__file__).parents[2] / "docs" / "notifications.md"
+
+
+@pytest.mark.parametrize("scenario", all_scenarios())
+def test_a_scenario_is_told_with_exactly_these_alerts_in_these_words(shown: Film, scenario: str) -> None:
+    told = {key: alert for key, alert in shown.told().items() if ("run", run_of(scenario)) in key}
+    expected = {
+        frozenset(labels.items()): each
+        for each in EXPECTED[scenario].told
+        for labels in each.alerts(scenario)
+    }
+    assert told.keys() == expected.keys()
+    for key, each in expected.items():
+        each.check(told[key])
+
+
+@pytest.mark.parametrize("scenario", all_scenarios())
+def test_of_its_symptoms_exactly_these_are_silenced(shown: Film, scenario: str) -> None:
+    silenced = Counter(labels["rule"] for labels in shown.silenced() if labels["run"] == run_of(scenario))
+    assert silenced == EXPECTED[scenario].silenced
+
+
+def test_no_alert_is_of_anything_else(shown: Film) -> None:
+    assert {labels["run"] for labels in shown.known.values()} == {
+        run_of(scenario) for scenario, its in EXPECTED.items() if its.told
+    }
+    groups = shown.prometheus.get("rules")["groups"]
+    assert len(groups) > 18
+    assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
+
+
+def test_slack_shows_every_notification_as_the_templates_say(shown: Film) -> None:
+    titles = Counter(attachment["title"] for attachment in shown.slack)
+    assert titles == Counter(slack_title(notification) for notification in shown.webhooks)
+    for notification in shown.webhooks:
+        title = slack_title(notification)
+        texts = [
+            attachment["text"].splitlines() for attachment in shown.slack if attachment["title"] == title
+        ]
+        firing = (alert for alert in notification["alerts"] if alert["status"] == "firing")
+        lines = {line for alert in firing for line in slack_lines(alert)}
+        assert any(lines <= set(text) for text in texts), f"{lines} are not in {texts}"
+
+
+@pytest.mark.parametrize("scenario", all_scenarios())
+def test_every_rule_that_a_scenario_names_is_told_or_silenced(scenario: str) -> None:
+    its = EXPECTED[scenario]
+    assert {each.rule for each in its.told} | its.silenced.keys() == all_scenarios()[scenario].fires
+
+
+@pytest.mark.parametrize("scenario", all_scenarios())
+def test_the_page_on_notifications_says_the_same(scenario: str) -> None:
+    told = ", ".join(map(str, EXPECTED[scenario].told)) or "nothing"
+    silenced = ", ".join(f"`{rule}`" for rule in EXPECTED[scenario].silenced) or "–"
+    assert f"| `{scenario}` | {told} | {silenced} |" in PAGE.read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,245 @@
+"""All scenarios of the demo at once, each on a node of its own, with the real servers: a film in quick time.
+
+Everything passes `SPEED` times as fast as in real life: the simulated nodes, Prometheus's scrapes, the rules
+(`trainwatch rules render --speed`) and what Alertmanager waits for. So the order of things is the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.heuristics.promql import time_span
+from trainwatch.node.duration import parse_duration
+from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.rules.options import Options
+
+from tests.support.alertmanager import (
+    ALERTMANAGER,
+    Alertmanager,
+    HttpStub,
+    alertmanager,
+    configured,
+    http_stub,
+)
+from tests.support.demo import DemoProcess
+from tests.support.exporter_process import ExporterProcess
+from tests.support.prometheus import Prometheus
+from tests.support.servers import Servers
+
+SPEED = 10
+SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed
+TICKS_A_MINUTE = 120
+
+LAST = "slow-start"  # the run that ends last
+BEGUN_AGO = "9m"  # it is shown from its tenth minute on, as it does nothing for 23
+SHORTEST = 13  # minutes of a run, in which each rule can decide and be told: some are evaluated seldom
+FORGOTTEN = 7  # minutes behind the end of a run after which its exporter tells nothing of it any more
+
+PROMETHEUS = """\
+global:
+  scrape_interval: {interval}
+  evaluation_interval: {interval}
+rule_files: ["{folder}/rules/*.yml"]
+alerting:
+  alertmanagers:
+    - static_configs:
+        - targets: ["{alertmanager}"]
+scrape_configs:
+  - job_name: trainwatch
+    static_configs: {targets}
+"""
+
+
+def faster(duration: str) -> str:
+    """15s -> 1s500ms"""
+    return time_span(parse_duration(duration) / SPEED)
+
+
+PACE: Mapping[str, Callable[[re.Match[str]], str]] = {
+    r"(group_wait|group_interval|repeat_interval): (\w+)": lambda found: f"{found[1]}: {faster(found[2])}"
+}
+
+
+def run_of(scenario: str) -> str:
+    return f"simulated-{scenario}"
+
+
+def node_of(scenario: str) -> str:
+    return f"{scenario}-node"
+
+
+Labels = Mapping[str, str]
+
+
+def minutes_of(scenario: str) -> float:
+    """How long its run lasts."""
+    return max(all_scenarios()[scenario].minutes, SHORTEST)
+
+
+def address_of(scenario: str) -> str:
+    """A port that is free: on an address of this machine that nobody else has."""
+    process, number = os.getpid(), list(all_scenarios()).index(scenario)
+    return f"127.{64 + process % 64}.{process // 64 % 256}.{number + 1}:9870"
+
+
+class Nodes(ExitStack):
+    """The simulated nodes that serve."""
+
+    def start(self) -> None:
+        """Starts all of them; the run that begins in the past first, as that takes some seconds."""
+        self._serving = {LAST: self._started(LAST, f"--begun-ago={BEGUN_AGO}")}
+        others = [scenario for scenario in all_scenarios() if scenario != LAST]
+        with ThreadPoolExecutor() as pool:
+            self._serving |= dict(zip(others, pool.map(self._started, others), strict=True))
+
+    def leave(self, scenario: str) -> None:
+        """Stops a node, where that has not been done."""
+        if node := self._serving.pop(scenario, None):
+            node.stop()
+
+    def _started(self, scenario: str, *flags: str) -> ExporterProcess:
+        duration = f"--duration={minutes_of(scenario):g}m"
+        process = DemoProcess(scenario, f"--speed={SPEED}", duration, *flags, listen=address_of(scenario))
+        return self.enter_context(process)
+
+
+@dataclass
+class Film:
+    """What happened in it."""
+
+    prometheus: Prometheus
+    alertmanager: Alertmanager
+    rules: Path  # with which Prometheus evaluates
+    stub: HttpStub
+    nodes: Nodes
+    webhooks: list[dict[str, Any]] = field(default_factory=list)  # in Alertmanager's JSON, version 4
+    slack: list[dict[str, Any]] = field(default_factory=list)  # the attachments
+    known: dict[frozenset[tuple[str, str]], Labels] = field(default_factory=dict)  # alerts of Alertmanager
+
+    def watch(self) -> None:
+        """Until the last run has ended and everything has been told."""
+        deadline = time.monotonic() + SECONDS
+        while (untold := self._untold()) or self._minutes().get(LAST, 0) < minutes_of(LAST) + 0.5:
+            assert time.monotonic() < deadline, f"still to be told: {untold}"
+            time.sleep(0.5)
+
+    def _minutes(self) -> dict[str, float]:
+        """Of each scenario, how long ago its run began; nodes whose run is over and forgotten leave."""
+        minutes = {
+            node["metric"]["instance"].removesuffix("-node"): float(node["value"][1]) / TICKS_A_MINUTE
+            for node in self.prometheus.query("trainwatch_sampler_ticks_total")
+        }
+        for scenario, passed in minutes.items():
+            if passed > minutes_of(scenario) + FORGOTTEN:
+                self.nodes.leave(scenario)
+        return minutes
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the machine was too busy for it: a scrape took longer than there is between two."""
+        (slowest,) = self.prometheus.query("max(max_over_time(scrape_duration_seconds[1h]))")
+        return float(slowest["value"][1]) >= parse_duration(faster("15s"))
+
+    def told(self) -> dict[frozenset[tuple[str, str]], dict[str, Any]]:
+        """The alerts of all notifications, by their labels; of each what was told of it first."""
+        found: dict[frozenset[tuple[str, str]], dict[str, Any]] = {}
+        for notification in self.webhooks:
+            for alert in notification["alerts"]:
+                if alert["status"] == "firing":
+                    found.setdefault(key(alert["labels"]), alert)
+        return found
+
+    def silenced(self) -> list[Labels]:
+        """The alerts that reached Alertmanager, and nobody else."""
+        told = self.told()
+        return [labels for its_key, labels in self.known.items() if its_key not in told]
+
+    def _untold(self) -> list[Labels]:
+        """Alerts that fire now, are not inhibited, and have not been told."""
+        alerts = self.alertmanager.alerts()
+        self.known |= {key(alert["labels"]): alert["labels"] for alert in alerts}
+        self._take_notifications()
+        told = self.told()
+        return [
+            alert["labels"]
+            for alert in alerts
+            if not alert["status"]["inhibitedBy"] and key(alert["labels"]) not in told
+        ]
+
+    def _take_notifications(self) -> None:
+        while not self.stub.posted.empty():
+            posted = self.stub.posted.get()
+            if posted.path == "/slack":
+                self.slack += posted.content["attachments"]
+            else:
+                self.webhooks.append(posted.content)
+
+
+def key(labels: Labels) -> frozenset[tuple[str, str]]:
+    return frozenset(labels.items())
+
+
+@contextmanager
+def film(servers: Servers, folder: Path) -> Iterator[Film]:
+    """Shows it to its end."""
+    with ExitStack() as stack:
+        stub = stack.enter_context(http_stub())
+        posting = stack.enter_context(alertmanager(_alertmanager_config(folder, stub), servers))
+        config = _prometheus_config(folder / "prometheus", posting)
+        url = stack.enter_context(
+            servers.prometheus(
+                config,
+                config.parent / "data",
+                f"--query.lookback-delta={faster('5m')}",
+                f"--rules.alert.resend-delay={faster('1m')}",
+            )
+        )
+        nodes = stack.enter_context(Nodes())
+        nodes.start()
+        shown = Film(Prometheus(url), posting, config.parent / "rules" / HEURISTICS, stub, nodes)
+        shown.watch()
+        yield shown
+
+
+def _alertmanager_config(folder: Path, stub: HttpStub) -> Path:
+    """alertmanager.yml with one receiver for both, as docs/notifications.md says."""
+    committed = (ALERTMANAGER / "alertmanager.yml").read_text()
+    slack = re.search(r"(?ms)^    slack_configs:.*?(?=^$)", committed)
+    assert slack
+    changes = {
+        "http://localhost:8080/": f"{stub.url}/webhook",
+        r"(?<=  - name: webhook\n)": slack[0],
+    }
+    secrets = {"webhook-token": "secret-word", "slack-url": f"{stub.url}/slack"}
+    return configured(folder, "webhook", changes, secrets, PACE)
+
+
+def _prometheus_config(folder: Path, posting: Alertmanager) -> Path:
+    (folder / "rules").mkdir(parents=True)
+    for name, text in render(Options(speed=SPEED)).items():
+        if "/" not in name:  # else it is optional
+            (folder / "rules" / name).write_text(text)
+    targets = [
+        {"targets": [address_of(scenario)], "labels": {"instance": node_of(scenario)}}
+        for scenario in all_scenarios()
+    ]
+    config = folder / "prometheus.yml"
+    config.write_text(
+        PROMETHEUS.format(
+            interval=faster("15s"),
+            folder=folder,
+            alertmanager=posting.url.removeprefix("http://"),
+            targets=json.dumps(targets),  # which is YAML too
+        )
+    )
+    return config
