@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from selenium import webdriver
 
+from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
 
 # How long an example takes is the machine's business: no test asserts it.
@@ -24,6 +26,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def scenarios(tmp_path_factory: pytest.TempPathFactory) -> WrittenScenarios:
     return WrittenScenarios(tmp_path_factory.mktemp("scenarios"))
+
+
+@pytest.fixture(scope="session")
+def started_browser() -> Iterator[webdriver.Chrome]:
+    with chromium() as chrome:
+        yield chrome
+
+
+@pytest.fixture
+def browser(started_browser: webdriver.Chrome) -> webdriver.Chrome:
+    """One browser for the tests of all pages, in light mode."""
+    in_dark_mode(started_browser, False)
+    return started_browser
 
 
 @pytest.fixture

@@ -17,20 +17,7 @@ from trainwatch.report.right_sizing import Prediction, predictions
 from trainwatch.report.write import write_report
 
 from tests.support.compared import run_of
-
-MORE_WORKERS = Prediction(
-    change="more_workers",
-    resource="loader workers of a rank",
-    current=2,
-    suggested=4,
-    metric="step_seconds_mean",
-    measured=0.5,
-    expected=0.25,
-    low=0.2,
-    high=0.5,
-    sentence="With 4 loader workers a rank instead of 2 a training step would take about 250 ms.",
-    assumption="Each worker has a core of its own.",
-)
+from tests.support.comparisons import MORE_WORKERS
 
 
 def stored(directory: Path, *rows: Prediction | dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from trainwatch.report.right_sizing import Prediction
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of
 
-PREDICTION = Prediction(
+MORE_WORKERS = Prediction(
     change="more_workers",
     resource="loader workers of a rank",
     current=2,
@@ -62,7 +62,7 @@ def mended(**loader: Any) -> Comparison:
     ]
     conditions = [parse(text) for text in ("step_p50>+3%", "any_rule", "gpu_p95<60")]
     comparison = compare(its[0], its[1], conditions)
-    checked = CheckedPrediction(PREDICTION, 4, 0.368, True)
+    checked = CheckedPrediction(MORE_WORKERS, 4, 0.368, True)
     return replace(comparison, predictions=[checked])
 
 
@@ -106,7 +106,7 @@ def hostile() -> Comparison:
         for index, run in enumerate((comparison.a, comparison.b))
     ]
     again = compare(its[0], its[1], [parse("step_p50>+3%")])
-    worse = {**asdict(PREDICTION), "resource": HOSTILE, "assumption": HOSTILE}
+    worse = {**asdict(MORE_WORKERS), "resource": HOSTILE, "assumption": HOSTILE}
     return replace(again, predictions=[CheckedPrediction(Prediction(**worse), 4, 0.2, True)])
 
 

@@ -15,6 +15,7 @@ from trainwatch.report.wording import NO_NUMBER, capitalised, count, duration, s
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: parts that are smaller are left out of tables
+WORTH_SHARING = 1e-3  # of a total: a difference that is smaller is not split in percent
 
 
 @dataclass(frozen=True)
@@ -89,24 +90,21 @@ def utilisation(comparison: Comparison) -> Table:
 
 def parts(difference: Difference, name: str) -> Table:
     """Times; the last row is the sum of those above it, but for what is too small to be seen."""
-    least = UNSEEN * max(difference.a, difference.b)
+    whole = max(difference.a, difference.b)
+    shared = difference.total if abs(difference.total) > WORTH_SHARING * whole else 0.0
+
+    def row(title: str, a: float | None, b: float | None, change: float) -> tuple[str, ...]:
+        change = change if abs(change) > UNSEEN * whole else 0.0
+        amounts = [NO_NUMBER if one is None else duration(one) for one in (a, b)]
+        return title, *amounts, signed_duration(change), _signed_share(change, shared)
+
     rows = [
-        (
-            part.name,
-            NO_NUMBER if part.a is None else duration(part.a),
-            NO_NUMBER if part.b is None else duration(part.b),
-            signed_duration(part.difference),
-            _signed_share(part.difference, difference.total),
-        )
+        row(part.name, part.a, part.b, part.difference)
         for part in difference.parts
-        if max(abs(part.a or 0.0), abs(part.b or 0.0), abs(part.difference)) > least
+        if max(abs(part.a or 0.0), abs(part.b or 0.0), abs(part.difference)) > UNSEEN * whole
     ]
-    total = ("Together", duration(difference.a), duration(difference.b), signed_duration(difference.total))
-    return Table(
-        (name, "A", "B", "Difference", "Of the whole"),
-        rows,
-        (*total, "100 %" if difference.total else NO_NUMBER),
-    )
+    total = row("Together", difference.a, difference.b, difference.total)
+    return Table((name, "A", "B", "Difference", "Of the whole"), rows, total)
 
 
 def gate(comparison: Comparison) -> Section:
@@ -127,7 +125,7 @@ def signed_duration(seconds: float) -> str:
 
 def _signed_share(part: float, whole: float) -> str:
     """Of the difference; negative where a part takes back what others make of it."""
-    if not part or abs(whole) < abs(part) / 100:
+    if not part or not whole:
         return NO_NUMBER
     said = share(abs(part), abs(whole))
     return f"−{said}" if part * whole < 0 and said[0] != "<" else said
