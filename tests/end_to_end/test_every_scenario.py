@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -56,6 +59,18 @@ def test_slack_shows_every_notification_as_the_templates_say(shown: Film) -> Non
         firing = (alert for alert in notification["alerts"] if alert["status"] == "firing")
         lines = {line for alert in firing for line in slack_lines(alert)}
         assert any(lines <= set(text) for text in texts), f"{lines} are not in {texts}"
+
+
+def test_the_crosscheck_finds_no_disagreement(shown: Film) -> None:
+    words = ["crosscheck", "--prometheus", shown.prometheus.url, "--rules", str(shown.rules)]
+    answer = subprocess.run(
+        [sys.executable, "-m", "trainwatch", *words], capture_output=True, text=True, timeout=SECONDS
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert answer.stdout.endswith("No disagreement.\n")
+    rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-(\S+) +\d+ +(\d+) ", answer.stdout)
+    fired = {(scenario, rule) for rule, scenario, evaluations in rows if int(evaluations)}
+    assert fired == {(name, rule) for name, scenario in all_scenarios().items() for rule in scenario.fires}
 
 
 @pytest.mark.parametrize("scenario", all_scenarios())

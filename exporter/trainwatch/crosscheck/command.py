@@ -71,6 +71,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Prints disagreements and tables; 1 where there are any. Raises UserError for what the user mends."""
     rules = rendered(arguments.rules)
+    if arguments.recording and rules.options.speed != 1:
+        raise UserError("--rules were rendered with --speed, for a demo; a recording needs rules without it")
     recorded = RecordedRun(arguments.recording) if arguments.recording else None
     if recorded and arguments.run not in (None, recorded.name):
         raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
@@ -121,7 +123,8 @@ def _check_server(
         raise UserError("Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)")
     runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [
-        Window(run, start, end, scrape_times(server, run, start, end), server.started()) for run in runs
+        Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
+        for run in runs
     ]
     outcomes = check_rules(server, options, intervals, windows)
     if recorded is None:

@@ -63,7 +63,7 @@ class _Check:
         self.heuristic, self.scraping = heuristic, scraping
         self.window, self.times, self.grid = stored.window, stored.times, stored.grid
         self.result = Outcome(heuristic.name, self.window.run)
-        self.now = Readings(server, self.window.run, self.grid)
+        self.now = Readings(server, self.window.run, self.grid, speed=self.window.speed)
         self._before: list[dict[Milliseconds, Expected]] = []
 
     def outcome(self) -> Outcome:
@@ -84,7 +84,7 @@ class _Check:
         """A rule that never said anything may have had nothing to judge; else it is broken."""
         step = self.grid.step
         grid = Grid(self.window.start, step, 1 + (self.window.end - self.window.start) // step)
-        readings = Readings(self.server, self.window.run, grid)
+        readings = Readings(self.server, self.window.run, grid, speed=self.window.speed)
         recompute, its = CHECKED[self.heuristic.name], self.heuristic.parameters
         judged = [
             (grid.time(index), expected.targets)
@@ -109,7 +109,7 @@ class _Check:
         delays = self.window.scrapes.delays
         for number, delay in enumerate(delays):
             if number == len(self._before):
-                readings = Readings(self.server, self.window.run, self.grid, delay)
+                readings = Readings(self.server, self.window.run, self.grid, delay, self.window.speed)
                 self._before.append(self._recomputed(readings))
             yield self._before[number]
 

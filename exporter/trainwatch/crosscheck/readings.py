@@ -40,12 +40,15 @@ class Readings:
     """Reads series from a server, each selection once for all moments.
 
     `delay`: read what is current as it was so long before. Prometheus gives a scrape the time at which it
-    began; an evaluation while it was still under way has not seen it.
+    began; an evaluation while it was still under way has not seen it. `speed`: of a simulated node; to rules,
+    what lies some time back by the node's clock is so many times nearer by the server's.
     """
 
-    def __init__(self, server: Server, run: str, grid: Grid, delay: Milliseconds = 0) -> None:
+    def __init__(
+        self, server: Server, run: str, grid: Grid, delay: Milliseconds = 0, speed: float = 1.0
+    ) -> None:
         self._server, self._run = server, run
-        self._grid, self._delay = grid, delay
+        self._grid, self._delay, self._speed = grid, delay, speed
         self._read: dict[tuple[str, Milliseconds], list[Vector]] = {}
         self._points: dict[tuple[str, Milliseconds], dict[Labels, Points]] = {}
 
@@ -62,7 +65,7 @@ class Readings:
     def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
         """Only raw series of now are read with the delay."""
         selector = self._selector(chosen)
-        earlier = ago or (self._delay if is_raw else 0)
+        earlier = round(ago / self._speed) or (self._delay if is_raw else 0)
         key = selector, earlier
         if key not in self._read:
             self._read[key] = self._server.instants(selector, self._grid.earlier(earlier))
@@ -72,6 +75,7 @@ class Readings:
         self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
     ) -> dict[Labels, Points]:
         selector = self._selector(chosen)
+        length = round(length / self._speed)
         key = selector, length
         if key not in self._points:
             last = self._grid.time(self._grid.count - 1)
@@ -83,7 +87,8 @@ class Readings:
         for labels, (times, values) in self._points[key].items():
             first, behind = np.searchsorted(times, (start, seen + 1))
             if first < behind:
-                found[labels] = times[first:behind], values[first:behind]
+                ages = np.rint((end - times[first:behind]) * self._speed).astype(np.int64)
+                found[labels] = end - ages, values[first:behind]
         return found
 
     def _selector(self, chosen: Selection) -> str:

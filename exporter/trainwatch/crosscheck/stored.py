@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,8 @@ RESTORING = 2
 class Window:
     """What of a run is checked.
 
-    `restarted`: when the server's process began; None where it was there from the beginning.
+    `restarted`: when the server's process began; None where it was there from the beginning. `speed`: of a
+    simulated node, for which the rules were rendered.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Window:
     end: Milliseconds
     scrapes: ScrapeTimes
     restarted: Milliseconds | None
+    speed: float = 1.0
 
 
 class Stored:
@@ -50,16 +52,17 @@ class Stored:
     ) -> None:
         rules = heuristic.rules(scraping)
         assert rules is not None
-        self.name, self.rules, self.window = heuristic.name, rules, window
+        self.name, self.window = heuristic.name, window
+        self.rules = replace(rules, alerts=[_at_speed(alert, window.speed) for alert in rules.alerts])
         # What is pending or kept firing at the window's start began before it.
-        memory = max(alert.pending + alert.keep_firing for alert in rules.alerts)
+        memory = max(alert.pending + alert.keep_firing for alert in self.rules.alerts)
         since = window.start - round(1000 * memory) - interval
         rule, run = f'rule="{heuristic.name}"', matcher("run", window.run)
 
         def samples(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
             return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
 
-        self.records = {record.name: samples(record.name) for record in rules.records}
+        self.records = {record.name: samples(record.name) for record in self.rules.records}
         self.records[STATUS] = {
             time: {labels - {("rule", heuristic.name)}: value for labels, value in vector.items()}
             for time, vector in samples(STATUS, rule).items()
@@ -92,6 +95,10 @@ class Stored:
     def own_labels(self, alert: Alert) -> Labels:
         """What tells an alert of the rule from its others."""
         return frozenset({"rule": self.name, "severity": alert.severity, **alert.labels}.items())
+
+
+def _at_speed(alert: Alert, speed: float) -> Alert:
+    return replace(alert, pending=alert.pending / speed, keep_firing=alert.keep_firing / speed)
 
 
 def _grid(rule: str, times: Sequence[Milliseconds], interval: Milliseconds) -> Grid:
