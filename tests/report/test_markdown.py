@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from trainwatch.evaluation.analysis import Analysis
+from trainwatch.report import wording
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.markdown_text import code, plain, sentence, table
 
@@ -138,3 +139,10 @@ def test_what_could_not_be_judged_is_said_with_the_reason() -> None:
 
 def test_many_nodes_do_not_make_it_long() -> None:
     assert "14 more nodes: see report.json." in render_markdown(made.sixteen_nodes())
+
+
+def test_the_time_of_a_step_that_hangs_is_not_left_out() -> None:
+    run = 2 * 720.0
+    hung = made.slow_loader(phase_seconds={"initialization": 42.8, "train": 600.0})
+    assert f"| in no finished step | {wording.duration(run - 642.8)} | – |" in render_markdown(hung)
+    assert "in no finished step" not in render_markdown(made.slow_loader())

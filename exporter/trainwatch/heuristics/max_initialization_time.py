@@ -63,9 +63,10 @@ class MaxInitializationTime(Heuristic[MaxInitializationTimeParameters, "Starting
         if not judged:
             return "No training process told of its steps: mark them with trainwatch.step."
         shown = slowest or max(judged, key=lambda one: one.took)
+        late = f", {_time(shown.took - shown.limit)} later than it may" if shown.late else ""
         if shown.first_end is None:
-            return f"On {shown.node}, no step had finished {_time(shown.took)} after the run's start."
-        return f"On {shown.node}, the first step finished {_time(shown.took)} after the run's start."
+            return f"On {shown.node}, no step had finished {_time(shown.took)} after the run's start{late}."
+        return f"On {shown.node}, the first step finished {_time(shown.took)} after the run's start{late}."
 
     def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
         """The first step's start is known once it has finished; until then the time goes on."""

@@ -25,6 +25,7 @@ from trainwatch.report.wording import (
 FINDINGS = 3  # said in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
 SOME = 0.0005  # of a whole: smaller parts are left out
+UNFINISHED = 0.02  # of the phases' time: less is what processes take to start and to end
 METRICS = {
     "step_seconds_mean": ("a training step", duration),
     "run_seconds": ("the run", duration),
@@ -63,6 +64,9 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     yield "### Where the time went"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
     parts = [*_parts("", shares.phases(analysis)), *_parts("inside steps: ", shares.inside_steps(analysis))]
+    rest = _unfinished_seconds(analysis)
+    if rest > 0:
+        parts.append(("in no finished step", duration(rest), NO_NUMBER))
     if parts:
         yield table(("part, all ranks together", "time", "share"), parts, right=(1, 2))
     if analysis.usage:
@@ -128,6 +132,13 @@ def _parts(prefix: str, whole: shares.Whole) -> list[tuple[str, str, str]]:
         for part in whole.parts
         if part.fraction >= SOME
     ]
+
+
+def _unfinished_seconds(analysis: Analysis) -> float:
+    """The time of all ranks that went into no phase: a step that hangs has not finished, and is in none."""
+    run, phases = shares.run_seconds(analysis), shares.phases(analysis)
+    rest = analysis.ranks * (run or 0.0) - phases.seconds
+    return rest if phases.parts and rest > UNFINISHED * phases.seconds else 0.0
 
 
 def _usage(analysis: Analysis) -> str:

@@ -230,7 +230,7 @@ def _larger_batch(run: _Run) -> Iterator[_Change]:
     of_a_step = Factor(factor.expected * times, 1.0 if factor.low * times < 1 else factor.low * times, times)
     yield _Change(
         "larger_batch",
-        "items of a rank's batch" if known else "times the batch",
+        "items of a rank's batch" if known else "batch, as a multiple of today's",
         current,
         current * times,
         f"With batches of {times * known} instead of {known}"
@@ -331,8 +331,8 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
         run.cores,
         cores,
         f"With {count(cores, 'core')} a node instead of {run.cores}",
-        f"In 99 % of the samples all cores together did the work of {run.cores * run.cpu_p99:.1f}; at most, "
-        "if they did it in bursts on all cores at once, these bursts would take longer.",
+        f"In 99 % of the samples all cores together did the work of {run.cores * run.cpu_p99:.1f} cores. At "
+        "worst they did it in bursts on all cores at once, and these would take longer.",
         fewer_cores(run.cpu, cores / run.cores),
     )
 

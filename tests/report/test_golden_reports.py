@@ -1,0 +1,68 @@
+"""The JSON and Markdown reports of each demo scenario against golden files; `make golden` renews them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from trainwatch.demo.scenarios import all_scenarios
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.recording.open import open_source
+from trainwatch.report.document import document
+from trainwatch.report.markdown import render_markdown
+
+from tests.support.scenarios import WrittenScenarios
+from tests.support.shifted_source import ShiftedSource
+
+GOLDEN = Path(__file__).parent / "golden"
+SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
+PRICE = 55.04  # of a node of 8 GPUs for an hour
+BEGIN = 1_800_000_000.0  # a whole minute, at which all scenarios are taken to have begun
+
+EVERY_SCENARIO = pytest.mark.parametrize("name", sorted(all_scenarios()))
+
+
+@pytest.fixture(scope="module")
+def analysis_of(scenarios: WrittenScenarios) -> Callable[[str], Analysis]:
+    """The analysis of a scenario, always the same whenever and by whatever version it was written."""
+
+    @cache
+    def of(name: str) -> Analysis:
+        source = open_source(scenarios.written(name).recording_directory)
+        return replace(evaluate(ShiftedSource(source, BEGIN)), versions={"trainwatch": "0.0.0"})
+
+    return of
+
+
+@EVERY_SCENARIO
+def test_the_golden_document_of_a_scenario(
+    analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
+) -> None:
+    content = document(analysis_of(name), PRICE)
+    Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(content)
+    golden(GOLDEN / f"{name}.json", json.dumps(shortened(content), indent=1, ensure_ascii=False) + "\n")
+
+
+@EVERY_SCENARIO
+def test_the_golden_markdown_of_a_scenario(
+    analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
+) -> None:
+    golden(GOLDEN / f"{name}.md", render_markdown(analysis_of(name), PRICE))
+
+
+def shortened(value: Any) -> Any:
+    """Numbers to six digits, as sums differ in the last ones between processors; lists of them on a line."""
+    if isinstance(value, dict):
+        return {key: shortened(item) for key, item in value.items()}
+    if isinstance(value, list):
+        short = [shortened(item) for item in value]
+        numbers = bool(short) and all(isinstance(item, int | float) for item in short)
+        return " ".join(map(str, short)) if numbers else short
+    return float(f"{value:.6g}") if isinstance(value, float) else value
