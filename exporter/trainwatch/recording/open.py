@@ -11,17 +11,24 @@ from trainwatch.recording.debugger.files import holds_debugger_output
 from trainwatch.recording.directory import RecordingDirectory
 from trainwatch.recording.kineto import KinetoTraces, trace_files
 from trainwatch.recording.parts import holds_recording
+from trainwatch.recording.prometheus import PrometheusRun
+from trainwatch.recording.prometheus.address import EXAMPLE, PREFIX
 from trainwatch.recording.source import Source
 
 KINDS = "a recording, Debugger's profiler-output/ or traces of the PyTorch profiler"
 
 
-def open_source(place: Path, progress: Callable[[int, int], None] | None = None) -> Source:
-    """The run at `place`, which is told by what lies there.
+def open_source(place: Path | str, progress: Callable[[int, int], None] | None = None) -> Source:
+    """The run at `place`: a path, which is told by what lies there, or `prometheus+http://...?run=NAME`.
 
     `progress` is told the bytes read so far and the bytes to read, by sources that are read for long.
     Raises UserError where there is nothing that can be read.
     """
+    if isinstance(place, str) and "://" in place:
+        if place.startswith(PREFIX):
+            return PrometheusRun(place)
+        raise UserError(f"{place}: cannot be read from there; give a directory on this machine, or {EXAMPLE}")
+    place = Path(place)
     if not place.exists():
         raise UserError(f"{place} is not there: give the directory of {KINDS}")
     if place.is_file():

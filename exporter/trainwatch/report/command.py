@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "source",
         metavar="SOURCE",
         help="a directory: a recording of `trainwatch run`, SageMaker Debugger's profiler-output/, or traces "
-        "of the PyTorch profiler (*.pt.trace.json)",
+        "of the PyTorch profiler (*.pt.trace.json); or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report; json and markdown do without"
@@ -61,9 +61,7 @@ def run(arguments: Namespace) -> int:
     if arguments.out is None and arguments.format == "html":
         raise UserError("--out is missing: say where to write the page, or print it with --format markdown")
     progress = Progress()
-    if "://" in arguments.source:
-        raise UserError(f"{arguments.source}: cannot be read from there; give a directory on this machine")
-    source = open_source(Path(arguments.source), progress.update_bytes)
+    source = open_source(arguments.source, progress.update_bytes)
     if arguments.out is not None:
         _check_writable(arguments.out)
     try:
