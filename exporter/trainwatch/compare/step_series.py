@@ -59,12 +59,12 @@ def mean_over_ranks(ranks: Sequence[StepSeries]) -> Times:
     """The durations of the run's steps, each the mean over the ranks that made it. Empty without steps.
 
     Ranks that train together wait for each other, so a step takes about the same time on all of them.
-    What one of them did after the others had ended is left out.
     """
     every = max((one.every for one in ranks), default=1)
-    series = [kept for one in ranks if len(kept := one.kept(every))]
-    if not series:
-        return np.empty(0)
-    length = min(len(one) for one in series)
-    mean: Times = np.mean([one[:length] for one in series], axis=0)
-    return mean
+    series = [one.kept(every) for one in ranks]
+    length = max(map(len, series), default=0)
+    sums, counts = np.zeros(length), np.zeros(length)
+    for one in series:
+        sums[: len(one)] += one
+        counts[: len(one)] += 1
+    return sums / counts

@@ -24,7 +24,7 @@
           formatter: (point) => tooltip(data.bars[point.dataIndex]),
         },
         xAxis: {
-          type: "value", min: low < 0 ? undefined : 0,
+          type: "value", min: low < 0 ? undefined : 0, splitNumber: width < 560 ? 2 : 6,
           axisLabel: { color: look.soft, hideOverlap: true, formatter: (value) => `${trim(value)} ${unit.name}` },
           splitLine: { lineStyle: { color: look.line } },
         },
