@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import Row
 
-MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation", "debugger_reading")
+MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation", "debugger_reading", "rules_at_scale")
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
@@ -33,11 +33,17 @@ def main(words: Sequence[str] | None = None) -> int:
     unknown = set(arguments.module) - set(MODULES)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
-    table = [judge(row) for module in arguments.module or MODULES for row in _measure(module)]
-    print("\n".join(_aligned([("what", "measured", "budget", "verdict"), *table])))
+    table = print_table([row for module in arguments.module or MODULES for row in _measure(module)])
     if arguments.markdown:
         write_page(PAGE, [row for row in table if row[1]])
     return 0
+
+
+def print_table(rows: Sequence[Row]) -> list[Verdict]:
+    """Judges the rows and prints them."""
+    table = [judge(row) for row in rows]
+    print("\n".join(_aligned([("what", "measured", "budget", "verdict"), *table])))
+    return table
 
 
 def judge(row: Row) -> Verdict:
