@@ -44,6 +44,11 @@ def numbered(word: str, count: int = 8) -> list[Override]:
     ]
 
 
+def wrapped(name: str) -> Override:
+    """A column of sentences: over several lines where Grafana can (10.4), and to be looked at as a whole."""
+    return by_name(name, custom__cellOptions={"type": "auto", "wrapText": True}, custom__inspect=True)
+
+
 def dashed_thresholds() -> Override:
     """The lines of rule parameters: dashed, in the colour of text, never filled."""
     return by_pattern(

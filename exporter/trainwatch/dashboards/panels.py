@@ -32,9 +32,11 @@ def time_series(
     lowest: float | None = 0,
     highest: float | None = None,
     logarithmic: bool = False,
+    points: int | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Lines over time; `stacked` areas for what adds up."""
+    """Lines over time; `stacked` areas for what adds up. `points`: at most so many, else as many as
+    pixels."""
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
@@ -59,6 +61,8 @@ def time_series(
     panel["fieldConfig"] = _fields(
         custom, unit, [*overrides, dashed_thresholds()], lowest, highest, color={"mode": "palette-classic"}
     )
+    if points:
+        panel["maxDataPoints"] = points
     return panel
 
 

@@ -30,7 +30,6 @@ RUN_UTILIZATION = "run_instance:trainwatch_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:trainwatch_train_steps:rate5m"
 
 LONG_CPU = "instance_cpu:trainwatch_cpu_utilization:avg5m"
-LONG_GPU = "instance_gpu:trainwatch_gpu_utilization:avg5m"
 LONG_GPU_SAMPLES = "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum"
 LONG_GPU_MEMORY_SAMPLES = "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum"
 LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
@@ -81,7 +80,6 @@ def _recent() -> list[Rule]:
 def _long_ranges() -> list[Rule]:
     return [
         _record(LONG_CPU, "avg_over_time(trainwatch_cpu_utilization_ratio[5m])"),
-        _record(LONG_GPU, "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"),
         _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
         _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
         _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),

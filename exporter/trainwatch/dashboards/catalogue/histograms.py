@@ -112,9 +112,11 @@ def _balance() -> list[Panel]:
                 across_unit="percentunit",
                 unit="percentunit",
                 highest=1,
+                width=24,
                 overrides=numbered("GPU"),
             ),
             "instance",
+            in_a_row=2,
         ),
         time_series(
             12,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.dashboards.looks import GREY, SEVERITY, VERMILION, by_name, coloured, steps, words
+from trainwatch.dashboards.looks import GREY, SEVERITY, VERMILION, by_name, coloured, steps, words, wrapped
 from trainwatch.dashboards.page import Dashboard, alerts, phases
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.panels import Panel, bars, section, stat, table, time_series
@@ -93,13 +93,14 @@ def _verdict() -> list[Panel]:
                 "question": "Question",
                 "recommendation": "What to do",
             },
-            height=6,
+            height=8,
             sort_by=("Kind", False),
             overrides=[
                 by_name("Kind", custom__width=110),
                 by_name("Rule", custom__width=200),
                 by_name("State", custom__width=80, mappings=STATES, custom__displayMode="color-text"),
                 by_name("Question", custom__width=400),
+                wrapped("What to do"),
                 by_name(
                     "Severity",
                     custom__width=100,
@@ -127,7 +128,7 @@ def _verdict() -> list[Panel]:
                 "parameters": "Parameters",
                 "recommendation": "What to do where it fires",
             },
-            height=14,
+            height=19,
             sort_by=("State", True),
             overrides=[
                 by_name("Rule", custom__width=200),
@@ -135,6 +136,7 @@ def _verdict() -> list[Panel]:
                 by_name("Times triggered", custom__width=130, decimals=0),
                 by_name("Datapoints", custom__width=110, decimals=0, unit="short"),
                 by_name("Parameters", custom__width=420),
+                wrapped("What to do where it fires"),
             ],
         ),
     ]
@@ -292,7 +294,13 @@ def _usage() -> list[Panel]:
             "GPU and CPU, mean of all nodes",
             """Where GPUs are low while CPUs are high, data is prepared too slowly; where both are low,
             look for waiting: storage, communication, synchronisation with the host, small batches.""",
-            lines(f"avg({per_second(f'trainwatch_gpu_busy_seconds_total{{{OF_NODE}}}')})", "GPU"),
+            lines(
+                f"""
+                sum({per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_RUN}}}")})
+                  / sum({per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_RUN}}}")})
+                """,
+                "GPU",
+            ),
             lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
             unit="percentunit",

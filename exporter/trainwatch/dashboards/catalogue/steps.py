@@ -8,6 +8,7 @@ from trainwatch.dashboards.looks import coloured, numbered
 from trainwatch.dashboards.page import Dashboard, alerts, phases
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.panels import (
+    COLUMNS,
     Panel,
     bar_chart,
     bars,
@@ -97,6 +98,7 @@ def _durations() -> list[Panel]:
             ),
             unit="s",
             height=9,
+            points=COLUMNS,
             overrides=coloured(("mean", "p50", "p95", "p99", "max")),
         ),
         bar_chart(
@@ -252,7 +254,7 @@ def _data() -> list[Panel]:
                 "{{instance}}",
             ),
             unit="none",
-            width=6,
+            width=12,
             show_names=True,
         ),
         stat(
@@ -265,7 +267,7 @@ def _data() -> list[Panel]:
                 "{{instance}}",
             ),
             unit="percentunit",
-            width=6,
+            width=12,
             show_names=True,
         ),
     ]
@@ -306,6 +308,7 @@ def _ranks() -> list[Panel]:
             now(f"topk(1, max by (rank, instance) ({last(SELF_TIME)}))", RANK),
             unit="s",
             width=6,
+            height=8,
             show_names=True,
         ),
         stat(
@@ -318,6 +321,7 @@ def _ranks() -> list[Panel]:
             now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')} >= 0)"),
             unit="percentunit",
             width=6,
+            height=8,
             nothing="one rank has no peers",
         ),
         bars(

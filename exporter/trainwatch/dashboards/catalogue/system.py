@@ -8,6 +8,7 @@ from trainwatch.dashboards.page import Dashboard, alerts, phases
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.panels import Panel, device_heatmap, repeated, section, time_series
 from trainwatch.dashboards.queries import (
+    OF_GPU,
     OF_NODE,
     OF_NODE_GPU,
     Target,
@@ -17,7 +18,7 @@ from trainwatch.dashboards.queries import (
     per_second,
     threshold,
 )
-from trainwatch.rules.usage import LONG_CPU, LONG_GPU
+from trainwatch.rules.usage import LONG_CPU
 
 UID = "trainwatch-system"
 GPU = "{{instance}} GPU {{gpu}}"
@@ -34,29 +35,35 @@ def dashboard() -> Dashboard:
             variables.run(),
             variables.instance(),
             variables.gpu(),
-            variables.by_range("gpu_utilization", "trainwatch_gpu_utilization_ratio", LONG_GPU),
             variables.by_range("core_utilization", "trainwatch_cpu_utilization_ratio", LONG_CPU),
         ],
         [alerts(), *phases()],
     )
 
 
-def mean(series: str) -> str:
-    """Of the readings of each point of the chart; the last one where a point has none of its own."""
+def mean_of_samples(histogram: str) -> str:
+    """Of all samples of 500 ms. Readings at each scrape may beat with the steps: always, or never, hit a
+    gap."""
+    return f"({per_second(f'{histogram}_sum{{{OF_GPU}}}')} / {per_second(f'{histogram}_count{{{OF_GPU}}}')})"
+
+
+def mean_of_readings(series: str) -> str:
+    """Of those of each point of the chart; the last one where a point has none of its own."""
     return f"(avg_over_time({series}[$__interval]) or {series})"
 
 
 def _overview() -> list[Panel]:
-    gpus = mean(f"${{gpu_utilization}}{{{OF_NODE_GPU}}}")
-    cores = mean(f"${{core_utilization}}{{{OF_NODE}}}")
+    gpus = mean_of_samples("trainwatch_gpu_utilization_samples")
+    cores = mean_of_readings(f"${{core_utilization}}{{{OF_NODE}}}")
     heatmap = device_heatmap(
         1,
         "GPUs and cores of $instance",
         """A row a GPU, then a row a core; dark is idle (0 %), bright is busy (100 %). Bright GPUs are
         what you pay for. Dark GPUs beside one or more bright cores: the cores cannot keep up
         (CPUBottleneck). Dark GPUs and dark cores: both wait, look at I/O wait and the network below. One
-        bright GPU among dark ones: work is not shared (LoadBalancing). Dark stripes through all GPUs:
-        something pauses the training.""",
+        bright GPU among dark ones: work is not shared (LoadBalancing). A dark stripe through all GPUs:
+        something pauses the training for a minute or more; for shorter pauses see Trainwatch /
+        Utilisation histograms.""",
         lines(f"clamp_min({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01)", "{{device}}"),
         lines(f"clamp_min({named_device(cores, 'core', 'cpu', 3)}, 0.01)", "{{device}}"),
     )
@@ -65,7 +72,6 @@ def _overview() -> list[Panel]:
 
 def _gpus() -> list[Panel]:
     memory = f"trainwatch_gpu_memory_used_bytes{{{OF_NODE_GPU}}} / trainwatch_gpu_memory_total_bytes"
-    bandwidth = f"trainwatch_gpu_memory_bandwidth_utilization_ratio{{{OF_NODE_GPU}}}"
     return [
         section(10, "GPUs"),
         _of_gpus(
@@ -74,7 +80,7 @@ def _gpus() -> list[Panel]:
             """Share of the time in which some kernel ran. High is necessary, not sufficient: one busy
             multiprocessor is enough, and a hang in a collective reads 100 %. Below the line:
             LowGPUUtilization.""",
-            lines(mean(f"${{gpu_utilization}}{{{OF_NODE_GPU}}}"), GPU),
+            lines(mean_of_samples("trainwatch_gpu_utilization_samples"), GPU),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
             unit="percentunit",
             highest=1,
@@ -96,9 +102,17 @@ def _gpus() -> list[Panel]:
             """Memory bandwidth in use; on GPUs that tell (Hopper and later) also the share of
             multiprocessors and of tensor cores at work. Low here beside a high utilisation: kernels are
             too small, or not made of matrix products in 16 or 8 bits.""",
-            lines(bandwidth, f"{GPU} memory bandwidth"),
-            lines(f"trainwatch_gpu_sm_active_ratio{{{OF_NODE_GPU}}}", f"{GPU} multiprocessors"),
-            lines(f"trainwatch_gpu_tensor_active_ratio{{{OF_NODE_GPU}}}", f"{GPU} tensor cores"),
+            *(
+                lines(
+                    f"avg_over_time(trainwatch_gpu_{of}_ratio{{{OF_NODE_GPU}}}[$__rate_interval])",
+                    f"{GPU} {words}",
+                )
+                for of, words in {
+                    "memory_bandwidth_utilization": "memory bandwidth",
+                    "sm_active": "multiprocessors",
+                    "tensor_active": "tensor cores",
+                }.items()
+            ),
             unit="percentunit",
             highest=1,
             # All lines of a GPU have its colour; how they are drawn tells what they are of.
@@ -112,7 +126,14 @@ def _gpus() -> list[Panel]:
             "GPU power",
             """The truest sign of work: a GPU that computes draws most of its limit. Power that falls while
             utilisation stays at 100 % is a hang (TrainingStalled) or kernels that only wait.""",
-            lines(f"trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}", GPU),
+            # The mean; of GPUs that do not count their energy, the reading.
+            lines(
+                f"""
+                {per_second(f"trainwatch_gpu_energy_joules_total{{{OF_NODE_GPU}}}")}
+                  or trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}
+                """,
+                GPU,
+            ),
             lines(f"max(trainwatch_gpu_power_limit_watts{{{OF_NODE_GPU}}})", "limit"),
             unit="watt",
             overrides=coloured(("limit",)),
