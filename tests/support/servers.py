@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import requests
+import yaml
 
+COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
 
 Name = Literal["prometheus", "alertmanager"]
@@ -86,12 +88,12 @@ class Programs(Servers):
 
 
 class Containers(Servers):
-    """Images of the present, run by a Docker engine that shares this machine's network and files."""
+    """The images of docker-compose.yml, in a Docker engine that shares this machine's network and files."""
 
-    images: ClassVar[dict[Name, str]] = {
-        "prometheus": "prom/prometheus:v3.5.3",
-        "alertmanager": "prom/alertmanager:v0.33.1",
-    }
+    @staticmethod
+    def image(name: Name) -> str:
+        its: str = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"][name]["image"]
+        return its
 
     def missing(self) -> str | None:
         told = _docker_info()
@@ -107,7 +109,7 @@ class Containers(Servers):
         from testcontainers.core.container import DockerContainer
 
         container = (
-            DockerContainer(self.images[name])
+            DockerContainer(self.image(name))
             .with_command(list(flags))
             .with_volume_mapping(str(folder), str(folder), "rw")
             .with_kwargs(network_mode="host", user=f"{os.getuid()}:{os.getgid()}")
