@@ -36,6 +36,8 @@ from tests.support.exporter_process import ExporterProcess
 from tests.support.prometheus import Prometheus
 from tests.support.servers import Servers
 
+Labels = Mapping[str, str]
+
 SPEED = 10
 SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed
 TICKS_A_MINUTE = 120
@@ -76,9 +78,6 @@ def run_of(scenario: str) -> str:
 
 def node_of(scenario: str) -> str:
     return f"{scenario}-node"
-
-
-Labels = Mapping[str, str]
 
 
 def minutes_of(scenario: str) -> float:
@@ -129,7 +128,11 @@ class Film:
     def watch(self) -> None:
         """Until the last run has ended and everything has been told."""
         deadline = time.monotonic() + SECONDS
-        while (untold := self._untold()) or self._minutes().get(LAST, 0) < minutes_of(LAST) + 0.5:
+        while (
+            (untold := self._untold())
+            or self._minutes().get(LAST, 0) < minutes_of(LAST) + 0.5
+            or len(self.slack) != len(self.webhooks)  # each notification goes to both
+        ):
             assert time.monotonic() < deadline, f"still to be told: {untold}"
             time.sleep(0.5)
 
