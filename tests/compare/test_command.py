@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from trainwatch.cli import main
 
+from tests.support.backfill import Backfill, run_of
 from tests.support.rented_nodes import rented_nodes
 from tests.support.scenarios import WrittenScenarios
 
 
-def compare(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "trainwatch", "compare", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        cwd=cwd,
-    )
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Compare = Callable[..., Result]
+
+
+@pytest.fixture
+def compare(capsys: pytest.CaptureFixture[str]) -> Compare:
+    """What the command does with these words."""
+
+    def run(*words: str | Path) -> Result:
+        status = main(["compare", *map(str, words)])
+        return Result(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +49,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 PRICES = ("--price-a", "14.688", "--price-b", "3.825")
 
 
-def test_the_published_case_saves_what_was_published(published: tuple[Path, Path]) -> None:
+def test_the_published_case_saves_what_was_published(compare: Compare, published: tuple[Path, Path]) -> None:
     result = compare(*published, *PRICES)
     assert (result.returncode, result.stderr) == (0, "")
     assert "it saves $5.09, 82.6 %." in result.stdout
@@ -41,7 +57,9 @@ def test_the_published_case_saves_what_was_published(published: tuple[Path, Path
     assert cost.split() == ["Cost", "$6.16", "$1.07", "−82.6", "%"]
 
 
-def test_the_page_is_written_and_the_summary_printed(published: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_page_is_written_and_the_summary_printed(
+    compare: Compare, published: tuple[Path, Path], tmp_path: Path
+) -> None:
     page = tmp_path / "comparison.html"
     result = compare(*published, *PRICES, "--out", page)
     assert result.returncode == 0, result.stderr
@@ -64,14 +82,19 @@ def test_the_page_is_written_and_the_summary_printed(published: tuple[Path, Path
     ],
 )
 def test_the_form_is_told_by_a_flag_or_by_the_files_ending(
-    published: tuple[Path, Path], tmp_path: Path, ending: str, flags: tuple[str, ...], begins: str
+    compare: Compare,
+    published: tuple[Path, Path],
+    tmp_path: Path,
+    ending: str,
+    flags: tuple[str, ...],
+    begins: str,
 ) -> None:
     file = tmp_path / f"comparison{ending}"
     assert compare(*published, "--out", file, *flags).returncode == 0
     assert file.read_text(encoding="utf-8").lstrip().startswith(begins)
 
 
-def test_without_a_file_the_document_alone_is_printed(published: tuple[Path, Path]) -> None:
+def test_without_a_file_the_document_alone_is_printed(compare: Compare, published: tuple[Path, Path]) -> None:
     result = compare(*published, *PRICES, "--format", "json", "--fail-if", "cost>+1%")
     assert result.returncode == 0
     document = json.loads(result.stdout)
@@ -81,7 +104,9 @@ def test_without_a_file_the_document_alone_is_printed(published: tuple[Path, Pat
     ]
 
 
-def test_a_gate_that_fails_exits_with_1_and_the_reason(published: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_gate_that_fails_exits_with_1_and_the_reason(
+    compare: Compare, published: tuple[Path, Path], tmp_path: Path
+) -> None:
     before, after = published
     flags = ("--price-a", "3.825", "--price-b", "14.688", "--fail-if", "cost>+3%", "--fail-if", "any_rule")
     result = compare(after, before, *flags, "--out", tmp_path / "gate.html")
@@ -91,7 +116,7 @@ def test_a_gate_that_fails_exits_with_1_and_the_reason(published: tuple[Path, Pa
     assert "failed" in result.stdout
 
 
-def test_a_gate_that_cannot_be_judged_does_not_open(published: tuple[Path, Path]) -> None:
+def test_a_gate_that_cannot_be_judged_does_not_open(compare: Compare, published: tuple[Path, Path]) -> None:
     result = compare(*published, "--fail-if", "step_p50>+3%")
     assert result.returncode == 1
     assert "cannot be judged" in result.stdout
@@ -113,9 +138,15 @@ def test_a_gate_that_cannot_be_judged_does_not_open(published: tuple[Path, Path]
     ],
 )
 def test_a_mistake_is_one_line_with_status_2_and_writes_nothing(
-    published: tuple[Path, Path], tmp_path: Path, words: tuple[str, ...], named: str
+    compare: Compare,
+    published: tuple[Path, Path],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    result = compare(*published, *words, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = compare(*published, *words)
     assert result.returncode == 2
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
@@ -124,7 +155,9 @@ def test_a_mistake_is_one_line_with_status_2_and_writes_nothing(
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_source_that_is_none_is_named(published: tuple[Path, Path], tmp_path: Path, position: int) -> None:
+def test_a_source_that_is_none_is_named(
+    compare: Compare, published: tuple[Path, Path], tmp_path: Path, position: int
+) -> None:
     sources = list(published)
     sources[position] = tmp_path / "nowhere"
     result = compare(*sources)
@@ -133,14 +166,21 @@ def test_a_source_that_is_none_is_named(published: tuple[Path, Path], tmp_path: 
     assert f"{tmp_path / 'nowhere'}" in result.stderr
 
 
-def test_help_names_every_figure() -> None:
-    result = compare("--help")
-    assert result.returncode == 0
+def test_help_names_every_figure_and_as_a_process_it_warns_of_nothing() -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "trainwatch", "compare", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (0, "")
     for word in ("step_p50", "throughput", "cost_per_1000_steps", "gpu_memory", "any_rule", "examples:"):
         assert word in result.stdout
 
 
-def test_a_scenario_gates_and_is_as_good_from_debuggers_output(scenarios: WrittenScenarios) -> None:
+def test_a_scenario_gates_and_is_as_good_from_debuggers_output(
+    compare: Compare, scenarios: WrittenScenarios
+) -> None:
     """A slow run after a fast one fails; one recording against Debugger's output of the same run does not."""
     slow, healthy = scenarios.written("few-dataloaders"), scenarios.written("healthy")
     conditions = ("--fail-if", "step_p50>+3%", "--fail-if", "DataStarved", "--fail-if", "gpu_p95<60")
@@ -150,3 +190,24 @@ def test_a_scenario_gates_and_is_as_good_from_debuggers_output(scenarios: Writte
     assert [line.split(": ")[2] for line in said] == ["step_p50>+3%", "DataStarved", "gpu_p95<60"]
     same = compare(healthy.recording_directory, healthy.debugger_directory, "--fail-if", "step_p50>+3%")
     assert same.returncode == 0, same.stderr
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
+)
+def test_a_run_in_prometheus_is_compared_with_its_recording_and_no_password_is_shown(
+    compare: Compare, scenarios: WrittenScenarios, tmp_path: Path
+) -> None:
+    backfill = Backfill(tmp_path)
+    backfill.add(["few-dataloaders"])
+    with backfill.serving() as server:
+        host = server.url.removeprefix("http://")
+        place = f"prometheus+http://anna:secret@{host}?run={run_of('few-dataloaders')}"
+        recording = scenarios.written("few-dataloaders").recording_directory
+        result = compare(place, recording, "--format", "json", "--fail-if", "step_mean>+3%")
+    assert result.returncode == 0, result.stderr
+    assert "secret" not in result.stdout
+    document = json.loads(result.stdout)
+    assert document["figures"]["step_mean"]["change"] == pytest.approx(0, abs=0.01)
+    assert any("Single steps are not in Prometheus" in said for said in document["a"]["unknowns"])

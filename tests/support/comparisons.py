@@ -100,6 +100,7 @@ def hostile() -> Comparison:
                 command=HOSTILE + str(index),
                 framework=HOSTILE,
                 versions={HOSTILE: HOSTILE + str(index)},
+                unknowns=[HOSTILE],
                 rules=[rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE)],
             ),
         )

@@ -18,6 +18,7 @@ from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
 from trainwatch.recording.open import open_source
+from trainwatch.recording.prometheus.address import without_password
 from trainwatch.recording.whole_file import write_whole
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
@@ -53,7 +54,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         parser.add_argument(
             f"source_{name}",
             metavar=f"SOURCE_{name.upper()}",
-            help=f"{meaning}: a directory as `trainwatch report` takes it",
+            help=f"{meaning}: a directory, or a run in Prometheus, as `trainwatch report` takes it",
         )
     parser.add_argument(
         "--out",
@@ -108,7 +109,7 @@ def _read(place: str, price: float | None, settings: Settings, scan_interval: fl
     progress = Progress()
     try:
         source = open_source(place, progress.update_bytes)
-        return read_run(place, source, price, settings, scan_interval, progress.update)
+        return read_run(without_password(place), source, price, settings, scan_interval, progress.update)
     finally:
         progress.end()
 

@@ -19,7 +19,7 @@ NO_SCAN = np.empty(0, np.intp)
 
 @dataclass(frozen=True)
 class ComparedRun:
-    place: str  # the SOURCE that the user gave
+    place: str  # the SOURCE that the user gave, without a password
     analysis: Analysis
     usage: list[UsageRow]  # over the snapshots of all nodes together; `node` is empty
     ranks: tuple[RankFacts, ...]  # one a process: a rank may have had several

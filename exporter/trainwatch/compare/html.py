@@ -32,6 +32,7 @@ SECTIONS = {
     "predicted": "Predicted and measured",
 }
 CONDITIONS = {"conditions": "Conditions"}
+UNKNOWNS = {"unknowns": "What could not be known"}
 SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js")
 SMALLEST_BAR = 0.002  # of the larger total: what is less is drawn together
 BINS = 60
@@ -44,7 +45,9 @@ def render_comparison(comparison: Comparison) -> str:
         package="trainwatch.compare",
         scripts=SCRIPTS,
         data=_chart_data(comparison),
-        sections=SECTIONS | (CONDITIONS if comparison.outcomes else {}),
+        sections=SECTIONS
+        | (CONDITIONS if comparison.outcomes else {})
+        | (UNKNOWNS if sentences.unknowns(comparison) else {}),
         comparison=comparison,
         analyses={"A": comparison.a, "B": comparison.b},
         say=sentences,

@@ -152,6 +152,12 @@ def caveats(comparison: Comparison) -> list[str]:
     return said
 
 
+def unknowns(comparison: Comparison) -> list[str]:
+    """What could not be read of either run, and why."""
+    runs = (("A", comparison.a), ("B", comparison.b))
+    return [f"{name}: {sentence}" for name, run in runs for sentence in run.analysis.unknowns]
+
+
 def figures(comparison: Comparison) -> str:
     seconds = _known(comparison.figures.get("duration"))
     if seconds is None:

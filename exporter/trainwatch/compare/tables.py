@@ -68,6 +68,9 @@ def sections(comparison: Comparison) -> list[Section]:
     ]
     if comparison.outcomes:
         found.append(gate(comparison))
+    unknowns = sentences.unknowns(comparison)
+    if unknowns:
+        found.append(Section("unknowns", "What could not be known", unknowns))
     return found
 
 

@@ -33,7 +33,7 @@ class Address:
     def parse(cls, text: str, environment: Mapping[str, str] | None = None) -> Address:
         """Raises UserError where the text is no such address, or the file of the token cannot be read."""
         parts = urlsplit(text.removeprefix(PREFIX))
-        shown = _shown(text)
+        shown = without_password(text)
         if not text.startswith(PREFIX) or parts.scheme not in ("http", "https") or not parts.hostname:
             raise UserError(f"{shown}: is no address of a run in Prometheus; give one such as {EXAMPLE}")
         wanted = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -56,7 +56,7 @@ class Address:
         )
 
 
-def _shown(text: str) -> str:
+def without_password(text: str) -> str:
     """The text without a password."""
     scheme, separator, rest = text.partition("://")
     credentials, at, host = rest.rpartition("@")
