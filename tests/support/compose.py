@@ -56,9 +56,14 @@ def run_compose(
 
 def services(*profiles: str, environment: Mapping[str, str] | None = None) -> dict[str, Service]:
     """The services of these profiles, with every variable filled in."""
-    flags = [f"--profile={profile}" for profile in profiles]
-    told = run_compose(*flags, "config", "--format=json", environment=environment)
+    flags = tuple(f"--profile={profile}" for profile in profiles)
+    found: dict[str, Service] = json.loads(_config(flags, tuple((environment or {}).items())))["services"]
+    return found
+
+
+@cache
+def _config(flags: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> str:
+    told = run_compose(*flags, "config", "--format=json", environment=dict(environment))
     assert told.returncode == 0, told.stderr
     assert told.stderr == ""
-    found: dict[str, Service] = json.loads(told.stdout)["services"]
-    return found
+    return told.stdout
