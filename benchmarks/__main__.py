@@ -16,7 +16,17 @@ from pathlib import Path
 
 from benchmarks import Row
 
-MODULES = ("step", "gpu_tick", "tick", "scrape", "memory", "evaluation", "debugger_reading", "rules_at_scale")
+MODULES = (
+    "step",
+    "gpu_tick",
+    "tick",
+    "scrape",
+    "memory",
+    "evaluation",
+    "report",
+    "debugger_reading",
+    "rules_at_scale",
+)
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
