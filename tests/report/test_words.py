@@ -54,6 +54,28 @@ def test_rates_have_decimal_prefixes(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("joules", "text"),
+    [
+        (0.5, "0.50 J"),
+        (999.4, "999 J"),
+        (3190, "3.19 kJ"),
+        (35_999, "36.0 kJ"),
+        (36_000, "0.01 kWh"),
+        (9e6, "2.50 kWh"),
+    ],
+)
+def test_energy_is_in_joules_or_kilowatt_hours(joules: float, text: str) -> None:
+    assert wording.energy_amount(joules) == text
+
+
+@pytest.mark.parametrize(
+    ("device", "text"), [("cpu", "CPU"), ("gpu0", "GPU 0"), ("GPU 3", "GPU 3"), ("tpu0", "tpu0")]
+)
+def test_devices_of_operators_are_written_as_elsewhere(device: str, text: str) -> None:
+    assert sentences.device_name(device) == text
+
+
+@pytest.mark.parametrize(
     ("part", "text"), [(0, "0.0 %"), (0.0001, "< 0.1 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1, "100 %")]
 )
 def test_small_shares_keep_a_digit(part: float, text: str) -> None:

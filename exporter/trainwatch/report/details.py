@@ -89,7 +89,7 @@ def _gpus(analysis: Analysis) -> list[str]:
         return ["The utilisation of no GPU was read."]
     low, high = min(found, key=lambda box: box.p50), max(found, key=lambda box: box.p50)
     if round(low.p50) == round(high.p50):
-        whose = low.device if len(found) == 1 else f"All {len(found)} GPUs"
+        whose = {1: low.device, 2: "Both GPUs"}.get(len(found), f"All {len(found)} GPUs")
         verb = "was" if len(found) == 1 else "were"
         sentence = f"{whose} {verb} at or below {high.p50:.0f} % in half of the samples."
     else:

@@ -173,7 +173,7 @@ def heatmap(heatmap: Heatmap) -> str:
     if gpus:
         low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
         sentences.append(
-            f"{low if len(gpus) == 1 else f'Each of {len(gpus)} GPUs'} was {gpus[low]:.0f} % busy on average."
+            f"{low if len(gpus) == 1 else f'Each of the {len(gpus)} GPUs'} was {gpus[low]:.0f} % busy on average."
             if round(gpus[low]) == round(gpus[high])
             else f"GPUs were {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) busy on average."
         )
@@ -237,7 +237,8 @@ def phases(analysis: Analysis) -> str:
     if not whole.parts:
         return f"No phase was recorded. {HOW_TO_ADD_STEPS}"
     largest = whole.largest
-    whose = "the training process" if analysis.ranks <= 1 else f"all {analysis.ranks} ranks together"
+    together = "both ranks" if analysis.ranks == 2 else f"all {analysis.ranks} ranks"
+    whose = "the training process" if analysis.ranks <= 1 else f"{together} together"
     part = share(largest.seconds, whole.seconds)
     return f"{largest.name} took {part} of the {duration(whole.seconds)} of {whose}."
 
@@ -276,9 +277,15 @@ def communication(analysis: Analysis) -> str:
 def operators(device: str, whole: shares.Whole) -> str:
     largest = whole.largest
     return (
-        f"Operators on {device} took {duration(whole.seconds)}; most went into {largest.name} "
+        f"Operators on {device_name(device)} took {duration(whole.seconds)}; most went into {largest.name} "
         f"({share(largest.seconds, whole.seconds)})."
     )
+
+
+def device_name(device: str) -> str:
+    """ "cpu" and "gpu0" as sentences write them."""
+    kind, number = device[:3].upper(), device[3:].strip()
+    return f"{kind} {number}".strip() if kind in ("CPU", "GPU") else device
 
 
 def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
