@@ -17,6 +17,7 @@ Panel = dict[str, Any]
 
 WIDTH = 24  # columns of Grafana's grid
 COLUMNS = 500  # of heatmaps; finer ones show no more
+LEGEND = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
 
 
@@ -54,7 +55,7 @@ def time_series(
         "hideFrom": NOTHING_HIDDEN,
     }
     options = {
-        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     panel = _panel("timeseries", id, title, description, targets, width, height, options)
@@ -201,7 +202,7 @@ def bar_chart(
         "fullHighlight": False,
         "xTickLabelRotation": 0,
         "xTickLabelSpacing": 0,
-        "legend": {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []},
+        "legend": LEGEND,
         "tooltip": {"mode": "multi", "sort": "none"},
     }
     custom = {
@@ -250,22 +251,13 @@ def device_heatmap(
     names are padded with zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for
     0 (it is an empty bucket), so values must not be below 0.01.
     """
-    options = {
-        "calculate": False,
-        "calculation": {},
-        "cellGap": 0,
-        "cellRadius": 0,
+    rows = {"yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"}}
+    cells = {
         "cellValues": {"unit": "percentunit", "decimals": 0},
         "color": _viridis(lowest=0, highest=1),
-        "exemplars": {"color": "rgba(255,0,255,0.7)"},
-        "filterValues": {"le": 1e-9},
-        "legend": {"show": True},
         "rowsFrame": {"layout": "auto", "value": "utilisation"},
-        "showValue": "never",
-        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": False},
-        "yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"},
     }
-    return _heatmap(id, title, description, targets, width, height, options)
+    return _heatmap(id, title, description, targets, width, height, {**rows, **cells})
 
 
 def histogram_heatmap(
@@ -279,22 +271,13 @@ def histogram_heatmap(
     height: int = 9,
 ) -> Panel:
     """A histogram over time: how many samples of each moment lie in which bucket."""
-    options = {
-        "calculate": False,
-        "calculation": {},
-        "cellGap": 0,
-        "cellRadius": 0,
+    rows = {"yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit}}
+    cells = {
         "cellValues": {"unit": "short", "decimals": 1},
         "color": _viridis(),
-        "exemplars": {"color": "rgba(255,0,255,0.7)"},
-        "filterValues": {"le": 1e-9},
-        "legend": {"show": True},
         "rowsFrame": {"layout": "auto", "value": "count"},
-        "showValue": "never",
-        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": True},
-        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
     }
-    return _heatmap(id, title, description, (target,), width, height, options)
+    return _heatmap(id, title, description, (target,), width, height, {**rows, **cells})
 
 
 def section(id: int, title: str, collapsed: Sequence[Panel] = ()) -> Panel:
@@ -343,8 +326,21 @@ def _heatmap(
     targets: Sequence[Target],
     width: int,
     height: int,
-    options: dict[str, Any],
+    rows_and_cells: dict[str, Any],
 ) -> Panel:
+    is_histogram = not rows_and_cells["yAxis"]["reverse"]
+    options = {
+        "calculate": False,
+        "calculation": {},
+        "cellGap": 0,
+        "cellRadius": 0,
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "showValue": "never",
+        "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": is_histogram},
+        **rows_and_cells,
+    }
     panel = _panel("heatmap", id, title, description, targets, width, height, options)
     custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}
     panel["fieldConfig"] = {"defaults": {"custom": custom}, "overrides": []}

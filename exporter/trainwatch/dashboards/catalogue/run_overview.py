@@ -81,7 +81,8 @@ def _verdict() -> list[Panel]:
             rows(
                 f"""
                 (max by (rule) ({last(status)}) + {FIRED})
-                  * on (rule) group_left (kind, severity, question, recommendation) {INFO}
+                  * on (rule) group_left (kind, severity, question, recommendation)
+                    max by (rule, kind, severity, question, recommendation) ({INFO})
                 or on () {nothing}
                 """
             ),
