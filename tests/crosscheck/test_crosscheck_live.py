@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,53 +13,15 @@ from trainwatch.heuristics.promql import Scraping
 from trainwatch.rules.files import HEURISTICS, render
 from trainwatch.rules.options import Options
 
+from tests.support.crosscheck import COMMITTED, crosscheck, evaluating, table
 from tests.support.demo import DemoProcess
-from tests.support.exporter_process import SECONDS
-from tests.support.prometheus import Prometheus, is_ready, needs_prometheus
+from tests.support.prometheus import Prometheus, needs_prometheus
 
 pytestmark = [pytest.mark.servers, needs_prometheus]
 
 SPEED = 20  # simulated seconds a second
-COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
 # Short windows, to have values of all rules within seconds: 500 samples are taken in 13 s at this speed.
 OPTIONS = Options(scraping=Scraping(1.0, 0.5 / SPEED))
-
-CONFIG = """\
-global:
-  scrape_interval: 1s
-  evaluation_interval: 1s
-rule_files: [{rules}]
-scrape_configs:
-  - job_name: trainwatch
-    static_configs:
-      - targets: ["{target}"]
-    relabel_configs:
-      - source_labels: [__address__]
-        regex: "(.*):\\\\d+"
-        target_label: instance
-"""
-
-
-@contextmanager
-def prometheus(target: str, rules: str, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus with these rules, of which each is evaluated every second."""
-    folder.mkdir()
-    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", "    interval: 1s", rules))
-    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / HEURISTICS))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={address}", "--log.level=error"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + SECONDS
-            while not is_ready(f"http://{address}/-/ready"):
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-            yield Prometheus(f"http://{address}")
-        finally:
-            process.terminate()
 
 
 class Servers:
@@ -87,8 +45,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     with ExitStack() as stack:
         node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
         target = node.url.removeprefix("http://")
-        right = stack.enter_context(prometheus(target, COMMITTED.read_text(), folder / "right"))
-        other = stack.enter_context(prometheus(target, wrong, folder / "wrong"))
+        right = stack.enter_context(evaluating(target, COMMITTED.read_text(), folder / "right"))
+        other = stack.enter_context(evaluating(target, wrong, folder / "wrong"))
         right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"}')
         # What is checked ends some seconds ago; by then the alert is in it.
         right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 10s')
@@ -96,27 +54,16 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         yield Servers(right, other, folder)
 
 
-def crosscheck(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, encoding="utf-8")
-
-
-def row(answer: subprocess.CompletedProcess[str], rule: str) -> list[int]:
-    """The numbers of a rule's row: evaluations, firing, values, by last scrape, disagreements."""
-    match = re.search(rf"(?m)^{rule} +\S+ +([\d, ]+)$", answer.stdout)
-    assert match, answer.stdout
-    return [int(number.replace(",", "")) for number in match[1].split()]
-
-
 def test_the_committed_rules_say_what_the_raw_counters_say(servers: Servers) -> None:
     answer = crosscheck("--prometheus", servers.right.url, "--rules", COMMITTED)
     assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
     assert "No disagreement." in answer.stdout
-    evaluations, firing, values, _, disagreements = row(answer, "CPUBottleneck")
-    assert evaluations > 10
-    assert 0 < firing < evaluations
-    assert values >= 2 * evaluations + 5  # ratio and status each time, and the alert that fires
-    assert disagreements == 0
+    row = table(answer)["CPUBottleneck"]
+    assert row["evaluations"] > 10
+    assert 0 < row["firing"] < row["evaluations"]
+    # Ratio and status each time, and the alert that fires.
+    assert row["values"] >= 2 * row["evaluations"] + 5
+    assert row["disagreements"] == 0
 
 
 def test_without_rules_the_parameters_are_those_of_a_render_without_flags(servers: Servers) -> None:
@@ -148,11 +95,10 @@ def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(servers: Serve
 
 def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -> None:
     answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
-    rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-cpu-bottleneck ", answer.stdout)
-    assert set(rows) == set(CHECKED)
-    for rule in set(rows) - {"MaxInitializationTime", "TrainingStalled"}:
-        evaluations, _, values, *_ = row(answer, rule)
-        assert values > evaluations > 10, rule
+    rows = table(answer)
+    assert rows.keys() == CHECKED.keys()
+    for rule in rows.keys() - {"MaxInitializationTime", "TrainingStalled"}:
+        assert rows[rule]["values"] > rows[rule]["evaluations"] > 10, rule
 
 
 def test_rules_of_other_parameters_are_a_disagreement(servers: Servers, tmp_path: Path) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.rules.files import HEURISTICS
 
+from tests.support.crosscheck import COMMITTED, crosscheck, table
 from tests.support.prometheus import needs_prometheus
-from tests.support.scenarios import SECONDS, WrittenScenarios
+from tests.support.scenarios import WrittenScenarios
 from tests.support.troubled_recording import write_troubled
 
 pytestmark = [pytest.mark.servers, needs_prometheus]
 
-COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
 RUN = "simulated-memory-leak"
 
 # For each rule a threshold that decides otherwise of this run when it is changed: as it stands, and changed.
@@ -50,26 +48,6 @@ def recording(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFact
     return write_troubled(written, tmp_path_factory.mktemp("troubled") / "recording")
 
 
-def crosscheck(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        encoding="utf-8",
-        env={**os.environ, "PATH": path} if path is not None else None,
-    )
-
-
-def rows(answer: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]:
-    """The table: numbers by rule and column."""
-    columns = ("evaluations", "firing", "values", "by last scrape", "disagreements")
-    return {
-        rule: dict(zip(columns, (int(number.replace(",", "")) for number in numbers.split()), strict=True))
-        for rule, numbers in re.findall(rf"(?m)^(\w+) +{RUN} +([\d, ]+)$", answer.stdout)
-    }
-
-
 @pytest.fixture(scope="module")
 def of_committed_rules(recording: Path) -> subprocess.CompletedProcess[str]:
     return crosscheck("--recording", recording, "--rules", COMMITTED)
@@ -81,16 +59,16 @@ def test_the_committed_rules_say_of_a_recording_what_its_counters_say(
     answer = of_committed_rules
     assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
     assert answer.stdout.splitlines()[-1] == "No disagreement."
-    for rule, row in rows(answer).items():
+    for rule, row in table(answer).items():
         assert row["values"] > row["evaluations"] > 2, rule
         assert row["by last scrape"] == 0
-    assert rows(answer).keys() == CHECKED.keys()
+    assert table(answer).keys() == CHECKED.keys()
 
 
 def test_prometheus_fires_on_the_trouble_of_the_recording_and_on_nothing_else(
     of_committed_rules: subprocess.CompletedProcess[str],
 ) -> None:
-    assert {rule for rule, row in rows(of_committed_rules).items() if row["firing"]} == {
+    assert {rule for rule, row in table(of_committed_rules).items() if row["firing"]} == {
         "GPUError",
         "GPUMemoryIncrease",
         "GPUMemoryLeak",
@@ -117,7 +95,7 @@ def changed(
     file.write_text("".join(parts))
     answer = crosscheck("--recording", recording, "--rules", file)
     assert answer.returncode == 1
-    return its, rows(answer), answer.stdout.splitlines()[-1]
+    return its, table(answer), answer.stdout.splitlines()[-1]
 
 
 def test_each_threshold_has_a_change_in_this_test() -> None:
@@ -128,8 +106,8 @@ def test_each_threshold_has_a_change_in_this_test() -> None:
 def test_a_threshold_changed_by_hand_names_its_rule_and_no_other(
     changed: tuple[set[str], dict[str, dict[str, int]], str], rule: str
 ) -> None:
-    its, table, last_line = changed
-    assert (table[rule]["disagreements"] > 0) == (rule in its)
+    its, rows, last_line = changed
+    assert (rows[rule]["disagreements"] > 0) == (rule in its)
     assert last_line == f"Disagreements: {', '.join(sorted(its))}."
 
 

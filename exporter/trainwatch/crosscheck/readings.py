@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -51,6 +52,7 @@ class Readings:
         self._grid, self._delay, self._speed = grid, delay, speed
         self._read: dict[tuple[str, Milliseconds], list[Vector]] = {}
         self._points: dict[tuple[str, Milliseconds], dict[Labels, Points]] = {}
+        self._windows: dict[tuple[str, Milliseconds], dict[int, dict[Labels, Points]]] = {}
 
     def at(self, index: int) -> Moment:
         return Moment(self, index)
@@ -74,17 +76,24 @@ class Readings:
     def window(
         self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
     ) -> dict[Labels, Points]:
-        selector = self._selector(chosen)
         length = round(length / self._speed)
-        key = selector, length
+        key = self._selector(chosen), length
         if key not in self._points:
             last = self._grid.time(self._grid.count - 1)
-            self._points[key] = self._server.points(selector, self._grid.start - length, last)
+            self._points[key] = self._server.points(key[0], self._grid.start - length, last)
+            self._windows[key] = {}
+        if index not in self._windows[key]:
+            self._windows[key][index] = self._cut(index, self._points[key], length, is_raw)
+        return self._windows[key][index]
+
+    def _cut(
+        self, index: int, points: dict[Labels, Points], length: Milliseconds, is_raw: bool
+    ) -> dict[Labels, Points]:
         end = self._grid.time(index)
         start = end - length + (0 if self._server.closed_on_the_left else 1)
         seen = end - (self._delay if is_raw else 0)
         found = {}
-        for labels, (times, values) in self._points[key].items():
+        for labels, (times, values) in points.items():
             first, behind = np.searchsorted(times, (start, seen + 1))
             if first < behind:
                 ages = np.rint((end - times[first:behind]) * self._speed).astype(np.int64)
@@ -146,6 +155,7 @@ def matcher(label: str, value: str) -> str:
     return f'{label}="{text}"'
 
 
+@lru_cache(maxsize=100_000)  # the same few labels at every moment
 def without(labels: Labels, *names: str) -> Labels:
     return frozenset(label for label in labels if label[0] not in names)
 

@@ -15,13 +15,13 @@ import requests
 from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
+from trainwatch.recording.prometheus.api import TIMEOUT, answered
 
 Labels = frozenset[tuple[str, str]]  # without the metric's name
 Vector = dict[Labels, float]  # the values of one moment
 Milliseconds = int
 Points = tuple[NDArray[np.int64], NDArray[np.float64]]  # times and values of one series, in order
 
-TIMEOUT = 120.0  # seconds for one answer: Prometheus itself gives up after 2 minutes
 POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
 
 
@@ -155,27 +155,11 @@ class Server:
         return self._answer("POST", path, parameters)
 
     def _answer(self, method: str, path: str, parameters: Mapping[str, str]) -> Any:
-        try:
-            response = self._session.request(
-                method, f"{self._url}/api/v1/{path}", data=parameters, timeout=TIMEOUT
-            )
-        except requests.Timeout:
-            raise UserError(
-                f"{self._shown}: gave no answer within {TIMEOUT:g} s; choose a shorter time with --start"
-            ) from None
-        except requests.RequestException:
-            raise UserError(f"{self._shown}: cannot be reached; is it the address of Prometheus?") from None
-        try:
-            answer = response.json()
-            status = answer["status"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{self._shown}: does not answer as Prometheus does (HTTP status {response.status_code})"
-            ) from None
-        if status != "success":
-            reason = " ".join(str(answer.get("error", "no reason given")).split())
-            raise UserError(f"{self._shown}: refused a query ({reason})")
-        return answer["data"]
+        def ask() -> requests.Response:
+            url = f"{self._url}/api/v1/{path}"
+            return self._session.request(method, url, data=parameters, timeout=TIMEOUT)
+
+        return answered(ask, self._shown, "choose a shorter time with --start")
 
 
 def _parts(grid: Grid) -> Iterator[tuple[int, Grid]]:

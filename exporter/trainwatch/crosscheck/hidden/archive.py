@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from functools import lru_cache
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from trainwatch.crosscheck.server import Labels, Milliseconds, Vector
 from trainwatch.node.exposition import Exposition
 
 LOOK_BACK = 300_000  # milliseconds: so old may the sample be that Prometheus takes for the present one
+REMEMBERED = 4096  # vectors: the same moment is looked at by several evaluations
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
 Matrix = NDArray[np.float64]
@@ -62,6 +65,7 @@ class Archive:
         """`targets`: the labels that Prometheus gives to what it scrapes from each node."""
         self.run = run.name
         self._series: dict[str, list[Series]] = {}
+        self._column = lru_cache(maxsize=REMEMBERED)(self._read_column)
         self._chosen: dict[Selection, list[Series]] = {}
         done = 0
         with run.replay() as nodes:
@@ -96,16 +100,18 @@ class Archive:
     def vector(self, chosen: Selection, time: Milliseconds) -> Vector:
         """The values that a scrape at that moment had seen."""
         found: Vector = {}
-        for series in self.choose(chosen):
+        for node, series in enumerate(self.choose(chosen)):
             column = series.before(time)
             if column >= 0 and time - series.times[column] < LOOK_BACK:
-                values = series.values[:, column].tolist()
-                found |= {
-                    labels: value
-                    for labels, value in zip(series.labels, values, strict=True)
-                    if value == value  # not NaN
-                }
+                found |= self._column(chosen, node, column)
         return found
+
+    def _read_column(self, chosen: Selection, node: int, column: int) -> Vector:
+        series = self.choose(chosen)[node]
+        values = series.values[:, column].tolist()
+        return {
+            labels: value for labels, value in zip(series.labels, values, strict=True) if not isnan(value)
+        }
 
     def _add(
         self,

@@ -43,6 +43,10 @@ class Bounds:
         scrapes = stored.window.scrapes
         self.scrape = scrapes.mostly
         self.oldest = scrapes.longest + scrapes.unseen + sampling.interval + sampling.late
+        # A snapshot more or less may lie between two scrapes; more where snapshots come late, or scrapes do.
+        sample, missed = sampling.interval, scrapes.longest - scrapes.mostly
+        least, most = (1 + (sampling.late + more) // sample for more in (0, missed))
+        self.jitters = [sample * count for count in range(-least, most + 1) if count]
         self.recorded = Readings(server, stored.window.run, stored.grid)
         self.seen = self._seen_targets(server)
         self.exact = self._expected(0, 0)[0]
@@ -71,8 +75,8 @@ class Bounds:
         for age in range(-sample, self.oldest + sample, sample):
             expected, looks_back = self._expected(age, 0)
             variants = [expected]
-            if looks_back:  # one snapshot more or less may lie between two scrapes
-                variants += [self._expected(age, jitter)[0] for jitter in (-sample, sample)]
+            if looks_back:
+                variants += [self._expected(age, jitter)[0] for jitter in self.jitters]
             for variant in variants:
                 for possible, one in zip(found, variant, strict=True):
                     possible.append(one)

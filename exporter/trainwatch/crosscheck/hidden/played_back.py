@@ -82,7 +82,7 @@ class PlayedBack:
     def _raw_window(self, index: int, chosen: Selection, length: Milliseconds) -> dict[Labels, Points]:
         self.looks_back = True
         now = self._grid.time(index)
-        ages = range(self._age, length + 1, self._scrape)
+        ages = range(self._age, min(length, now - self._since) + 1, self._scrape)
         found: dict[Labels, tuple[list[Milliseconds], list[float]]] = {}
         for age in reversed(ages):
             seen = age + (self._jitter if age != self._age else 0)
@@ -100,8 +100,8 @@ class PlayedBack:
         now = self._grid.time(index)
         found = {}
         for labels, (times, values) in self._recorded.window(index, chosen, length, is_raw=False).items():
-            earlier = times < now
-            found[labels] = times[earlier], values[earlier]
+            last = len(times) - (times[-1] == now)
+            found[labels] = times[:last], values[:last]
         for labels, value in self._own.get(chosen.name, {}).items():
             times, values = found.get(labels, (np.empty(0, np.int64), np.empty(0)))
             found[labels] = np.append(times, now), np.append(values, value)

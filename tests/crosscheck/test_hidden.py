@@ -1,0 +1,165 @@
+"""`trainwatch crosscheck --prometheus URL --recording DIR`: what Prometheus says against every sample."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.demo.node import INTERVAL, NODE
+from trainwatch.heuristics.promql import Scraping
+from trainwatch.recording.writer import RecordingWriter
+from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.rules.options import Options
+
+from tests.support.crosscheck import crosscheck, evaluating, table
+from tests.support.demo import DemoProcess
+from tests.support.prometheus import Prometheus, needs_prometheus
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+OPTIONS = Options(
+    (
+        "CPUBottleneck.patience=20",
+        "LoadBalancing.patience=20",
+        "ThermalThrottling.patience=20",
+        *(
+            f"{rule}.{word}=20"
+            for rule in ("LowGPUUtilization", "BatchSize")
+            for word in ("patience", "window")
+        ),
+    ),
+    Scraping(1.0),
+)
+
+
+class Observed:
+    """A run that goes on: its Prometheus, its recording, and the rules that fire soon."""
+
+    def __init__(self, prometheus: Prometheus, folder: Path) -> None:
+        self.prometheus = prometheus
+        self.recording = folder / "recording"
+        self.rules = folder / HEURISTICS
+        self.folder = folder
+
+    def check(self, recording: Path) -> subprocess.CompletedProcess[str]:
+        return crosscheck(
+            "--prometheus", self.prometheus.url, "--recording", recording, "--rules", self.rules
+        )
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    folder = tmp_path_factory.mktemp("hidden")
+    rules = render(OPTIONS)[HEURISTICS]
+    (folder / HEURISTICS).write_text(rules)
+    flags = ["--write-recording", folder / "recording", "--duration", "1h"]
+    with ExitStack() as stack:
+        node = stack.enter_context(DemoProcess("cpu-bottleneck", *flags))
+        target = node.url.removeprefix("http://")
+        prometheus = stack.enter_context(evaluating(target, rules, folder / "prometheus"))
+        prometheus.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 15s')
+        yield Observed(prometheus, folder)
+
+
+@pytest.fixture(scope="module")
+def answer(observed: Observed) -> subprocess.CompletedProcess[str]:
+    return observed.check(observed.recording)
+
+
+def hidden(answer: subprocess.CompletedProcess[str], what: str, series: str) -> tuple[int, float, float, int]:
+    """Of the second table: values, largest difference, what may be hidden, excesses."""
+    match = re.search(
+        rf"(?m)^{what} +{series} +([\d,]+) +([\d.e-]+)(?: s)? +([\d.e-]+)(?: s)? +([\d,]+)$", answer.stdout
+    )
+    assert match, answer.stdout
+    values, excesses = (int(match[number].replace(",", "")) for number in (1, 4))
+    return values, float(match[2]), float(match[3]), excesses
+
+
+def test_what_prometheus_says_is_what_was_sampled(answer: subprocess.CompletedProcess[str]) -> None:
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert answer.stdout.splitlines()[-1] == "No disagreement."
+    for rule in CHECKED:
+        assert hidden(answer, rule, "trainwatch:rule_status")[0] > 10
+
+
+def test_each_scrape_has_the_samples_until_then_but_for_those_of_a_scrape_interval(
+    answer: subprocess.CompletedProcess[str],
+) -> None:
+    values, largest, bound, excesses = hidden(answer, "samples", "trainwatch_samples_total")
+    assert values > 10
+    assert largest <= bound
+    assert excesses == 0
+
+
+def test_a_share_differs_by_no_more_than_the_samples_that_were_not_scraped_yet(
+    answer: subprocess.CompletedProcess[str],
+) -> None:
+    share = "run_instance:trainwatch_cpu_starved:ratio"
+    values, largest, bound, excesses = hidden(answer, "CPUBottleneck", share)
+    assert values > 10
+    assert 0 < largest <= bound < 1
+    assert excesses == 0
+
+
+def test_an_alert_is_late_by_no_more_than_scrape_and_evaluation(
+    answer: subprocess.CompletedProcess[str],
+) -> None:
+    assert table(answer)["CPUBottleneck"]["firing"] > 10
+    values, late, bound, excesses = hidden(answer, "CPUBottleneck", "ALERTS")
+    assert values > 10
+    assert late <= bound
+    assert excesses == 0
+
+
+def test_the_recording_of_something_else_is_found_out_by_its_samples_and_its_rules(
+    observed: Observed, tmp_path: Path
+) -> None:
+    """The recording has GPUs that were busy all the time."""
+    other = shutil.copytree(
+        observed.recording, tmp_path / "recording", ignore=shutil.ignore_patterns(".lock")
+    )
+    RecordingWriter(other, NODE, INTERVAL, "").close()  # makes parts of journals
+    for part in other.glob("*/samples-*.parquet"):
+        pq.write_table(with_busy_gpus(pq.read_table(part)), part)
+    answer = observed.check(other)
+    assert answer.returncode == 1
+    wrong = answer.stdout.splitlines()[-1].removeprefix("Disagreements: ").rstrip(".").split(", ")
+    assert {"CPUBottleneck", "samples"} <= set(wrong)
+    assert set(wrong).isdisjoint({"MaxInitializationTime", "TrainingStalled", "GPUMemoryLeak"})
+    assert hidden(answer, "samples", "trainwatch_samples_total")[3] == 0
+    assert hidden(answer, "samples", "trainwatch_gpu_starved_samples_total")[3] > 0
+    assert re.search(
+        r"(?m)^samples: \S+Z trainwatch_gpu_starved_samples_total\{.*\}: "
+        r"expected \d+( to \d+)?, Prometheus has \d+$",
+        answer.stdout,
+    )
+
+
+def with_busy_gpus(table: pa.Table) -> pa.Table:
+    name = "gpu_utilization_ratio"
+    shape = table.column(name).type.list_size
+    busy = pa.array(np.ones(len(table) * shape, np.float32))
+    return table.set_column(
+        table.schema.get_field_index(name), name, pa.FixedSizeListArray.from_arrays(busy, shape)
+    )
+
+
+def test_a_prometheus_that_has_not_seen_the_run_says_so(observed: Observed, tmp_path: Path) -> None:
+    other = shutil.copytree(
+        observed.recording, tmp_path / "recording", ignore=shutil.ignore_patterns(".lock")
+    )
+    run = other / "run.json"
+    run.write_text(run.read_text().replace('"simulated-cpu-bottleneck"', '"another"'))
+    answer = observed.check(other)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("trainwatch: --run another: Prometheus has no samples of it in that time")

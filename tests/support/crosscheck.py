@@ -1,0 +1,66 @@
+"""`trainwatch crosscheck` for tests: what it says, and a Prometheus that evaluates rules every second."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainwatch.rules.files import HEURISTICS
+
+from tests.support.prometheus import Prometheus, serving
+
+COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
+
+CONFIG = """\
+global:
+  scrape_interval: 1s
+  evaluation_interval: 1s
+rule_files: [{rules}]
+scrape_configs:
+  - job_name: trainwatch
+    static_configs:
+      - targets: ["{target}"]
+    relabel_configs:
+      - source_labels: [__address__]
+        regex: "(.*):\\\\d+"
+        target_label: instance
+"""
+
+LONG = 300  # seconds: on a busy machine it may take a while
+COLUMNS = ("evaluations", "firing", "values", "by last scrape", "disagreements")
+
+
+@contextmanager
+def evaluating(target: str, rules: str, folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes the target, and evaluates each of these rules, every second."""
+    folder.mkdir()
+    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", "    interval: 1s", rules))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / HEURISTICS))
+    with serving(folder / "prometheus.yml", folder / "data") as server:
+        yield server
+
+
+def crosscheck(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs it, with another PATH if one is given."""
+    return subprocess.run(
+        [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        encoding="utf-8",
+        env={**os.environ, "PATH": path} if path is not None else None,
+    )
+
+
+def table(answer: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]:
+    """The numbers of the first table by rule and column; of one run."""
+    rows = re.findall(r"(?m)^([A-Z]\w+) +simulated-\S+ +([\d, ]+)$", answer.stdout)
+    return {
+        rule: dict(zip(COLUMNS, (int(number.replace(",", "")) for number in numbers.split()), strict=True))
+        for rule, numbers in rows
+    }
