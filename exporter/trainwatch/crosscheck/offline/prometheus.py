@@ -13,8 +13,8 @@ from pathlib import Path
 import requests
 
 from trainwatch.crosscheck.offline.remote_write import HEADERS, Series, requests_of
-from trainwatch.crosscheck.server import TIMEOUT
 from trainwatch.errors import UserError
+from trainwatch.recording.prometheus.api import TIMEOUT
 
 STARTING = 60.0  # seconds until it must be ready
 STOPPING = 10.0
