@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import requests
 
 from trainwatch.errors import UserError
-from trainwatch.recording.prometheus.address import TOKEN, Address
+from trainwatch.recording.prometheus.address import Address
 from trainwatch.recording.source import Times
 
 TIMEOUT = 120.0  # seconds for one answer: Prometheus itself gives up after 2 minutes
@@ -70,34 +70,36 @@ class Api:
     def get(self, path: str, **parameters: str) -> Any:
         """The data of an answer. Labels may only be asked for by GET; queries are too long for it."""
         url = f"{self._url}/api/v1/{path}"
-        try:
+
+        def ask() -> requests.Response:
             if path.startswith("label/"):
-                response = self._session.get(url, params=parameters, timeout=TIMEOUT)
-            else:
-                response = self._session.post(url, data=parameters, timeout=TIMEOUT)
-        except requests.Timeout:
-            raise UserError(
-                f"{self._url}: gave no answer within {TIMEOUT:g} s; "
-                "read less of the run with &start= and &end="
-            ) from None
-        except requests.RequestException:
-            raise UserError(f"{self._url}: cannot be reached; is it the address of Prometheus?") from None
-        if response.status_code in (401, 403):
-            raise UserError(
-                f"{self._url}: wants to know who asks; "
-                f"put USER:PASSWORD@ before the host, or a token into {TOKEN}"
-            )
-        try:
-            answer = response.json()
-            status = answer["status"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{self._url}: does not answer as Prometheus does (HTTP status {response.status_code})"
-            ) from None
-        if status != "success":
-            reason = " ".join(str(answer.get("error", "no reason given")).split())
-            raise UserError(f"{self._url}: refused a query ({reason})")
-        return answer["data"]
+                return self._session.get(url, params=parameters, timeout=TIMEOUT)
+            return self._session.post(url, data=parameters, timeout=TIMEOUT)
+
+        return answered(ask, self._url, "read less of the run with &start= and &end=")
+
+
+def answered(ask: Callable[[], requests.Response], server: str, shorter: str) -> Any:
+    """The data of the answer. Raises UserError where there is none; `shorter` says how to ask for less."""
+    try:
+        response = ask()
+    except requests.Timeout:
+        raise UserError(f"{server}: gave no answer within {TIMEOUT:g} s; {shorter}") from None
+    except requests.RequestException:
+        raise UserError(f"{server}: cannot be reached; is it the address of Prometheus?") from None
+    if response.status_code in (401, 403):
+        raise UserError(f"{server}: wants to know who asks; put USER:PASSWORD@ before the host")
+    try:
+        answer = response.json()
+        status = answer["status"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{server}: does not answer as Prometheus does (HTTP status {response.status_code})"
+        ) from None
+    if status != "success":
+        reason = " ".join(str(answer.get("error", "no reason given")).split())
+        raise UserError(f"{server}: refused a query ({reason})")
+    return answer["data"]
 
 
 def quoted(text: str) -> str:
