@@ -243,3 +243,11 @@ def test_the_first_screen_shows_dashes_for_what_is_missing() -> None:
     assert figures["Waiting for data"].value == "–"
     gpu = {figure.name: figure for figure in at_a_glance(made.no_gpu())}["GPU in use"]
     assert (gpu.value, gpu.note) == ("–", "no GPU was seen")
+
+
+def test_parameters_that_were_changed_are_said_where_the_measuring_is() -> None:
+    stricter = made.rule(parameters={**made.PARAMETERS["CPUBottleneck"], "cpu_threshold": 80})
+    assert "Parameters other than the defaults: `CPUBottleneck.cpu_threshold=80`." in sentences.measured(
+        made.slow_loader(rules=[stricter])
+    )
+    assert "default parameters" in sentences.measured(made.slow_loader(rules=[made.rule()]))[2]

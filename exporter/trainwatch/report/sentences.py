@@ -6,7 +6,11 @@ measured gives a sentence that says so and why; nothing is said that the analysi
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
+from trainwatch.heuristics import all_heuristics
 from trainwatch.report import shares
 from trainwatch.report.cost import cost_of_finding, money
 from trainwatch.report.problems import Problem, problems
@@ -172,8 +176,9 @@ def heatmap(heatmap: Heatmap) -> str:
     sentences = []
     if gpus:
         low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
+        each = low if len(gpus) == 1 else f"Each of the {len(gpus)} GPUs"
         sentences.append(
-            f"{low if len(gpus) == 1 else f'Each of the {len(gpus)} GPUs'} was {gpus[low]:.0f} % busy on average."
+            f"{each} was {gpus[low]:.0f} % busy on average."
             if round(gpus[low]) == round(gpus[high])
             else f"GPUs were {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) busy on average."
         )
@@ -363,10 +368,29 @@ def measured(analysis: Analysis) -> list[str]:
     ]
     if analysis.steps:
         sentences.append("Steps were timed by the training processes themselves, each one, not sampled.")
+    if analysis.rules:
+        sentences.append(_parameters(analysis))
     sentences.append(
         "Nothing was sent anywhere: this file holds all it shows and loads nothing from the network."
     )
     return sentences
+
+
+def _parameters(analysis: Analysis) -> str:
+    changed = [
+        f"{rule.rule}.{name}={value}"
+        for rule in analysis.rules
+        for name, value in rule.parameters.items()
+        if value != _defaults(rule.rule).get(name, value)
+    ]
+    if not changed:
+        return "All rules were judged with their default parameters; the table of rules has them."
+    return f"Parameters other than the defaults: {listing([f'`{one}`' for one in changed])}."
+
+
+def _defaults(rule: str) -> dict[str, Any]:
+    heuristic = all_heuristics().get(rule)
+    return asdict(heuristic.parameters_type()) if heuristic else {}
 
 
 def value(row: UsageRow, statistic: str) -> str:
