@@ -13,7 +13,6 @@ import pytest
 import requests
 
 from tests.support.servers import SECONDS, Programs
-from tests.support.servers import is_ready as is_ready
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs Debian's prometheus package"
