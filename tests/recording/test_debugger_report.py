@@ -60,7 +60,7 @@ def test_a_pinned_core_of_one_node_and_an_idle_gpu_of_another_are_no_bottleneck(
 def test_a_terminal_shows_how_much_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwatch.report.command.PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr("trainwatch.report.progress.PROGRESS_EVERY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     directory = DebuggerDirectory(tmp_path / "profiler-output")
     times = [START + 60.0 * index for index in range(4)]

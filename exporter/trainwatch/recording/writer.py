@@ -66,7 +66,7 @@ RETRY_SECONDS = 30.0  # after a full disk
 QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; what comes on top is dropped
 
 # Which rows of a table are the same thing later on, so that a part keeps the last of them.
-KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start")}
+KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive")}
 
 
 class RecordingWriter:
