@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,11 @@ def test_the_cluster_reads_no_raw_series_of_gpus_or_cores() -> None:
     for title, target in targets("trainwatch-cluster"):
         for name in re.findall(r"(?<![:\w])trainwatch_\w+(?![:\w])", target["expr"]):
             assert not re.search("gpu|cpu|step|samples", name), (title, name)
+
+
+@every_dashboard
+def test_the_docs_say_how_to_read_every_panel(uid: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "dashboards.md").read_text()
+    section = page.split(f"uid `{uid}`", 1)[1].split("\n## ", 1)[0]
+    for panel in panels(DASHBOARDS[uid]):
+        assert panel["title"] in section, panel["title"]

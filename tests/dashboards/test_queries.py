@@ -65,7 +65,7 @@ def test_a_range_of_five_minutes_is_enough(look: Look, uid: str) -> None:
     assert {key for key in all_complaints(reader) if (uid, *key) not in ELSEWHERE} == set()
 
 
-# Points are six minutes apart there, and that run has some.
+# Points are up to twelve minutes apart there, so that run has one or two.
 @pytest.mark.parametrize("uid", OF_ONE_RUN)
 def test_on_ranges_of_days_panels_read_what_rules_record(look: Look, uid: str) -> None:
     reader = look(uid, "memory-leak")
@@ -81,8 +81,9 @@ def test_on_ranges_of_days_panels_read_what_rules_record(look: Look, uid: str) -
     for name in names:
         assert ":" not in short[name]
         assert ":" in reader.variables[name]
-    empty = {key for key in all_complaints(reader) if (uid, *key) not in ELSEWHERE}
-    assert empty == set()
+    found = all_complaints(reader)
+    wrong = {key for key, reason in found.items() if reason != "has no two points"}
+    assert {key for key in wrong if (uid, *key) not in ELSEWHERE} == set()
 
 
 @pytest.mark.parametrize("uid", OF_ONE_RUN)

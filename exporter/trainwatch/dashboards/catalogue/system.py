@@ -44,7 +44,8 @@ def dashboard() -> Dashboard:
 def mean_of_samples(histogram: str) -> str:
     """Of all samples of 500 ms. Readings at each scrape may beat with the steps: always, or never, hit a
     gap."""
-    return f"({per_second(f'{histogram}_sum{{{OF_GPU}}}')} / {per_second(f'{histogram}_count{{{OF_GPU}}}')})"
+    sums, counts = (per_second(f"{histogram}_{part}{{{OF_GPU}}}") for part in ("sum", "count"))
+    return f"({sums} / ({counts} > 0))"
 
 
 def mean_of_readings(series: str) -> str:
@@ -129,8 +130,10 @@ def _gpus() -> list[Panel]:
             # The mean; of GPUs that do not count their energy, the reading.
             lines(
                 f"""
-                {per_second(f"trainwatch_gpu_energy_joules_total{{{OF_NODE_GPU}}}")}
-                  or trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}
+                max by (instance, gpu) (
+                  {per_second(f"trainwatch_gpu_energy_joules_total{{{OF_NODE_GPU}}}")}
+                    or trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}
+                )
                 """,
                 GPU,
             ),
