@@ -17,6 +17,7 @@ from trainwatch.errors import UserError
 from trainwatch.node.exposition import Exposition
 
 from tests.support.demo import START
+from tests.support.scenarios import WrittenScenarios
 
 SCRAPED_AFTER = (0.0, 0.5, 12.0, 30.0, 44.5, 60.0, 61.0)  # seconds; the run ends at 60
 LINE = re.compile(r"(\w+\{.*\}|\w+) (\S+)")
@@ -78,6 +79,20 @@ def names(scrape: Scrape) -> set[str]:
 def same(one: float | None, other: float | None) -> bool:
     """Ratios are recorded with 7 digits."""
     return one is not None and other is not None and isclose(one, other, rel_tol=2e-7, abs_tol=1e-9)
+
+
+def test_the_replay_counts_what_the_evaluation_of_the_recording_counts(scenarios: WrittenScenarios) -> None:
+    """But for the snapshot at the run's end, when no process lives: the exporter does not count it."""
+    written = scenarios.written("cpu-bottleneck")
+    verdict = next(one for one in written.recording.rules if one.rule == "CPUBottleneck")
+    run = RecordedRun(written.recording_directory)
+    ((_, _, families),) = run.scrapes([run.end])
+    counted = read(Exposition().write(families, "text"))
+    labels = f'run="{run.name}"'
+    cell = f'{labels},cause="cpu",cause_above="0.9",gpu_below="0.1"'
+    assert counted[f"trainwatch_samples_total{{{labels}}}"] == verdict.datapoints - 1
+    starved = counted[f"trainwatch_gpu_starved_samples_total{{{cell}}}"]
+    assert 0 <= verdict.violations - starved <= 1 < starved
 
 
 def test_a_folder_that_is_no_recording_is_said(tmp_path: Path) -> None:

@@ -43,10 +43,6 @@ class Bounds:
         scrapes = stored.window.scrapes
         self.scrape = scrapes.mostly
         self.oldest = scrapes.longest + scrapes.unseen + sampling.interval + sampling.late
-        # A snapshot more or less may lie between two scrapes; more where snapshots come late, or scrapes do.
-        sample, missed = sampling.interval, scrapes.longest - scrapes.mostly
-        least, most = (1 + (sampling.late + more) // sample for more in (0, missed))
-        self.jitters = [sample * count for count in range(-least, most + 1) if count]
         self.recorded = Readings(server, stored.window.run, stored.grid)
         self.seen = self._seen_targets(server)
         self.exact = self._expected(0, 0)[0]
@@ -76,11 +72,27 @@ class Bounds:
             expected, looks_back = self._expected(age, 0)
             variants = [expected]
             if looks_back:
-                variants += [self._expected(age, jitter)[0] for jitter in self.jitters]
+                variants += [self._expected(age, jitter)[0] for jitter in self._jitters(age)]
             for variant in variants:
                 for possible, one in zip(found, variant, strict=True):
                     possible.append(one)
         return found
+
+    def _jitters(self, age: Milliseconds) -> list[Milliseconds]:
+        """How much more than whole scrapes may lie between the last scrape and earlier ones; but for 0.
+
+        A snapshot more or less, and more where snapshots come late, or scrapes do. What looks like an old
+        scrape may be an old snapshot in a young one, and so it is then with earlier scrapes.
+        """
+        sample, scrapes = self.sampling.interval, self.stored.window.scrapes
+        late, missed = self.sampling.late, scrapes.longest - scrapes.mostly
+        least, most = (1 + (late + more) // sample for more in (0, missed))
+        found = {
+            sample * count + scrapes.mostly * older
+            for count in range(-least, most + 1)
+            for older in range(1 + max(0, age) // scrapes.mostly)
+        }
+        return sorted(found - {0})
 
     def _expected(self, age: Milliseconds, jitter: Milliseconds) -> tuple[list[Expected], bool]:
         grid = self.stored.grid

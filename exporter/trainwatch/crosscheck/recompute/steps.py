@@ -56,7 +56,11 @@ def data_starved(now: Moment, its: Any, _: Scraping) -> Expected:
 
 
 def communication_bound(now: Moment, its: Any, _: Scraping) -> Expected:
-    return _component(now, its, "communication")
+    """Of runs that have not ended."""
+    found = _component(now, its, "communication")
+    ended = now("trainwatch_run_end_time_seconds")
+    going_on = frozenset(rank for rank in found.conditions[0] if without(rank, "rank") not in ended)
+    return replace(found, conditions=(going_on,))
 
 
 def straggler(now: Moment, its: Any, scraping: Scraping) -> Expected:
