@@ -39,6 +39,19 @@ def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patie
     test.run(tmp_path)
 
 
+def test_behind_the_end_of_a_run_its_communication_is_told_no_more_but_its_waiting_for_data_is(
+    rules: Path, tmp_path: Path
+) -> None:
+    steps = node_steps([5.0] * 60, communication=[2.0] * 60, data_wait=[2.0] * 60)
+    test = RuleTest(rules)
+    test.add(scraped_steps([steps], 40, end=300.0))
+    for rule, goes_on in (("CommunicationBound", 0), ("DataStarved", 1)):
+        test.firing(rule, 240, 1)
+        test.firing(rule, 480, goes_on)
+        test.status(rule, 480, goes_on)
+    test.run(tmp_path)
+
+
 @COMPONENTS
 def test_the_share_is_of_the_steps_of_all_phases(
     rule: str, component: str, rules: Path, tmp_path: Path

@@ -101,7 +101,9 @@ class CommunicationBound(Heuristic[CommunicationBoundParameters, "CommunicatingR
     def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
         its = self.parameters
         summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
-        return component_rules("communication", its.threshold, its.patience, summary, "communicated")
+        # A symptom must not outlive the straggler that explains it, whose alert goes by the last minutes.
+        only = "unless ignoring (rank) trainwatch_run_end_time_seconds"
+        return component_rules("communication", its.threshold, its.patience, summary, "communicated", only)
 
 
 class CommunicatingRanks(NodeState):

@@ -127,7 +127,9 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
                     description=f"{where} was used {its.threshold_p5:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                     "(fires above 5 %), though it was busy in others.",
-                    keep_firing=300,  # a long step or evaluation comes and goes
+                    # A long step or evaluation comes and goes; but behind the end of a run, causes are told
+                    # for no longer than minutes, and this must be over by then.
+                    keep_firing=2 * MINUTE,
                     labels={"trouble": "fluctuating"},
                 ),
             ],

@@ -57,9 +57,12 @@ def starved_rules(
 
 
 def component_rules(
-    component: str, threshold: float, patience: int, summary: str, verb: str
+    component: str, threshold: float, patience: int, summary: str, verb: str, only: str = ""
 ) -> PrometheusRules:
-    """For DataStarved and CommunicationBound: a component's share of all step time of a rank."""
+    """For DataStarved and CommunicationBound: a component's share of all step time of a rank.
+
+    `only` may leave ranks out, as "unless ..." of PromQL.
+    """
     record = f"run_instance_rank:trainwatch_{component}:ratio"
     steps = "sum without (phase) (trainwatch_step_duration_seconds_count)"
     return PrometheusRules(
@@ -76,7 +79,7 @@ def component_rules(
         ],
         alerts=[
             Alert(
-                f"{record} > {ratio(threshold)}\n  and {steps} > {patience}",
+                f"{record} > {ratio(threshold)}\n  and {steps} > {patience}\n  {only}".rstrip(),
                 summary=summary,
                 description=f"Rank {{{{ $labels.rank }}}} of run {{{{ $labels.run }}}} on "
                 f"{{{{ $labels.instance }}}} {verb} for {{{{ $value | humanizePercentage }}}} of its step "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from trainwatch.crosscheck.readings import Moment, both, dropped, without
