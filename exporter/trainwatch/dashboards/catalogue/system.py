@@ -65,8 +65,8 @@ def _overview() -> list[Panel]:
         bright GPU among dark ones: work is not shared (LoadBalancing). A dark stripe through all GPUs:
         something pauses the training for a minute or more; for shorter pauses see Trainwatch /
         Utilisation histograms.""",
-        lines(f"clamp_min({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01)", "{{device}}"),
-        lines(f"clamp_min({named_device(cores, 'core', 'cpu', 3)}, 0.01)", "{{device}}"),
+        lines(f"clamp({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01, 1)", "{{device}}"),
+        lines(f"clamp({named_device(cores, 'core', 'cpu', 3)}, 0.01, 1)", "{{device}}"),
     )
     return [repeated(heatmap, "instance")]
 
