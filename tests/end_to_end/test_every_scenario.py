@@ -35,12 +35,9 @@ def test_a_scenario_is_told_with_exactly_these_alerts_in_these_words(shown: Film
 
 @pytest.mark.parametrize("scenario", all_scenarios())
 def test_of_its_symptoms_exactly_these_are_silenced(shown: Film, scenario: str) -> None:
+    # Of a GPU perhaps first the one trouble, then the other.
     silenced = {
-        (
-            labels["rule"],
-            labels.get("gpu"),
-            labels.get("rank"),
-        )  # of a GPU perhaps first one trouble, then another
+        (labels["rule"], labels.get("gpu"), labels.get("rank"))
         for labels in shown.silenced()
         if labels["run"] == run_of(scenario)
     }
