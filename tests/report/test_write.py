@@ -104,7 +104,7 @@ def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: P
     ("words", "named"),
     [
         (["nowhere", "--out", "{out}"], "nowhere"),
-        (["prometheus+http://localhost:9090?run=a", "--out", "{out}"], "prometheus+http://localhost:9090"),
+        (["prometheus+http://127.0.0.1:1?run=a", "--out", "{out}"], "http://127.0.0.1:1"),
         (["{recording}"], "--out"),
         (["{recording}", "--format", "pdf", "--out", "{out}"], "pdf"),
         (["{recording}", "--out", "{out}", "--price", "much"], "much"),
