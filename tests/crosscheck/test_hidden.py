@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,10 +50,13 @@ class Observed:
         self.recording = folder / "recording"
         self.rules = folder / HEURISTICS
         self.folder = folder
+        self.until = time.time()
 
     def check(self, recording: Path) -> subprocess.CompletedProcess[str]:
+        """Of the same time whenever it is asked."""
         return crosscheck(
-            "--prometheus", self.prometheus.url, "--recording", recording, "--rules", self.rules
+            *("--prometheus", self.prometheus.url, "--recording", recording),
+            *("--rules", self.rules, "--end", self.until),
         )
 
 
@@ -65,8 +69,8 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     with ExitStack() as stack:
         node = stack.enter_context(DemoProcess("cpu-bottleneck", *flags))
         target = node.url.removeprefix("http://")
-        prometheus = stack.enter_context(evaluating(target, rules, folder / "prometheus"))
-        prometheus.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 15s')
+        prometheus = stack.enter_context(evaluating(target, rules, folder / "prometheus", "3s"))
+        prometheus.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 8s')
         yield Observed(prometheus, folder)
 
 
@@ -89,7 +93,7 @@ def test_what_prometheus_says_is_what_was_sampled(answer: subprocess.CompletedPr
     assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
     assert answer.stdout.splitlines()[-1] == "No disagreement."
     for rule in CHECKED:
-        assert hidden(answer, rule, "trainwatch:rule_status")[0] > 10
+        assert hidden(answer, rule, "trainwatch:rule_status")[0] >= 4
 
 
 def test_each_scrape_has_the_samples_until_then_but_for_those_of_a_scrape_interval(
@@ -106,7 +110,7 @@ def test_a_share_differs_by_no_more_than_the_samples_that_were_not_scraped_yet(
 ) -> None:
     share = "run_instance:trainwatch_cpu_starved:ratio"
     values, largest, bound, excesses = hidden(answer, "CPUBottleneck", share)
-    assert values > 10
+    assert values >= 4
     assert 0 < largest <= bound < 1
     assert excesses == 0
 
@@ -114,9 +118,9 @@ def test_a_share_differs_by_no_more_than_the_samples_that_were_not_scraped_yet(
 def test_an_alert_is_late_by_no_more_than_scrape_and_evaluation(
     answer: subprocess.CompletedProcess[str],
 ) -> None:
-    assert table(answer)["CPUBottleneck"]["firing"] > 10
+    assert table(answer)["CPUBottleneck"]["firing"] > 2
     values, late, bound, excesses = hidden(answer, "CPUBottleneck", "ALERTS")
-    assert values > 10
+    assert values > 2
     assert late <= bound
     assert excesses == 0
 

@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck` for tests: what it says, and a Prometheus that evaluates rules every second."""
+"""`trainwatch crosscheck` for tests: what it says, and a Prometheus that evaluates rules often."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COLUMNS = ("evaluations", "firing", "values", "by last scrape", "disagreements")
 
 
 @contextmanager
-def evaluating(target: str, rules: str, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes the target, and evaluates each of these rules, every second."""
+def evaluating(target: str, rules: str, folder: Path, interval: str = "1s") -> Iterator[Prometheus]:
+    """A Prometheus that scrapes the target every second, and evaluates each of these rules that often."""
     folder.mkdir()
-    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", "    interval: 1s", rules))
+    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", f"    interval: {interval}", rules))
     (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / HEURISTICS))
     with serving(folder / "prometheus.yml", folder / "data") as server:
         yield server
