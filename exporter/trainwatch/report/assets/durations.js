@@ -16,8 +16,7 @@
         color: [look.series[0], look.series[1]],
         grid: { left: width < 500 ? 58 : 64, right: 28, top: 30, bottom: 46 },
         tooltip: {
-          trigger: "item", confine: true, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
-          textStyle: { color: look.page, fontSize: 13 },
+          trigger: "item", ...look.tooltip,
           formatter: (point) => tooltip(point.value),
         },
         xAxis: {

@@ -18,8 +18,7 @@
         grid: { left: width < 500 ? 46 : 60, right: alone ? 32 : 16, top: alone ? 66 : 20, bottom: 46 },
         legend: { show: false, data: data.series.map((one) => one.name), selected: shownSeries(data) },
         tooltip: {
-          trigger: "axis", confine: true, axisPointer: { snap: false }, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
-          textStyle: { color: look.page, fontSize: 13 },
+          trigger: "axis", axisPointer: { snap: false }, ...look.tooltip,
           formatter: (points) => tooltip(points, data, unit),
         },
         xAxis: {

@@ -17,8 +17,7 @@
         grid: { left: width < 500 ? 46 : 60, right: 28, top: 20, bottom: 30 },
         legend: { show: false, data: data.series.map((one) => one.name), selected: {} },
         tooltip: {
-          trigger: "axis", confine: true, backgroundColor: look.text, borderWidth: 0, padding: [4, 8],
-          textStyle: { color: look.page, fontSize: 13 },
+          trigger: "axis", ...look.tooltip,
           formatter: tooltip,
         },
         xAxis: {

@@ -78,6 +78,7 @@
     return {
       text: colour("text"), soft: colour("soft"), line: colour("line"), page: colour("page"),
       missing: colour("missing"), track: colour("track"), of: colour, filler: `${colour("training-loop")}40`,
+      tooltip: { confine: true, backgroundColor: colour("text"), borderWidth: 0, padding: [4, 8], textStyle: { color: colour("page"), fontSize: 13 } },
       font: getComputedStyle(document.body).fontFamily,
       series: ["training-loop", "data-wait", "optimizer", "communication", "backward", "checkpoint", "host-to-device", "gc"].map(colour),
     };
