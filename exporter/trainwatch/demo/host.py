@@ -16,7 +16,8 @@ NETWORK_BYTES = 2e6  # a second, each way
 class SimulatedHost:
     """Counters since "boot", and the files that tell them."""
 
-    def __init__(self, procfs: Path) -> None:
+    def __init__(self, procfs: Path, memory: float) -> None:
+        """`memory` is the share of the host's that is in use at first."""
         self._procfs = procfs
         self._busy, self._idle, self._waiting = ([0] * CORES for _ in range(3))
         self._seconds = 0.0
@@ -25,7 +26,7 @@ class SimulatedHost:
         for folder in ("net", "pressure"):
             (procfs / folder).mkdir(parents=True, exist_ok=True)
         (procfs / "vmstat").write_text("pswpin 0\npswpout 0\n")
-        self.write(0.0)
+        self.write(memory)
 
     def advance(
         self, seconds: float, busy: Sequence[float], waiting: Sequence[float], disk_bytes: float

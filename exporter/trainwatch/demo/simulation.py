@@ -51,7 +51,7 @@ class Simulation(Collector):
         self._on_step = on_step
         self._elapsed = 0.0
         self._random = Random(f"{scenario.name} {seed} node")
-        self._host = SimulatedHost(directory / "proc")
+        self._host = SimulatedHost(directory / "proc", scenario.memory)
         self._ledgers = [RankLedger(directory, run, rank, scenario, start) for rank in range(scenario.ranks)]
         self.living.update(ledger.path for ledger in self._ledgers)
         self._coming = Training(scenario, Random(f"{scenario.name} {seed} steps")).steps()
