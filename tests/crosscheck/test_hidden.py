@@ -71,6 +71,9 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         target = node.url.removeprefix("http://")
         prometheus = stack.enter_context(evaluating(target, rules, folder / "prometheus", "3s"))
         prometheus.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 8s')
+        # However quick the machine: enough evaluations of each rule to compare, and of the firing alert.
+        prometheus.wait_for("min(count_over_time(trainwatch:rule_status[1h])) >= 8")
+        prometheus.wait_for('count_over_time(ALERTS{alertname="CPUBottleneck",alertstate="firing"}[1h]) >= 6')
         yield Observed(prometheus, folder)
 
 
