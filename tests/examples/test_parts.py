@@ -33,7 +33,7 @@ def digests(dataset: Path) -> dict[str, str]:
 
 
 def numbered(number: int) -> Batch:
-    return np.full((2, 3, 3), number, np.uint8), np.array([number, os.getpid()])
+    return np.full((2, 3, 3), number % 256, np.uint8), np.array([number, os.getpid()])
 
 
 class TestDataSet:

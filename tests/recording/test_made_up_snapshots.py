@@ -99,19 +99,31 @@ def test_every_pair_of_bounds_starves_as_many_snapshots(seed: int) -> None:
     assert starved(found.io_wait, found.gpu) == starved(samples.io_wait, samples.gpu)
 
 
+def readings(samples: NodeSamples, field: str) -> list[np.ndarray]:
+    """Of each GPU, in ascending order."""
+    return [np.sort(column[~np.isnan(column)]) for column in getattr(samples, field).T]
+
+
 @few_examples
 @given(seeds)
-def test_means_and_distributions_of_gpus_are_kept(seed: int) -> None:
+def test_means_and_distributions_of_gpu_memory_are_kept(seed: int) -> None:
     samples = random_samples(seed)
-    found = made_up(samples)
-    for field in ("gpu", "gpu_memory"):
-        made, real = getattr(found, field), getattr(samples, field)
-        for column in range(real.shape[1]):
-            mine = np.sort(made[:, column][~np.isnan(made[:, column])])
-            its = np.sort(real[:, column][~np.isnan(real[:, column])])
-            assert len(mine) == len(its)
-            assert np.abs(mine - its).max() < 0.021, field  # the width of a bin, 2 %
-            assert abs(mine.mean() - its.mean()) < 0.002
+    made, real = readings(made_up(samples), "gpu_memory"), readings(samples, "gpu_memory")
+    for mine, its in zip(made, real, strict=True):
+        assert len(mine) == len(its)
+        assert np.abs(mine - its).max() < 0.021  # the width of a bin, 2 %
+        assert abs(mine.mean() - its.mean()) < 0.002
+
+
+@few_examples
+@given(seeds)
+def test_means_of_gpus_are_kept_to_three_points(seed: int) -> None:
+    """Some readings are moved, so that as many snapshots have some GPU below each bound as were counted."""
+    samples = random_samples(seed)
+    made, real = readings(made_up(samples), "gpu"), readings(samples, "gpu")
+    for mine, its in zip(made, real, strict=True):
+        assert len(mine) == len(its)
+        assert abs(mine.mean() - its.mean()) < 0.03
 
 
 @few_examples
