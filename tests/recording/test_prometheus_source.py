@@ -65,7 +65,8 @@ def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
     assert abs(found.samples_taken - recorded.samples_taken) <= 1
     for name in ("CPUBottleneck", "IOBottleneck"):
         assert abs(rule(found, name).violations - rule(recorded, name).violations) <= 1
-        assert rule(found, name).triggered == rule(recorded, name).triggered
+        # Scans end with minutes of the clock, and the two runs began at different seconds.
+        assert abs(rule(found, name).triggered - rule(recorded, name).triggered) <= 1
     assert found.phase_seconds["train"] == pytest.approx(recorded.phase_seconds["train"])
     for name, spent in recorded.component_seconds.items():
         assert found.component_seconds[name] == pytest.approx(spent)
