@@ -29,6 +29,7 @@ from trainwatch.heuristics.promql import (
 from trainwatch.heuristics.shared_rules import GOING_ON
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.heuristics.words import too_few
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
 
 GPU, MEMORY, CPU = range(3)  # what a reading consists of; the GPU first, because it decides most often
@@ -80,7 +81,7 @@ class BatchSize(Heuristic[BatchSizeParameters, "SmallBatchNode"]):
             return "No GPU was read together with its memory and the cores."
         if status == "not judged":
             patience = self.parameters.patience
-            return f"Too few readings of a GPU: {most}, and a decision needs more than {patience}."
+            return too_few("readings of a GPU", most, patience)
         if status == "quiet":
             return "In each window a GPU, its memory or the cores were well used."
         fired = [

@@ -16,7 +16,7 @@ from trainwatch.heuristics.parameters import Parameters, Percent, StepCount
 from trainwatch.heuristics.promql import PrometheusRules, Scraping
 from trainwatch.heuristics.shared_rules import component_rules
 from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.heuristics.words import seconds
+from trainwatch.heuristics.words import seconds, too_few
 from trainwatch.recording.source import COMPONENTS, RunFacts, Steps
 
 COMMUNICATION = COMPONENTS.index("communication")
@@ -96,7 +96,7 @@ class CommunicationBound(Heuristic[CommunicationBoundParameters, "CommunicatingR
             return "No step was recorded: mark steps with trainwatch.step."
         if not any(one.seconds for one in ranks.values()):
             return 'No communication was timed: mark it with trainwatch.component("communication").'
-        return f"Too few steps of a rank: {most}, and a decision needs more than {self.parameters.patience}."
+        return too_few("steps of a rank", most, self.parameters.patience)
 
     def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
         its = self.parameters

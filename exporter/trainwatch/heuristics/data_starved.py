@@ -18,7 +18,7 @@ from trainwatch.heuristics.parameters import Parameters, Percent, StepCount
 from trainwatch.heuristics.promql import PrometheusRules, Scraping
 from trainwatch.heuristics.shared_rules import component_rules
 from trainwatch.heuristics.state import NodeState, Scans, State
-from trainwatch.heuristics.words import seconds
+from trainwatch.heuristics.words import seconds, too_few
 from trainwatch.recording.source import COMPONENTS, NodeSamples, RunFacts, Steps
 
 DATA_WAIT = COMPONENTS.index("data_wait")
@@ -83,7 +83,7 @@ class DataStarved(Heuristic[DataStarvedParameters, "StarvedRanks"]):
         most = max((wait.steps for wait in waits.values()), default=0)
         if not most:
             return "No step was recorded: mark steps with trainwatch.step and loaders with trainwatch.watch."
-        return f"Too few steps of a rank: {most}, and a decision needs more than {self.parameters.patience}."
+        return too_few("steps of a rank", most, self.parameters.patience)
 
     def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
         its = self.parameters

@@ -30,6 +30,7 @@ from trainwatch.heuristics.promql import (
 )
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
+from trainwatch.heuristics.words import too_few
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
 
 # Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.
@@ -86,7 +87,7 @@ class GPUMemoryIncrease(Heuristic[GPUMemoryIncreaseParameters, "NodeOfMemories"]
         if not most:
             return "The memory of no GPU was read."
         if status == "not judged":
-            return f"Too few readings of a GPU: {most}, and a decision needs more than {its.patience}."
+            return too_few("readings of a GPU", most, its.patience)
         gpu, name = max(gpus, key=lambda item: item[0].largest)
         if status == "quiet":
             return (

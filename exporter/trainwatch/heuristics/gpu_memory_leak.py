@@ -21,7 +21,7 @@ from trainwatch.heuristics.parameters import Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.heuristics.words import duration
+from trainwatch.heuristics.words import duration, too_few
 from trainwatch.recording.source import NodeSamples, RunFacts
 
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
@@ -70,7 +70,7 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         if not judged:
             most = max(node.lows.rows for node in nodes.values())
             patience = self.parameters.patience
-            return f"Too few snapshots: {most}, and a decision needs more than {patience}."
+            return too_few("snapshots", most, patience)
         fired = [gpu for gpu in gpus if gpu["triggered"]]
         if not fired:
             return "The memory of no GPU grew steadily."

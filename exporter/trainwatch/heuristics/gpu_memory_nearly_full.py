@@ -19,7 +19,7 @@ from trainwatch.heuristics.parameters import Minutes, Parameters, Percent, Sampl
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
 from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.heuristics.words import count, duration
+from trainwatch.heuristics.words import count, duration, too_few
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
 
 FORECAST_ROWS = 600  # snapshots (5 minutes) that a forecast needs
@@ -69,7 +69,7 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         if not judged:
             most = max(node.lows.rows for node in nodes.values())
             patience = self.parameters.patience
-            return f"Too few snapshots: {most}, and a decision needs more than {patience}."
+            return too_few("snapshots", most, patience)
         fired = [gpu for gpu in known if gpu["triggered"]]
         worst = max(fired or known, key=lambda gpu: gpu["highest_percent"])
         sentence = (

@@ -28,6 +28,7 @@ from trainwatch.heuristics.promql import (
 from trainwatch.heuristics.shared_rules import GOING_ON
 from trainwatch.heuristics.sketch import RatioSketch
 from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
+from trainwatch.heuristics.words import too_few
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
 
 
@@ -79,7 +80,7 @@ class LowGPUUtilization(Heuristic[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]
             return "No GPU was seen."
         if status == "not judged":
             patience = self.parameters.patience
-            return f"Too few readings of a GPU: {most}, and a decision needs more than {patience}."
+            return too_few("readings of a GPU", most, patience)
         if status == "quiet":
             return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
         fired = [

@@ -13,6 +13,7 @@ from trainwatch.heuristics.base import Heuristic, P, Verdict, status_of
 from trainwatch.heuristics.recent_steps import DIGITS, RecentSteps
 from trainwatch.heuristics.shares import inside_steps, of_phases
 from trainwatch.heuristics.state import NodeState, Scans
+from trainwatch.heuristics.words import too_few
 from trainwatch.recording.source import COMPONENTS, PHASES, Floats, NodeSamples, RunFacts, Steps
 
 # The details list this many of the last snapshots concerned of a node; the counts cover all of them.
@@ -129,7 +130,7 @@ class Starvation(Heuristic[P, StarvedNode], Generic[P]):
         if not any(state.core_seen for state in states):
             return f"The {self.reading} of no core could be read."
         most = max(state.snapshots for state in states)
-        return f"Too few snapshots: {most}, and a decision needs more than {self.patience}."
+        return too_few("snapshots", most, self.patience)
 
 
 def _details(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from trainwatch.heuristics.parameters import Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.heuristics.shared_rules import GPUS, of_run
 from trainwatch.heuristics.state import GpuByGpu, GpuState, Scans
-from trainwatch.heuristics.words import count, seconds
+from trainwatch.heuristics.words import count, seconds, too_few
 from trainwatch.recording.source import NodeSamples, RunFacts, Times
 
 
@@ -73,7 +73,7 @@ class ThermalThrottling(Heuristic[ThermalThrottlingParameters, "GpuByGpu[OneGpu]
             return "No GPU told for how long heat held its clocks down."
         if status == "not judged":
             patience = self.parameters.patience
-            return f"Too few readings of a GPU: {most}, and a decision needs more than {patience}."
+            return too_few("readings of a GPU", most, patience)
         fired = [item for item in gpus if item[1].triggered]
         label, worst = max(fired or gpus, key=lambda item: item[1].share)
         sentence = f"Heat held the clocks of {label} down for {worst.share:.1f} % of the time"

@@ -19,7 +19,7 @@ from trainwatch.heuristics.parameters import Factor, Minutes, Parameters, StepCo
 from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.sketch import SizeSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
-from trainwatch.heuristics.words import count, seconds
+from trainwatch.heuristics.words import count, seconds, too_few
 from trainwatch.recording.source import COMPONENTS, PHASES, RankFacts, RunFacts, Steps, Times
 
 # Time that a step is known to have spent in these is no stall; StepOutlier speaks of it.
@@ -97,7 +97,7 @@ class TrainingStalled(Heuristic[TrainingStalledParameters, "NodeOfPauses"]):
             if not most:
                 return "No step was recorded: mark steps with trainwatch.step."
             patience = self.parameters.patience
-            return f"Too few steps of a rank: {most}, and a decision needs more than {patience}."
+            return too_few("steps of a rank", most, patience)
         if not every:
             return f"No rank paused for more than {self.parameters.minimum:g} min between two steps."
         now = [item for item in every if item[1].end is None]

@@ -27,3 +27,8 @@ def duration(value: float) -> str:
         if value >= size:
             return f"{value / size:.0f} {unit}" if value >= 10 * size else f"{value / size:.2g} {unit}"
     return f"{value:.0f} s"
+
+
+def too_few(things: str, most: int, patience: float) -> str:
+    """Why nothing was judged: there were at most `most`, and `patience` are not enough."""
+    return f"Too few {things}: {most}, and a decision needs more than {patience}."

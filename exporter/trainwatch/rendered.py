@@ -1,0 +1,60 @@
+"""Files that a command renders and the repository keeps: writing them, and saying which are stale."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainwatch.errors import UserError
+from trainwatch.recording.whole_file import write_whole
+
+
+def add_actions(parser: ArgumentParser, files: str, writing: str, default: Path) -> ArgumentParser:
+    """The actions `render` (its parser is returned, for flags of its own) and `check`.
+
+    `files` is what they are called in the help of `check`, `writing` the help of `render`.
+    """
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    rendering = actions.add_parser("render", help=writing)
+    checking = actions.add_parser("check", help=f"exit 1 where {files} are not what would be written now")
+    checking.add_argument(
+        "directory",
+        type=Path,
+        nargs="?",
+        default=default,
+        metavar="DIR",
+        help="where they are (default: %(default)s/)",
+    )
+    return rendering
+
+
+def add_out(rendering: ArgumentParser, default: Path) -> None:
+    """Where `render` writes to."""
+    rendering.add_argument(
+        "--out", type=Path, default=default, metavar="DIR", help="where to (default: %(default)s/)"
+    )
+
+
+def report(stale: Sequence[str]) -> int:
+    """Says what is stale, a line a file; the exit status of `check`."""
+    for line in stale:
+        print(f"trainwatch: {line}", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def write(files: Mapping[str, str], directory: Path) -> int:
+    """Each whole or not at all: a server may read the directory at any moment. Prints where they are.
+
+    Raises UserError where one cannot be written.
+    """
+    for name, text in files.items():
+        path = directory / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, text)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror}); give another --out") from error
+        print(path)
+    return 0
