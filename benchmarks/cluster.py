@@ -1,4 +1,4 @@
-"""The series of a cluster in training, as a Prometheus that scrapes it has stored them.
+"""The series of a cluster in training, as requests of remote write that a Prometheus stores.
 
 A few simulated nodes are scraped through the real exporter; every node of the cluster has the series of one
 of them, under its own name and with its own ranks. Eight nodes share a run.
@@ -7,20 +7,24 @@ of them, under its own name and with its own ranks. Eight nodes share a run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+
+from trainwatch.crosscheck.offline.remote_write import label, request, samples_of
 
 from benchmarks.node import CORES
-from benchmarks.tsdb_block import Chunk, Labels, Series, xor_chunk
 from tests.support.demo import START, simulated
 
 SCRAPE_SECONDS = 15
 NODES_A_RUN = 8
 RANKS = GPUS = 8
-CHUNK = 120  # samples: as many as Prometheus puts into one
+SERIES_A_REQUEST = 2000
 # Of each run some scenario; all runs but one in five are healthy.
 HEALTHY, TROUBLED = "healthy", ("cpu-bottleneck", "imbalance", "step-outliers")
 HISTORY_SECONDS = 6 * 3600 + 600  # of recorded series at which rules look back
+HISTORY_STEP_SECONDS = 120
 LEAKING = "imbalance"  # of whose GPUs the memory has filled up steadily
+GROWTH = 0.2  # of the memory, within these hours
 SIMULATED_CORES = 32  # of a node; the cluster's have CORES, and as many more data-loading workers
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
@@ -29,77 +33,73 @@ Key = tuple[str, tuple[tuple[str, str], ...]]  # a metric's name and its labels 
 
 
 class Cluster:
-    """`scrapes` of `nodes`, the first at `start` (seconds since the epoch)."""
+    """`scrapes` of `nodes`, the first at `start` (seconds since the epoch).
 
-    def __init__(self, nodes: int, scrapes: int, troubled: Sequence[str] = TROUBLED) -> None:
-        if not 1 < scrapes <= CHUNK:
-            raise ValueError(f"scrapes must be 2 to {CHUNK}: they make one chunk")
-        self.nodes, self.scrapes = nodes, scrapes
+    Of the metrics that nobody `read`s there is only the last scrape: they must be there to be passed over.
+    """
+
+    def __init__(
+        self, nodes: int, scrapes: int, start: int, read: Collection[str], troubled: Sequence[str] = TROUBLED
+    ) -> None:
+        self.nodes = nodes
         self._scenarios = (HEALTHY, *troubled)
-        self._scraped = {name: _scraped(name, scrapes) for name in self._scenarios}
+        self._scraped = {name: _scraped(name, scrapes, start, read) for name in self._scenarios}
+        self._label = cache(label)
 
     @property
     def gpus(self) -> int:
         return GPUS * self.nodes
 
-    def strings(self, recorded: Iterable[str]) -> set[str]:
-        """All names and values of labels."""
-        found = {"__name__", "job", "trainwatch", "instance", *recorded}
-        found.update(*(_words(key) for scraped in self._scraped.values() for key in scraped))
-        for node in range(self.nodes):
-            found |= {_instance(node), _run(node), *map(str, _ranks(node))}
-        return found
+    @property
+    def series(self) -> int:
+        """How many are scraped."""
+        return sum(len(self._scraped[self._scenario(node)]) for node in range(self.nodes))
 
-    def series(self, start: int, recorded: Iterable[str], until: int) -> Iterator[Series]:
-        """Every series in the order of its labels.
+    def requests(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
+        """The bodies of requests that write all series.
 
         `recorded`: of these rules' series (whose level must be of run, instance and gpu) there are the last
-        hours before `until`, a sample a minute.
+        hours before `until`.
         """
-        chunks = {
-            name: {key: _chunk(key, values, start) for key, values in scraped.items()}
-            for name, scraped in self._scraped.items()
-        }
-        by_metric: dict[str, dict[str, list[tuple[Key, Chunk]]]] = {}
-        for name, its in chunks.items():
-            for key, chunk in its.items():
-                by_metric.setdefault(key[0], {}).setdefault(name, []).append((key, chunk))
-        steady, growing = _history(until, 0.0), _history(until, 0.2)
-        for metric in sorted({*by_metric, *recorded}):
-            if metric in by_metric:
-                found = self._of_metric(by_metric[metric])
-            else:
-                found = self._of_rule(metric, steady, growing)
-            yield from sorted(found)
+        parts: list[bytes] = []
+        for one in self._all(recorded, until):
+            parts.append(one)
+            if len(parts) == SERIES_A_REQUEST:
+                yield request(parts)
+                parts = []
+        if parts:
+            yield request(parts)
 
-    def _of_metric(self, metric: Mapping[str, list[tuple[Key, Chunk]]]) -> Iterator[Series]:
+    def _all(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
+        levels = {leaks: _history(until, GROWTH if leaks else 0.0) for leaks in (False, True)}
+        gains = _history(until, 0.0, GROWTH / 24)  # of a quarter of an hour
         for node in range(self.nodes):
-            ranks = {str(rank): str(number) for rank, number in enumerate(_ranks(node))}
-            for (name, labels), chunk in metric.get(self._scenario(node), ()):
-                own = {"__name__": name, "job": "trainwatch", "instance": _instance(node), **dict(labels)}
-                if "run" in own:
-                    own["run"] = _run(node)
-                if "rank" in own:
-                    own["rank"] = ranks[own["rank"]]
-                yield Series(tuple(sorted(own.items())), (chunk,))
+            leaks = self._scenario(node) == LEAKING
+            for name in recorded:
+                if ":gain" not in name:
+                    yield from self._of_rule(node, name, levels[leaks])
+                elif leaks:  # what does not grow has none
+                    yield from self._of_rule(node, name, gains)
+            for (name, labels), samples in self._scraped[self._scenario(node)].items():
+                yield self._encoded(node, name, dict(labels)) + samples
 
-    def _of_rule(self, name: str, steady: Sequence[Chunk], growing: Sequence[Chunk]) -> Iterator[Series]:
-        level = name.partition(":")[0]
-        if level not in ("run_instance", "run_instance_gpu"):
+    def _of_rule(self, node: int, name: str, samples: bytes) -> Iterator[bytes]:
+        if name.startswith("run_instance_gpu:"):
+            for gpu in range(GPUS):
+                yield self._encoded(node, name, {"run": "", "gpu": str(gpu)}) + samples
+        elif name.startswith("run_instance:"):
+            yield self._encoded(node, name, {"run": ""}) + samples
+        else:
             raise ValueError(f"{name}: no history can be made of a series at this level")
-        for node in range(self.nodes):
-            labels: Labels = (
-                ("__name__", name),
-                ("instance", _instance(node)),
-                ("job", "trainwatch"),
-                ("run", _run(node)),
-            )
-            chunks = growing if self._scenario(node) == LEAKING else steady
-            if level == "run_instance":
-                yield Series(labels, chunks)
-            else:
-                for gpu in range(GPUS):
-                    yield Series((labels[0], ("gpu", str(gpu)), *labels[1:]), chunks)
+
+    def _encoded(self, node: int, name: str, labels: Mapping[str, str]) -> bytes:
+        """The labels of a node's series, with the node's own run and ranks."""
+        own = {"__name__": name, "job": "trainwatch", "instance": f"node-{node:04}", **labels}
+        if "run" in own:
+            own["run"] = f"run-{node // NODES_A_RUN:03}"
+        if "rank" in own:
+            own["rank"] = str(RANKS * (node % NODES_A_RUN) + int(own["rank"]))
+        return b"".join([self._label(*pair) for pair in sorted(own.items())])
 
     def _scenario(self, node: int) -> str:
         run = node // NODES_A_RUN
@@ -107,42 +107,36 @@ class Cluster:
         return self._scenarios[0] if run % 5 or not troubled else troubled[run // 5 % len(troubled)]
 
 
-def _instance(node: int) -> str:
-    return f"node-{node:04}"
-
-
-def _run(node: int) -> str:
-    return f"run-{node // NODES_A_RUN:03}"
-
-
-def _ranks(node: int) -> range:
-    first = RANKS * (node % NODES_A_RUN)
-    return range(first, first + RANKS)
-
-
-def _words(key: Key) -> Iterator[str]:
-    yield key[0]
-    for label in key[1]:
-        yield from label
-
-
-def _scraped(scenario: str, scrapes: int) -> dict[Key, list[float | None]]:
-    """The values of each series of a simulated node; None before it appeared."""
-    found: dict[Key, list[float | None]] = {}
+def _scraped(scenario: str, scrapes: int, start: int, read: Collection[str]) -> dict[Key, bytes]:
+    """The encoded samples of each series of a simulated node that is there at the end."""
+    found: dict[Key, list[tuple[int, float]]] = {}
     with simulated(scenario) as node:
         for number in range(scrapes):
             node.go(SCRAPE_SECONDS)
+            time = 1000 * (start + SCRAPE_SECONDS * number)
             for line in node.exporter.scrape("text").decode().splitlines():
                 match = _SAMPLE.fullmatch(line)
                 if match is not None:
                     labels = tuple(sorted(_LABEL.findall(match[2] or "")))
-                    value = float(match[3])
-                    if match[1] == "trainwatch_dataloader_workers":
-                        value *= CORES / SIMULATED_CORES
                     for key in _with_all_cores(match[1], labels):
-                        found.setdefault(key, [None] * number).append(value)
-    found["up", ()] = [1.0] * scrapes
-    return {key: values for key, values in found.items() if len(values) == scrapes}
+                        value = _value(match[1], float(match[3]), start)
+                        found.setdefault(key, []).append((time, value))
+    end = 1000 * (start + SCRAPE_SECONDS * (scrapes - 1))
+    found["up", ()] = [(1000 * (start + SCRAPE_SECONDS * number), 1.0) for number in range(scrapes)]
+    return {
+        key: samples_of(points if key[0] in read else points[-1:])
+        for key, points in found.items()
+        if points[-1][0] == end
+    }
+
+
+def _value(name: str, value: float, start: int) -> float:
+    """What the cluster's nodes say where a simulated one says `value`."""
+    if name == "trainwatch_dataloader_workers":
+        return value * CORES / SIMULATED_CORES
+    if name.startswith("trainwatch_run_") and name.endswith("_time_seconds"):
+        return value + start - START
+    return value
 
 
 def _with_all_cores(name: str, labels: tuple[tuple[str, str], ...]) -> Iterator[Key]:
@@ -154,22 +148,8 @@ def _with_all_cores(name: str, labels: tuple[tuple[str, str], ...]) -> Iterator[
             yield name, (("cpu", str(more)),)
 
 
-def _chunk(key: Key, values: Sequence[float | None], start: int) -> Chunk:
-    missing = sum(value is None for value in values)
-    shift = start - START if key[0].startswith("trainwatch_run_") and key[0].endswith("_time_seconds") else 0
-    return xor_chunk(
-        1000 * (start + SCRAPE_SECONDS * missing),
-        1000 * SCRAPE_SECONDS,
-        [value + shift for value in values if value is not None],
-    )
-
-
-def _history(until: int, growth: float) -> list[Chunk]:
-    """A share of a GPU's memory that grows by so much."""
-    minutes = HISTORY_SECONDS // 60
-    values = [0.5 + growth * minute / minutes for minute in range(minutes)]
-    start = 1000 * (until - 60 * minutes)
-    return [
-        xor_chunk(start + 60_000 * first, 60_000, values[first : first + CHUNK])
-        for first in range(0, minutes, CHUNK)
-    ]
+def _history(until: int, growth: float, level: float = 0.5) -> bytes:
+    """A share of a GPU's memory that grows by so much from some level."""
+    steps = HISTORY_SECONDS // HISTORY_STEP_SECONDS
+    times = range(until - HISTORY_STEP_SECONDS * steps, until, HISTORY_STEP_SECONDS)
+    return samples_of([(1000 * time, level + growth * step / steps) for step, time in enumerate(times)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
@@ -15,7 +14,6 @@ from trainwatch.recording.open import open_source
 from benchmarks import rules_at_scale
 from benchmarks.__main__ import BEGIN, END, PAGE, judge, write_page
 from benchmarks.report import record
-from benchmarks.tsdb_block import Series, crc32c, write_block, xor_chunk
 
 
 @pytest.mark.parametrize(
@@ -69,45 +67,10 @@ def test_the_recording_that_reports_are_measured_on_is_read_like_any_other(tmp_p
     assert analysis.energy is not None
 
 
-def test_a_checksum_is_castagnolis() -> None:
-    assert crc32c(b"123456789") == 0xE3069283  # the value that all lists of checksums give
-
-
-@pytest.mark.servers
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
-def test_prometheus_reads_from_a_block_what_was_written(tmp_path: Path) -> None:
-    start, step = 1_700_000_000_000, 15_000
-    values = {
-        "constant": [1.0] * 240,
-        "counter": [30.0 * number for number in range(240)],
-        "any": [(-1.5) ** (number % 13) / (1 + number) for number in range(200)],
-        "one": [0.25],
-    }
-    series = [
-        Series(
-            (("__name__", "m"), ("i", name), ("le", "0.7")),
-            [xor_chunk(start + step * at, step, its[at : at + 120]) for at in range(0, len(its), 120)],
-        )
-        for name, its in sorted(values.items())
-    ]
-    written = write_block(tmp_path, {"__name__", "m", "i", "le", "0.7", *values}, series)
-    assert (written.series, written.chunks, written.samples) == (4, 7, 681)
-    (tmp_path / "wal").mkdir()
-    dump = subprocess.run(["promtool", "tsdb", "dump", tmp_path], capture_output=True, text=True, check=True)
-    found: dict[str, list[tuple[int, float]]] = {}
-    for line in dump.stdout.splitlines():
-        labels, value, time = line.rsplit(" ", 2)
-        found.setdefault(labels.split('i="')[1].split('"')[0], []).append((int(time), float(value)))
-    assert found == {
-        name: [(start + step * number, value) for number, value in enumerate(its)]
-        for name, its in values.items()
-    }
-
-
 @pytest.mark.servers
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
 def test_every_rule_is_measured_and_a_small_cluster_is_not_held_against_the_budget_of_a_large_one() -> None:
-    measured = rules_at_scale.measure(nodes=3, scrapes=12, warming=4, measured=8, every=1.0, troubled=())
+    measured = rules_at_scale.measure(nodes=3, warming=4, measured=8, every=1.0, troubled=())
     assert measured.failed == []
     assert {group.name for group in measured.groups} >= {"trainwatch-LoadBalancing", "trainwatch-meta"}
     assert all(group.evaluations and group.samples for group in measured.groups)

@@ -114,7 +114,8 @@ def test_a_share_differs_by_no_more_than_the_samples_that_were_not_scraped_yet(
     share = "run_instance:trainwatch_cpu_starved:ratio"
     values, largest, bound, excesses = hidden(answer, "CPUBottleneck", share)
     assert values >= 4
-    assert 0 < largest <= bound < 1
+    # Nothing is hidden where a scrape and the evaluation come right after a sample.
+    assert largest <= bound < 1
     assert excesses == 0
 
 

@@ -109,7 +109,7 @@ class GPUMemoryIncrease(Heuristic[GPUMemoryIncreaseParameters, "NodeOfMemories"]
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=f"{samples}_count",
-            every=MINUTE / 2,
+            every=MINUTE,
             records=[
                 Record(
                     mean,

@@ -19,7 +19,7 @@ from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
-from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
+from trainwatch.heuristics.shared_rules import GPUS, MEMORY, QUARTERS, SteadyGrowth, dividing, of_run
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import duration, too_few
 from trainwatch.recording.source import NodeSamples, RunFacts
@@ -91,15 +91,17 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
         interval = max(MINUTE, scraping.interval)
         shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
-        windows = [shortest * factor for factor in LONGER]
+        quarters = [shortest * factor / QUARTERS for factor in LONGER]
+        windows = [SteadyGrowth(lowest, quarter, its.increase / 100) for quarter in quarters]
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            every=2 * MINUTE,
+            every=dividing(quarters[0], 4 * MINUTE),
             records=[
                 Record(used, of_run(MEMORY)),
-                Record(lowest, f"min_over_time({used}[{time_span(lows_range(shortest))}])"),
-                Record(growth, "\nor\n".join(f"({grew(lowest, seconds)})" for seconds in windows[::-1])),
+                Record(lowest, f"min_over_time({used}[{time_span(scraping.reach(quarters[0]))}])"),
+                *(window.record for window in windows),
+                Record(growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
             ],
             alerts=[
                 Alert(

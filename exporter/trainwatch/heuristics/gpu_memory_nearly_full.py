@@ -17,7 +17,14 @@ from trainwatch.heuristics.growth import Lows
 from trainwatch.heuristics.low_gpu_utilization import gpu_labels
 from trainwatch.heuristics.parameters import Minutes, Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
-from trainwatch.heuristics.shared_rules import GPUS, MEMORY, grew, lows_range, of_run
+from trainwatch.heuristics.shared_rules import (
+    GPUS,
+    MEMORY,
+    QUARTERS,
+    SteadyGrowth,
+    dividing,
+    of_run,
+)
 from trainwatch.heuristics.state import NodeState, Scans
 from trainwatch.heuristics.words import count, duration, too_few
 from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
@@ -97,15 +104,19 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
         # What a forecast needs, in whole evaluations: each quarter of it must have grown.
         interval = max(MINUTE, scraping.interval)
-        seconds = 4 * interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / 4)
+        quarter = interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / QUARTERS)
+        # The least growth with which memory that is not full yet would be full within the horizon.
+        least = (1 - its.threshold / 100) * QUARTERS * quarter / (60 * its.horizon) if its.horizon else 1.0
+        growth = SteadyGrowth(lowest, quarter, least)
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             targets=GPUS,
-            every=2 * MINUTE,
+            every=dividing(quarter, 2 * MINUTE),
             records=[
                 Record(used, of_run(MEMORY)),
-                Record(lowest, f"min_over_time({used}[{time_span(lows_range(seconds) + interval / 2)}])"),
-                Record(full_in, f"(1 - {used}) * {seconds:.12g} / ({grew(lowest, seconds)})"),
+                Record(lowest, f"min_over_time({used}[{time_span(quarter + interval / 2)}])"),
+                growth.record,
+                Record(full_in, f"(1 - {used}) * {growth.seconds:.12g} / ({growth.expression})"),
             ],
             alerts=[
                 Alert(

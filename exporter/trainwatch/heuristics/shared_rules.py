@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, on_grid, ratio, time_span
 
 SAMPLES = "trainwatch_samples_total"
@@ -34,6 +37,7 @@ def starved_rules(
     )
     return PrometheusRules(
         targets=SAMPLES,
+        every=MINUTE / 2,
         records=[
             Record(
                 record,
@@ -94,20 +98,45 @@ def of_run(expression: str) -> str:
     return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
 
 
-def lows_range(seconds: float) -> float:
-    """The length of the stretches of which `grew` compares the lowest values, for a growth of so long."""
-    return seconds / QUARTERS
+@dataclass(frozen=True)
+class SteadyGrowth:
+    """Memory that grew in each quarter of some time: one jump, or three, leave a quarter without growth.
 
-
-def grew(lows: str, seconds: float) -> str:
-    """What a series of lowest values has gained, where it grew in each quarter of so many seconds.
-
-    A jump, or three of them, leave a quarter without growth: they are no trend.
+    What a quarter gained is recorded, and only where it is so much that growth of `least` (a share of a GPU's
+    memory) over the whole time is possible. So the past is looked at only where memory grows, which is at few
+    of many GPUs: PromQL would else read `lows` of all of them 18 times.
     """
-    at = [lows, *(f"{lows} offset {time_span(seconds * part / QUARTERS)}" for part in range(1, QUARTERS + 1))]
-    total = f"({lows} - {at[-1]})"
-    quarters = [
-        f"({later} - {earlier}) > {EACH_QUARTER} * {total}"
-        for later, earlier in zip(at, at[1:], strict=False)  # noqa: RUF007 - itertools is not for heuristics
-    ]
-    return "\n  and ".join([f"{total} > 0", *quarters])
+
+    lows: str  # the series of the lowest use of memory: level:metric:min_ratio
+    quarter: float  # seconds
+    least: float
+
+    @property
+    def seconds(self) -> float:
+        return QUARTERS * self.quarter
+
+    @property
+    def record(self) -> Record:
+        span = time_span(self.quarter)
+        least = f"{EACH_QUARTER * self.least:.12g}"
+        return Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}")
+
+    @property
+    def expression(self) -> str:
+        """What was gained in all quarters, where each has its part of it."""
+        offsets = [time_span(number * self.quarter) for number in range(1, QUARTERS)]
+        gains = [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
+        total = f"({' + '.join(gains)})"
+        return "\n  and ".join([total, *(f"{gain} > {EACH_QUARTER} * {total}" for gain in gains)])
+
+    @property
+    def _gain(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.quarter)}"
+
+
+def dividing(seconds: float, at_most: float) -> float:
+    """The longest time between evaluations, up to `at_most`, of which so many seconds are a multiple.
+
+    What was recorded so many seconds ago was then recorded at that very moment.
+    """
+    return seconds / math.ceil(seconds / at_most)

@@ -16,7 +16,7 @@ import numpy as np
 from trainwatch.heuristics.base import Heuristic, Verdict, status_of
 from trainwatch.heuristics.data_loading import ranks_of
 from trainwatch.heuristics.parameters import Factor, Minutes, Parameters, StepCount
-from trainwatch.heuristics.promql import Alert, PrometheusRules, Record, Scraping
+from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.heuristics.sketch import SizeSketch
 from trainwatch.heuristics.state import NodeState, Scans, State
 from trainwatch.heuristics.words import count, seconds, too_few
@@ -121,6 +121,7 @@ class TrainingStalled(Heuristic[TrainingStalledParameters, "NodeOfPauses"]):
         standstill = "run_instance:trainwatch_time_since_last_step:seconds"
         return PrometheusRules(
             targets="trainwatch_run_start_time_seconds",
+            every=MINUTE / 2,
             records=[
                 Record(
                     steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.heuristics.promql import time_span
+from trainwatch.heuristics.promql import MINUTE, time_span
 from trainwatch.rules.groups import Group, Rule, annotated, laid_out
 from trainwatch.rules.options import Options
 
@@ -14,7 +14,7 @@ MISSED_SHARE = 0.05
 def meta_group(options: Options) -> Group:
     return {
         "name": "trainwatch-meta",
-        "interval": time_span(options.scraping.interval),
+        "interval": time_span(max(MINUTE, options.scraping.interval)),
         "rules": [
             # A run that has not ended stays known while its exporter is down, and until it is up again.
             {

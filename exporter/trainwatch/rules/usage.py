@@ -62,8 +62,8 @@ def _recent() -> list[Rule]:
               / sum without (gpu) (trainwatch_gpu_memory_total_bytes)
             """,
         ),
-        _record(CPU_UTILIZATION, "avg without (cpu) (trainwatch_cpu_utilization_ratio)"),
-        _record(CPU_IO_WAIT, "avg without (cpu) (trainwatch_cpu_io_wait_ratio)"),
+        _record(CPU_UTILIZATION, _mean("trainwatch_cpu_utilization_samples")),
+        _record(CPU_IO_WAIT, _mean("trainwatch_io_wait_samples")),
         _record(MEMORY_USED, "trainwatch_memory_used_bytes / trainwatch_memory_total_bytes"),
         _record(NETWORK_RECEIVED, "sum without (device) (rate(trainwatch_network_receive_bytes_total[5m]))"),
         _record(NETWORK_SENT, "sum without (device) (rate(trainwatch_network_transmit_bytes_total[5m]))"),
@@ -75,6 +75,11 @@ def _recent() -> list[Rule]:
             'max without (rank, phase) (rate(trainwatch_step_duration_seconds_count{phase="train"}[5m]))',
         ),
     ]
+
+
+def _mean(histogram: str) -> str:
+    """Of a node's cores, while it trains: from all samples of five minutes, and without reading each core."""
+    return f"max without (run) (rate({histogram}_sum[5m]) / rate({histogram}_count[5m]))"
 
 
 def _long_ranges() -> list[Rule]:

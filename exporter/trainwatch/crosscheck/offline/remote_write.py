@@ -29,26 +29,36 @@ def requests_of(series: Iterable[Series]) -> Iterator[bytes]:
     parts: list[bytes] = []
     samples = 0
     for labels, points in series:
+        encoded = b"".join(label(name, value) for name, value in sorted(labels.items()))
         for first in range(0, len(points), SAMPLES):
             piece = points[first : first + SAMPLES]
-            parts.append(_message(1, _time_series(labels, piece)))
+            parts.append(encoded + samples_of(piece))
             samples += len(piece)
             if samples >= SAMPLES:
-                yield _in_snappy(b"".join(parts))
+                yield request(parts)
                 parts, samples = [], 0
     if parts:
-        yield _in_snappy(b"".join(parts))
+        yield request(parts)
 
 
-def _time_series(labels: Mapping[str, str], points: Samples) -> bytes:
-    pairs = (
-        _message(1, name.encode()) + _message(2, value.encode()) for name, value in sorted(labels.items())
-    )
-    samples = (
-        b"\x09" + (STALE if value is None else struct.pack("<d", value)) + b"\x10" + _number(time)
+def request(series: Iterable[bytes]) -> bytes:
+    """The body of a request; each series is its labels in the order of their names, then its samples."""
+    return _in_snappy(b"".join(_message(1, one) for one in series))
+
+
+def label(name: str, value: str) -> bytes:
+    """A label as a part of a series."""
+    return _message(1, _message(1, name.encode()) + _message(2, value.encode()))
+
+
+def samples_of(points: Samples) -> bytes:
+    """Samples as a part of a series."""
+    return b"".join(
+        _message(
+            2, b"\x09" + (STALE if value is None else struct.pack("<d", value)) + b"\x10" + _number(time)
+        )
         for time, value in points
     )
-    return b"".join(_message(1, pair) for pair in pairs) + b"".join(_message(2, one) for one in samples)
 
 
 def _message(field: int, content: bytes) -> bytes:

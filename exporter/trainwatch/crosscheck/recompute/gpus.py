@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from trainwatch.crosscheck.recompute.rates import rate
 from trainwatch.crosscheck.server import Labels, Points, Vector
 from trainwatch.heuristics.gpu_memory_leak import LONGER
 from trainwatch.heuristics.gpu_memory_nearly_full import FORECAST_ROWS
-from trainwatch.heuristics.promql import MINUTE, Scraping
+from trainwatch.heuristics.promql import MINUTE, Scraping, time_span
 from trainwatch.xids import XIDS
 
 NEW = 300.0  # seconds: for so long an error is new, and the heat of so long is looked at
@@ -100,17 +99,19 @@ def gpu_memory_leak(now: Moment, its: Any, scraping: Scraping) -> Expected:
     growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
     interval = max(MINUTE, scraping.interval)
     shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
-    grown: Vector = {}
-    for factor in LONGER:  # the longest one comes last
-        grown |= _grown(now, low, shortest * factor)
     readings = now(f"{GPU_SAMPLES}_count")
     records = {
         used: _of_run(now, readings, _memory_in_use(now)),
-        low: _lowest(now.recorded_over(used, shortest / 4)),
-        growth: grown,
+        low: _lowest(now.recorded_over(used, scraping.reach(shortest / 4))),
     }
+    grown: Vector = {}
+    for factor in LONGER:  # the longest one comes last
+        quarter = shortest * factor / 4
+        gain = f"run_instance_gpu:trainwatch_gpu_memory_used:gain{time_span(quarter)}"
+        records[gain] = _gained_in(now, low, quarter, its.increase / 100)
+        grown |= _grown(now, gain, quarter)
     fires = above(now.recorded(growth), its.increase / 100) & above(readings, its.patience)
-    return Expected(records, readings, (fires,))
+    return Expected({**records, growth: grown}, readings, (fires,))
 
 
 def gpu_memory_nearly_full(now: Moment, its: Any, scraping: Scraping) -> Expected:
@@ -118,12 +119,17 @@ def gpu_memory_nearly_full(now: Moment, its: Any, scraping: Scraping) -> Expecte
     low = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
     full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
     interval = max(MINUTE, scraping.interval)
-    seconds = 4 * interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / 4)
+    quarter = interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / 4)
+    seconds = 4 * quarter
+    gain = f"run_instance_gpu:trainwatch_gpu_memory_in_use:gain{time_span(quarter)}"
+    # Of what is not full yet, all that is left would have to be used up within the horizon.
+    least = (1 - its.threshold / 100) * seconds / (60 * its.horizon) if its.horizon else 1.0
     in_use, readings = now.recorded(used), now(f"{GPU_SAMPLES}_count")
-    left = both(in_use, _grown(now, low, seconds), lambda share, grew: divided((1 - share) * seconds, grew))
+    left = both(in_use, _grown(now, gain, quarter), lambda share, grew: divided((1 - share) * seconds, grew))
     records = {
         used: _of_run(now, readings, _memory_in_use(now)),
-        low: _lowest(now.recorded_over(used, seconds / 4 + interval / 2)),
+        low: _lowest(now.recorded_over(used, quarter + interval / 2)),
+        gain: _gained_in(now, low, quarter, least),
         full_in: left,
     }
     full, patient = above(in_use, its.threshold / 100), above(readings, its.patience)
@@ -136,18 +142,20 @@ def _memory_in_use(now: Moment) -> Vector:
     return both(used, total, divided)
 
 
-def _grown(now: Moment, low: str, seconds: float) -> Vector:
-    """What lowest values gained, of those that grew in each quarter of the time, the last one first."""
-    levels = [now.recorded(low, ago=seconds * part / 4) for part in range(5)]
+def _gained_in(now: Moment, low: str, quarter: float, least: float) -> Vector:
+    """What the lowest values gained in a quarter, where all four such quarters could gain `least`."""
+    gains = both(now.recorded(low), now.recorded(low, ago=quarter), lambda late, early: late - early)
+    return {labels: gain for labels, gain in gains.items() if gain > QUARTER_OF_GROWTH * least}
+
+
+def _grown(now: Moment, gain: str, quarter: float) -> Vector:
+    """What was gained in four quarters, where each of them has its part of that."""
+    gains = [now.recorded(gain, ago=quarter * number) for number in range(4)]
     found: Vector = {}
-    for labels in levels[0]:
-        if not all(labels in level for level in levels):
-            continue
-        path = [level[labels] for level in levels]
-        total = path[0] - path[-1]
-        steps = [late - early for late, early in pairwise(path)]
-        if total > 0 and all(step > QUARTER_OF_GROWTH * total for step in steps):
-            found[labels] = total
+    for labels in gains[0]:
+        steps = [its[labels] for its in gains if labels in its]
+        if len(steps) == len(gains) and all(step > QUARTER_OF_GROWTH * sum(steps) for step in steps):
+            found[labels] = sum(steps)
     return found
 
 

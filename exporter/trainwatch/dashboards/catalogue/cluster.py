@@ -23,6 +23,7 @@ from trainwatch.rules.usage import (
     GPU_UTILIZATION,
     GPUS,
     GPUS_IDLE,
+    MEMORY_USED,
     RUN_GPUS,
     RUN_POWER,
     RUN_STEPS,
@@ -49,7 +50,7 @@ def dashboard() -> Dashboard:
         [
             variables.data_source(),
             variables.query("runs", "Runs", f"label_values({UNFINISHED}, run)", several=True),
-            variables.query("nodes", "Nodes", f"label_values({CPU_UTILIZATION}, instance)", several=True),
+            variables.query("nodes", "Nodes", f"label_values({MEMORY_USED}, instance)", several=True),
             variables.price(),
         ],
         [alerts('severity="critical"')],
@@ -107,7 +108,7 @@ def _numbers() -> list[Panel]:
             "Nodes",
             """Nodes whose exporter is heard. Fewer than you have: Trainwatch / Exporter health says which
             are missing.""",
-            now(f"count({of_node(CPU_UTILIZATION)}) or vector(0)"),
+            now(f"count({of_node(MEMORY_USED)}) or vector(0)"),
             unit="none",
         ),
         stat(
@@ -310,8 +311,9 @@ def _nodes() -> list[Panel]:
         time_series(
             33,
             "Cores and I/O wait",
-            """The mean of all nodes, and the node that waits most for its storage. Busy cores beside idle
-            GPUs: data is prepared too slowly. Much I/O wait: see which nodes share that storage.""",
+            """The mean of all nodes that train, and the node that waits most for its storage. Busy
+            cores beside idle GPUs: data is prepared too slowly. Much I/O wait: see which nodes share
+            that storage.""",
             lines(f"avg({cpu})", "cores, mean"),
             lines(f"max({cpu})", "cores, busiest node"),
             lines(f"max({of_node(CPU_IO_WAIT)})", "I/O wait, worst node"),
