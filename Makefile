@@ -47,7 +47,7 @@ golden: $(VENV)/.developing ## write the golden files of the tests anew
 	$(BIN)/python -m pytest --renew-golden -k golden $(TESTS)
 
 bench: $(VENV)/.developing ## measure what Trainwatch costs, against its budgets
-	$(BIN)/python -m benchmarks $(BENCHMARKS)
+	PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
 
 clean: ## remove what make installed and what runs left behind
 	rm -rf $(VENV) trainwatch-runs examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

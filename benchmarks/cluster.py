@@ -29,6 +29,7 @@ SIMULATED_CORES = 32  # of a node; the cluster's have CORES, and as many more da
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
 
+Points = list[tuple[int, float]]  # milliseconds since the epoch, and value
 Key = tuple[str, tuple[tuple[str, str], ...]]  # a metric's name and its labels as the exporter gives them
 
 
@@ -43,7 +44,12 @@ class Cluster:
     ) -> None:
         self.nodes = nodes
         self._scenarios = (HEALTHY, *troubled)
-        self._scraped = {name: _scraped(name, scrapes, start, read) for name in self._scenarios}
+        found = {name: _scraped(name, scrapes, start) for name in self._scenarios}
+        self._memory = {name: _lowest_memory(points) for name, points in found.items()}
+        self._scraped = {
+            name: {key: samples_of(its if key[0] in read else its[-1:]) for key, its in points.items()}
+            for name, points in found.items()
+        }
         self._label = cache(label)
 
     @property
@@ -58,8 +64,8 @@ class Cluster:
     def requests(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
         """The bodies of requests that write all series.
 
-        `recorded`: of these rules' series (whose level must be of run, instance and gpu) there are the last
-        hours before `until`.
+        `recorded`: of these rules' series, which must be of the memory of a run's GPU or of what that gained,
+        there are the last hours before `until`.
         """
         parts: list[bytes] = []
         for one in self._all(recorded, until):
@@ -71,26 +77,25 @@ class Cluster:
             yield request(parts)
 
     def _all(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
-        levels = {leaks: _history(until, GROWTH if leaks else 0.0) for leaks in (False, True)}
-        gains = _history(until, 0.0, GROWTH / 24)  # of a quarter of an hour
+        levels = {
+            scenario: [_history(until, level, GROWTH if scenario == LEAKING else 0.0) for level in its]
+            for scenario, its in self._memory.items()
+        }
+        gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # of a quarter of an hour
         for node in range(self.nodes):
-            leaks = self._scenario(node) == LEAKING
             for name in recorded:
                 if ":gain" not in name:
-                    yield from self._of_rule(node, name, levels[leaks])
-                elif leaks:  # what does not grow has none
+                    yield from self._of_rule(node, name, levels[self._scenario(node)])
+                elif self._scenario(node) == LEAKING:  # what does not grow has none
                     yield from self._of_rule(node, name, gains)
             for (name, labels), samples in self._scraped[self._scenario(node)].items():
                 yield self._encoded(node, name, dict(labels)) + samples
 
-    def _of_rule(self, node: int, name: str, samples: bytes) -> Iterator[bytes]:
-        if name.startswith("run_instance_gpu:"):
-            for gpu in range(GPUS):
-                yield self._encoded(node, name, {"run": "", "gpu": str(gpu)}) + samples
-        elif name.startswith("run_instance:"):
-            yield self._encoded(node, name, {"run": ""}) + samples
-        else:
-            raise ValueError(f"{name}: no history can be made of a series at this level")
+    def _of_rule(self, node: int, name: str, by_gpu: Sequence[bytes]) -> Iterator[bytes]:
+        if not name.startswith("run_instance_gpu:trainwatch_gpu_memory_"):
+            raise ValueError(f"{name}: nothing is known of its past")
+        for gpu, samples in enumerate(by_gpu):
+            yield self._encoded(node, name, {"run": "", "gpu": str(gpu)}) + samples
 
     def _encoded(self, node: int, name: str, labels: Mapping[str, str]) -> bytes:
         """The labels of a node's series, with the node's own run and ranks."""
@@ -107,9 +112,9 @@ class Cluster:
         return self._scenarios[0] if run % 5 or not troubled else troubled[run // 5 % len(troubled)]
 
 
-def _scraped(scenario: str, scrapes: int, start: int, read: Collection[str]) -> dict[Key, bytes]:
-    """The encoded samples of each series of a simulated node that is there at the end."""
-    found: dict[Key, list[tuple[int, float]]] = {}
+def _scraped(scenario: str, scrapes: int, start: int) -> dict[Key, Points]:
+    """The samples of each series of a simulated node that is there at the end."""
+    found: dict[Key, Points] = {}
     with simulated(scenario) as node:
         for number in range(scrapes):
             node.go(SCRAPE_SECONDS)
@@ -123,11 +128,16 @@ def _scraped(scenario: str, scrapes: int, start: int, read: Collection[str]) -> 
                         found.setdefault(key, []).append((time, value))
     end = 1000 * (start + SCRAPE_SECONDS * (scrapes - 1))
     found["up", ()] = [(1000 * (start + SCRAPE_SECONDS * number), 1.0) for number in range(scrapes)]
-    return {
-        key: samples_of(points if key[0] in read else points[-1:])
-        for key, points in found.items()
-        if points[-1][0] == end
-    }
+    return {key: points for key, points in found.items() if points[-1][0] == end}
+
+
+def _lowest_memory(scraped: Mapping[Key, Points]) -> list[float]:
+    """By GPU: the lowest share of its memory that is in use."""
+    used, total = (
+        [scraped[f"trainwatch_gpu_memory_{which}_bytes", (("gpu", str(gpu)),)] for gpu in range(GPUS)]
+        for which in ("used", "total")
+    )
+    return [min(value for _, value in points) / its[0][1] for points, its in zip(used, total, strict=True)]
 
 
 def _value(name: str, value: float, start: int) -> float:
@@ -148,8 +158,8 @@ def _with_all_cores(name: str, labels: tuple[tuple[str, str], ...]) -> Iterator[
             yield name, (("cpu", str(more)),)
 
 
-def _history(until: int, growth: float, level: float = 0.5) -> bytes:
-    """A share of a GPU's memory that grows by so much from some level."""
+def _history(until: int, level: float, growth: float) -> bytes:
+    """A share of a GPU's memory that has grown by so much to some level."""
     steps = HISTORY_SECONDS // HISTORY_STEP_SECONDS
     times = range(until - HISTORY_STEP_SECONDS * steps, until, HISTORY_STEP_SECONDS)
-    return samples_of([(1000 * time, level + growth * step / steps) for step, time in enumerate(times)])
+    return samples_of([(1000 * time, level + growth * (step / steps - 1)) for step, time in enumerate(times)])

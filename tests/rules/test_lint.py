@@ -17,7 +17,8 @@ FILES = sorted((ROOT / "rules").rglob("*.yml"))
 ANNOTATIONS = {"summary", "description", "recommendation", "dashboard_url", "runbook_url"}
 CRITICAL = {"TrainingStalled", "GPUError"}
 LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
-OF_ALL = {"trainwatch:rule_status", "trainwatch:rule_parameter", "trainwatch:rule_info"}
+FINDING = "trainwatch:rule_finding"
+OF_ALL = {FINDING, "trainwatch:rule_status", "trainwatch:rule_parameter", "trainwatch:rule_info"}
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
 ACROSS_NODES = {"Straggler"}
@@ -26,10 +27,18 @@ Rule = dict[str, Any]
 
 
 def rules_of(file: Path) -> Iterator[tuple[str, Rule]]:
+    """An alert that reads a finding comes with the expression of that."""
     for group in yaml.safe_load(file.read_text())["groups"]:
         assert group["interval"], "durations in expressions are made for an interval"
+        findings = [rule for rule in group["rules"] if rule.get("record") == FINDING]
         for rule in group["rules"]:
-            yield group["name"], rule
+            of_alert = [one["expr"] for one in findings if "alert" in rule and is_read_by(rule, one)]
+            yield group["name"], {**rule, "expr": "\n".join(of_alert) or rule["expr"]}
+
+
+def is_read_by(alert: Rule, finding: Rule) -> bool:
+    labels = ", ".join(f'{name}="{value}"' for name, value in finding["labels"].items())
+    return bool(alert["expr"] == f"{FINDING}{{{labels}}}")
 
 
 def complaints(group: str, rule: Rule) -> list[str]:
@@ -110,7 +119,8 @@ def loses_run_or_instance(rule: Rule) -> str | None:
     if re.search(r"\b(sum|min|max|avg|count|quantile|group)\s*\(", rule["expr"]):
         return "aggregates all labels away"
     for kind, labels in re.findall(r"\b(by|without) \(([^)]*)\)", rule["expr"]):
-        kept = {"run", "instance"}
+        of_node = rule.get("record", "").startswith("instance:")  # whatever runs there
+        kept = {"instance"} if of_node else {"run", "instance"}
         names = {name.strip() for name in labels.split(",")}
         if not (kept <= names if kind == "by" else not kept & names):
             return f"{kind} ({labels}) loses run or instance"
@@ -171,6 +181,7 @@ def test_each_check_finds_what_it_looks_for(rule: Rule, complaint: str) -> None:
 
 def test_a_good_rule_has_no_complaint() -> None:
     assert complaints("group", alert(expr="sum without (gpu) (a) > 1")) == []
+    assert complaints("group", {"record": "instance:a:max", "expr": "max without (run) (a)"}) == []
 
 
 def test_every_runbook_is_a_section_of_the_docs() -> None:

@@ -134,9 +134,11 @@ def test_a_setting_appears_in_expressions_parameters_and_annotations_alike(
         text_of(rendered("CPUBottleneck.cpu_threshold=80", "CPUBottleneck.threshold=33.3"))
     )
     by_name = {group["name"]: group["rules"] for group in groups["groups"]}
-    record, status, alert = by_name["trainwatch-CPUBottleneck"]
+    record, finding, status, alert = by_name["trainwatch-CPUBottleneck"]
     assert 'cause_above="0.8"' in record["expr"]
-    assert "> 0.333 and" in alert["expr"]
+    assert "> 0.333 and" in finding["expr"]
+    assert finding["record"] == "trainwatch:rule_finding"
+    assert alert["expr"] == 'trainwatch:rule_finding{rule="CPUBottleneck"}'
     assert alert["expr"] in status["expr"]
     assert "above 80 %" in alert["annotations"]["description"]
     assert "(fires above 33.3 %)" in alert["annotations"]["description"]

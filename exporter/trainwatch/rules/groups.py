@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from textwrap import dedent, indent
 from typing import Any
 
@@ -14,6 +15,7 @@ from trainwatch.rules.options import Options
 Group = dict[str, Any]
 Rule = dict[str, Any]
 
+FINDING = "trainwatch:rule_finding"
 STATUS = "trainwatch:rule_status"
 PARAMETER = "trainwatch:rule_parameter"
 INFO = "trainwatch:rule_info"
@@ -70,9 +72,39 @@ def _group(heuristic: Heuristic[Any, Any], rules: PrometheusRules, options: Opti
         "interval": time_span(interval),
         "rules": [
             *records,
-            status(heuristic.name, rules),
-            *(alert_rule(heuristic, alert, options) for alert in rules.alerts),
+            *(_finding(heuristic.name, alert) for alert in rules.alerts),
+            _status_of_findings(heuristic.name, rules),
+            *(
+                alert_rule(heuristic, replace(alert, expression=_found(heuristic.name, alert)), options)
+                for alert in rules.alerts
+            ),
         ],
+    }
+
+
+def _finding(name: str, alert: Alert) -> Rule:
+    """An alert's value where its condition holds: evaluated once, for the status and for the alert."""
+    labels = {"rule": name, **alert.labels}
+    return {"record": FINDING, "expr": laid_out(alert.expression), "labels": labels}
+
+
+def _found(name: str, alert: Alert) -> str:
+    """Selects what `_finding` records."""
+    labels = {"rule": name, **alert.labels}
+    matchers = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{FINDING}{{{matchers}}}"
+
+
+def _status_of_findings(name: str, rules: PrometheusRules) -> Rule:
+    """1 where a condition holds, else 0 for every target."""
+    findings = f'{FINDING}{{rule="{name}"}}'
+    own = sorted({label for alert in rules.alerts for label in alert.labels})
+    if own:
+        findings = f"max without ({', '.join(own)}) ({findings})"
+    return {
+        "record": STATUS,
+        "expr": f"{_clamped(findings, 1)}\nor ignoring (rule)\n{_clamped(rules.targets, 0)}",
+        "labels": {"rule": name},
     }
 
 

@@ -2,7 +2,7 @@
 
 Two groups. Every two minutes a few series a node: a dashboard of 1,000 nodes then reads some thousands,
 instead of a hundred thousand cores and GPUs. Every four minutes, which is as seldom as Prometheus allows, the
-series that heatmaps over weeks are drawn from; of histograms, all GPUs and ranks of a node added up.
+histograms that pictures of weeks are drawn from, all GPUs and ranks of a node added up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ RUN_POWER = "run_instance:trainwatch_run_gpu_power:watts"
 RUN_UTILIZATION = "run_instance:trainwatch_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:trainwatch_train_steps:rate5m"
 
-LONG_CPU = "instance_cpu:trainwatch_cpu_utilization:ratio"
 LONG_GPU_SAMPLES = "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum"
 LONG_GPU_MEMORY_SAMPLES = "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum"
 LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
@@ -84,9 +83,6 @@ def _mean(histogram: str) -> str:
 
 def _long_ranges() -> list[Rule]:
     return [
-        # One reading in four minutes: with 1,000 nodes, means of all their cores were the dearest rule of all
-        # (benchmarks/rules_at_scale.py), and a point of a heatmap over weeks is a mean of many readings.
-        _record(LONG_CPU, "trainwatch_cpu_utilization_ratio"),
         _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
         _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
         _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),

@@ -18,7 +18,6 @@ from trainwatch.dashboards.queries import (
     per_second,
     threshold,
 )
-from trainwatch.rules.usage import LONG_CPU
 
 UID = "trainwatch-system"
 GPU = "{{instance}} GPU {{gpu}}"
@@ -35,7 +34,6 @@ def dashboard() -> Dashboard:
             variables.run(),
             variables.instance(),
             variables.gpu(),
-            variables.by_range("core_utilization", "trainwatch_cpu_utilization_ratio", LONG_CPU),
         ],
         [alerts(), *phases()],
     )
@@ -55,7 +53,7 @@ def mean_of_readings(series: str) -> str:
 
 def _overview() -> list[Panel]:
     gpus = mean_of_samples("trainwatch_gpu_utilization_samples")
-    cores = mean_of_readings(f"${{core_utilization}}{{{OF_NODE}}}")
+    cores = mean_of_readings(f"trainwatch_cpu_utilization_ratio{{{OF_NODE}}}")
     heatmap = device_heatmap(
         1,
         "GPUs and cores of $instance",
