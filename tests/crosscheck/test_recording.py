@@ -148,7 +148,7 @@ def test_what_is_not_installed_is_named(
 def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
     text = COMMITTED.read_text()
     (tmp_path / HEURISTICS).write_text(
-        text.replace("clamp(run_instance:trainwatch_cpu_starved:ratio", "clam(")
+        text.replace('clamp(trainwatch:rule_finding{rule="CPUBottleneck"}', "clam(")
     )
     answer = crosscheck("--recording", recording, "--rules", tmp_path / HEURISTICS)
     assert (answer.returncode, answer.stdout) == (2, "")

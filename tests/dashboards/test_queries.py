@@ -77,7 +77,8 @@ def test_on_ranges_of_days_panels_read_what_rules_record(look: Look, uid: str) -
         for variable in reader.dashboard["templating"]["list"]
         if variable["type"] == "query" and "query_result" in variable["query"]["query"]
     }
-    assert names, "nothing in it is read from recorded series"
+    # Gauges are read as they are; of histograms, a month of each GPU would be too much.
+    assert bool(names) == (uid != "trainwatch-system")
     for name in names:
         assert ":" not in short[name]
         assert ":" in reader.variables[name]

@@ -84,15 +84,17 @@ def _group(heuristic: Heuristic[Any, Any], rules: PrometheusRules, options: Opti
 
 def _finding(name: str, alert: Alert) -> Rule:
     """An alert's value where its condition holds: evaluated once, for the status and for the alert."""
-    labels = {"rule": name, **alert.labels}
-    return {"record": FINDING, "expr": laid_out(alert.expression), "labels": labels}
+    return {"record": FINDING, "expr": laid_out(alert.expression), "labels": _labels(name, alert)}
 
 
 def _found(name: str, alert: Alert) -> str:
     """Selects what `_finding` records."""
-    labels = {"rule": name, **alert.labels}
-    matchers = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    matchers = ", ".join(f'{label}="{value}"' for label, value in _labels(name, alert).items())
     return f"{FINDING}{{{matchers}}}"
+
+
+def _labels(name: str, alert: Alert) -> dict[str, str]:
+    return {"rule": name, **alert.labels}
 
 
 def _status_of_findings(name: str, rules: PrometheusRules) -> Rule:
