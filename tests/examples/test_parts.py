@@ -89,6 +89,10 @@ class TestAugmentation:
         assert alike > np.corrcoef(heavy.ravel(), square.ravel())[0, 1] + 0.2
 
 
+# Batches for the pipes to hold: workers that have sent them all have ended.
+TOO_MANY = 1_000_000
+
+
 class TestLoader:
     @pytest.mark.parametrize("workers", [0, 1, 3, 20])
     def test_batches_come_in_order_however_many_workers_there_are(self, workers: int) -> None:
@@ -103,7 +107,7 @@ class TestLoader:
             assert [int(labels[0]) for _, labels in loader] == [0, 1, 2]
 
     def test_a_killed_worker_ends_the_pass_and_is_named(self) -> None:
-        batches = iter(Loader(numbered, batches=1000, workers=2))
+        batches = iter(Loader(numbered, batches=TOO_MANY, workers=2))
         number, worker = next(batches)[1].tolist()
         assert number == 0
         os.kill(worker, signal.SIGKILL)
@@ -111,7 +115,7 @@ class TestLoader:
             list(batches)
 
     def test_leaving_a_pass_early_stops_its_workers(self) -> None:
-        batches = iter(Loader(numbered, batches=1000, workers=2))
+        batches = iter(Loader(numbered, batches=TOO_MANY, workers=2))
         next(batches)
         assert len(multiprocessing.active_children()) == 2
         del batches  # the fixture sees that they are gone
