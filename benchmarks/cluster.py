@@ -123,8 +123,8 @@ def _scraped(scenario: str, scrapes: int, start: int) -> dict[Key, Points]:
                 match = _SAMPLE.fullmatch(line)
                 if match is not None:
                     labels = tuple(sorted(_LABEL.findall(match[2] or "")))
+                    value = _value(match[1], float(match[3]), start)
                     for key in _with_all_cores(match[1], labels):
-                        value = _value(match[1], float(match[3]), start)
                         found.setdefault(key, []).append((time, value))
     end = 1000 * (start + SCRAPE_SECONDS * (scrapes - 1))
     found["up", ()] = [(1000 * (start + SCRAPE_SECONDS * number), 1.0) for number in range(scrapes)]

@@ -33,6 +33,9 @@ def rules_of(file: Path) -> Iterator[tuple[str, Rule]]:
         findings = [rule for rule in group["rules"] if rule.get("record") == FINDING]
         for rule in group["rules"]:
             of_alert = [one["expr"] for one in findings if "alert" in rule and is_read_by(rule, one)]
+            assert of_alert or "alert" not in rule or FINDING not in rule["expr"], (
+                "reads what is not recorded"
+            )
             yield group["name"], {**rule, "expr": "\n".join(of_alert) or rule["expr"]}
 
 
