@@ -1,6 +1,7 @@
 """Each `--slow` way slows what it says, as the ledger of the training process tells.
 
-Runs are compared with each other, so that a slow or a busy machine changes both sides.
+Bounds are those that hold on any machine, however busy: what sleeps takes at least as long as it sleeps.
+Else runs are compared with each other, and only where they differ many times over.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import pytest
 from trainwatch.recording.source import COMPONENTS
 from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
-from examples.images.slow import WAYS
+from examples.images.slow import WAYS, conditions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 45
+BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,15 @@ class Trained:
         return self.seconds("data_wait") / sum(step.duration for step in self.steps)
 
     @property
-    def fetch_cpu_share(self) -> float:
-        return self.totals.fetch_cpu_seconds / self.totals.fetch_sum
-
-    @property
     def cpu_seconds_per_fetch(self) -> float:
         return self.totals.fetch_cpu_seconds / sum(self.totals.fetch_counts)
+
+    @property
+    def asleep_per_fetch(self) -> float:
+        """Seconds of a fetch that it neither computed nor waited for a core: it waited for the disk."""
+        totals = self.totals
+        asleep = totals.fetch_sum - totals.fetch_cpu_seconds - totals.fetch_core_wait_seconds
+        return asleep / sum(totals.fetch_counts)
 
 
 class Runs:
@@ -60,7 +65,17 @@ class Runs:
         ledgers.mkdir()
         command = [sys.executable, "-W", "error", str(EXAMPLES / script), "--slow", way]
         result = subprocess.run(
-            [*command, "--steps", str(STEPS), "--batch", "64", "--workers", "2", "--data", str(self.data)],
+            [
+                *command,
+                "--steps",
+                str(STEPS),
+                "--batch",
+                str(BATCH),
+                "--workers",
+                "2",
+                "--data",
+                str(self.data),
+            ],
             env={**os.environ, "TRAINWATCH_LEDGER_DIR": str(ledgers), "TRAINWATCH_RUN": way},
             capture_output=True,
             text=True,
@@ -116,30 +131,39 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
 def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -> None:
     slow, usual = runs.of("augmentation"), runs.of("none")
     assert slow.waited > usual.waited + 0.1
-    assert slow.cpu_seconds_per_fetch > 4 * usual.cpu_seconds_per_fetch
-    assert slow.fetch_cpu_share > 2 * runs.of("storage").fetch_cpu_share
+    assert slow.cpu_seconds_per_fetch > 3 * usual.cpu_seconds_per_fetch  # 7 to 10 times as much, measured
+    assert slow.asleep_per_fetch < runs.of("storage").asleep_per_fetch
 
 
 def test_slow_storage_makes_steps_wait_while_workers_wait(runs: Runs) -> None:
     slow, usual = runs.of("storage"), runs.of("none")
-    assert slow.waited > usual.waited + 0.1
-    assert slow.fetch_cpu_share < 0.5
-    assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
+    assert (
+        slow.waited > usual.waited
+    )  # by little where the busy machine takes longer to train than the disk to read
+    assert_each_read_waited_for_the_disk(slow)
+    assert usual.asleep_per_fetch < slow.asleep_per_fetch
 
 
 def test_without_workers_steps_wait_for_fetches_in_their_own_process(runs: Runs) -> None:
     slow, usual = runs.of("workers"), runs.of("none")
     assert slow.waited > usual.waited + 0.1
-    assert slow.cpu_seconds_per_fetch < 2 * usual.cpu_seconds_per_fetch
+    assert slow.totals.component_seconds["data_wait"] > 0.999 * slow.totals.fetch_sum
+
+
+def assert_each_read_waited_for_the_disk(slow: Trained) -> None:
+    disk = conditions("storage", workers=2).disk
+    assert disk is not None
+    # One part in a thousand for the clocks, which are not read at the same instant.
+    assert slow.asleep_per_fetch > 0.999 * BATCH * disk.seconds_per_read
 
 
 def test_stalls_are_the_steps_with_a_checkpoint_and_no_others(runs: Runs) -> None:
     stalled = runs.of("stall")
     checkpoint = COMPONENTS.index("checkpoint")
-    longest = sorted(stalled.steps, key=lambda step: step.duration)[-2:]
-    assert {step.number % 16 for step in longest} == {longest[0].number % 16}
-    assert sum(step.components[checkpoint] > 0 for step in stalled.steps) == STEPS // 16
-    assert min(step.components[checkpoint] for step in longest) >= 1.5
+    with_checkpoint = [step for step in stalled.steps if step.components[checkpoint] > 0]
+    assert [step.number for step in with_checkpoint] == [15, 31]
+    assert min(step.components[checkpoint] for step in with_checkpoint) >= 1.5
+    assert min(step.duration for step in with_checkpoint) >= 1.5
     assert runs.of("none").seconds("checkpoint") == 0
 
 
@@ -149,7 +173,7 @@ def test_the_pytorch_example_waits_where_it_says(runs: Runs) -> None:
     assert slow.totals.steps == {"train": STEPS, "eval": 9}
     assert {loader.workers for loader in slow.totals.loaders} == {2}  # read from the DataLoader
     assert 0 < slow.waited < 1
-    assert slow.fetch_cpu_share < 0.5
+    assert_each_read_waited_for_the_disk(slow)
 
 
 def test_the_pytorch_example_says_in_one_line_that_pytorch_is_missing(tmp_path: Path) -> None:
