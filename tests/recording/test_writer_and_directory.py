@@ -167,16 +167,17 @@ def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: 
     assert before <= dead.last_alive <= killed
 
 
-def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [0.5, 0.75, 1, 10])  # seconds; totals are recorded once a second
+def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path, apart: float) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     writer.snapshot(snapshot(0))
-    for second, alive in ((10, True), (20, True), (30, False), (40, False)):
-        writer.ranks([(header(), totals(9), alive)], now=START + second)
+    for tick, alive in enumerate((True, True, False, False)):
+        writer.ranks([(header(), totals(9), alive)], now=START + apart * tick)
     writer.close()
     assert files(tmp_path, "n1/ranks-*") == ["ranks-000001.parquet"]
     (rank,) = Seen(tmp_path).read().source.facts.ranks
     assert rank.killed
-    assert rank.last_alive == START + 20
+    assert rank.last_alive == START + apart
 
 
 def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Path) -> None:

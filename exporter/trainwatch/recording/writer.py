@@ -206,7 +206,10 @@ class RecordingWriter:
 
     def _record_ranks(self, now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> None:
         if ranks:
-            self._ranks = _ranks_batch(now, ranks)
+            batch = _ranks_batch(now, ranks)
+            if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
+                self._write_ranks()  # so that a process's last sign of life is known to the tick
+            self._ranks = batch
         if abs(now - self._ranks_written) >= RANKS_SECONDS:
             self._write_ranks()
             self._ranks_written = now
