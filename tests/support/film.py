@@ -149,9 +149,11 @@ class Film:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was too busy for it: a scrape took longer than there is between two."""
+        """Whether the machine was too busy for it: a scrape took longer than there is between two, or
+        Prometheus left out an evaluation."""
         (slowest,) = self.prometheus.query("max(max_over_time(scrape_duration_seconds[1h]))")
-        return float(slowest["value"][1]) >= parse_duration(faster("15s"))
+        too_slow = float(slowest["value"][1]) >= parse_duration(faster("15s"))
+        return too_slow or self.prometheus.own("prometheus_rule_group_iterations_missed_total") > 0
 
     def told(self) -> dict[frozenset[tuple[str, str]], dict[str, Any]]:
         """The alerts of all notifications, by their labels; of each what was told of it first."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.servers import SECONDS, Programs
 
@@ -45,6 +46,12 @@ class Prometheus:
     def query(self, expression: str) -> list[dict[str, Any]]:
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
+
+    def own(self, metric: str) -> float:
+        """The sum of a metric that Prometheus has of itself; 0 where it has none."""
+        text = requests.get(f"{self.url}/metrics", timeout=SECONDS).text
+        samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
+        return sum(one.value for one in samples if one.name == metric)
 
     def wait_for(self, expression: str) -> list[dict[str, Any]]:
         deadline = time.monotonic() + SECONDS
