@@ -115,8 +115,8 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
                 "summary": "GPUs of node-a wait for a busy core",
                 "description": "On node-a, a core was above 90 % while a GPU was below 10 % in 70.53% of the "
                 "snapshots of run published (fires above 50 %).",
-                "recommendation": "Give the data loader more workers, let it prefetch, or move the heavy "
-                "transform off the CPU.",
+                "recommendation": "Where other cores are free, give the data loader more workers and let it "
+                "prefetch; where all are full, make the transform cheaper or move it to the GPU.",
                 "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=published&var-instance=node-a",
                 "runbook_url": "https://github.com/trainwatch/trainwatch/blob/main/docs/heuristics.md"
                 "#cpubottleneck",

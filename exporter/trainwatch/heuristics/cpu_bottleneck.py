@@ -31,7 +31,8 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         "the GPU waits for work that the core has not prepared yet."
     )
     recommendation = (
-        "Give the data loader more workers, let it prefetch, or move the heavy transform off the CPU."
+        "Where other cores are free, give the data loader more workers and let it prefetch; where all are "
+        "full, make the transform cheaper or move it to the GPU."
     )
     reading = "utilisation"
 

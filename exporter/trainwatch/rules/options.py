@@ -86,7 +86,8 @@ def add_options(parser: ArgumentParser) -> None:
         type=positive_duration,
         default="15s",
         metavar="DURATION",
-        help="how often Prometheus scrapes the exporter; rules are evaluated as often (default: %(default)s)",
+        help="how often Prometheus scrapes the exporter; no rule is evaluated more often "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--sample-interval",
