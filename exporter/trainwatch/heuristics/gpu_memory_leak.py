@@ -8,21 +8,17 @@ GPUMemoryIncrease compares moving averages of a minute, which a single large all
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainwatch.heuristics.base import Heuristic, Verdict, status_of
-from trainwatch.heuristics.growth import Lows
-from trainwatch.heuristics.low_gpu_utilization import gpu_labels
+from trainwatch.heuristics.gpu_memory import FollowedMemory, FollowsMemory, known
 from trainwatch.heuristics.parameters import Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import GPUS, MEMORY, QUARTERS, SteadyGrowth, dividing, of_run
-from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.heuristics.words import duration, too_few
-from trainwatch.recording.source import NodeSamples, RunFacts
+from trainwatch.heuristics.words import duration
 
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
 
@@ -33,7 +29,7 @@ class GPUMemoryLeakParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1200
 
 
-class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
+class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
     """It claims no seconds lost: what a leak costs is the end of the run."""
 
     parameters_type = GPUMemoryLeakParameters
@@ -51,26 +47,7 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
     def node(self) -> LeakingNode:
         return LeakingNode(self.parameters)
 
-    def judge(self, nodes: Mapping[str, LeakingNode], facts: RunFacts) -> Verdict:
-        triggered = sum(int(node.triggered.sum()) for node in nodes.values())
-        judged = sum(node.judged for node in nodes.values() if not np.isnan(node.lows.lows).all())
-        gpus = _gpus(nodes, facts)
-        return Verdict(
-            status_of(triggered, judged),
-            self._finding(nodes, gpus, judged),
-            triggered,
-            triggered,
-            sum(node.lows.rows for node in nodes.values()),
-            details={"gpus": gpus},
-        )
-
-    def _finding(self, nodes: Mapping[str, LeakingNode], gpus: list[dict[str, Any]], judged: int) -> str:
-        if not any((~np.isnan(node.lows.lows)).any() for node in nodes.values()):
-            return "The memory of no GPU was read."
-        if not judged:
-            most = max(node.lows.rows for node in nodes.values())
-            patience = self.parameters.patience
-            return too_few("snapshots", most, patience)
+    def finding(self, gpus: list[dict[str, Any]]) -> str:
         fired = [gpu for gpu in gpus if gpu["triggered"]]
         if not fired:
             return "The memory of no GPU grew steadily."
@@ -116,45 +93,24 @@ class GPUMemoryLeak(Heuristic[GPUMemoryLeakParameters, "LeakingNode"]):
         )
 
 
-class LeakingNode(NodeState):
+class LeakingNode(FollowedMemory):
     def __init__(self, parameters: GPUMemoryLeakParameters) -> None:
-        self.parameters = parameters
-        self.lows = Lows()
-        self.judged = 0
-        self.triggered: np.ndarray = np.zeros(0, np.int64)  # scans by GPU
+        super().__init__(parameters.patience)
+        self.increase = parameters.increase
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        gpus = samples.gpu_memory.shape[1]
-        self.triggered = np.pad(self.triggered, (0, gpus - len(self.triggered)))
-        start = 0
-        for end in scans:
-            self.lows.add(samples.times[start:end], samples.gpu_memory[start:end])
-            self._scan()
-            start = int(end)
-        self.lows.add(samples.times[start:], samples.gpu_memory[start:])
+    def in_trouble(self) -> NDArray[np.bool_] | None:
+        return self.lows.growth().growth > self.increase / 100 if self.lows.known else None
 
-    def _scan(self) -> None:
-        if self.lows.rows > self.parameters.patience and self.lows.lows.size:
-            self.judged += 1
-            leaks = self.lows.growth().growth > self.parameters.increase / 100
-            self.triggered = self.triggered + leaks
-
-
-def _gpus(nodes: Mapping[str, LeakingNode], facts: RunFacts) -> list[dict[str, Any]]:
-    rows = []
-    for name, node in nodes.items():
-        growth = node.lows.growth()
-        for number, label in enumerate(gpu_labels(facts, name, len(node.triggered))):
-            level, slope = float(growth.level[number]), float(growth.slope[number])
-            steady = not np.isnan(slope)
-            rows.append(
-                {
-                    "node": name,
-                    "gpu": label,
-                    "triggered": int(node.triggered[number]),
-                    "percent": None if np.isnan(level) else 100 * level,
-                    "points_per_hour": 100 * 3600 * slope if steady else None,
-                    "full_in_seconds": (1 - level) / slope if steady else None,
-                }
+    def told(self) -> list[dict[str, Any]]:
+        growth = self.lows.growth()
+        full_in = (1 - growth.level) / growth.slope
+        return [
+            {
+                "percent": known(100 * level),
+                "points_per_hour": known(100 * 3600 * slope),
+                "full_in_seconds": known(seconds),
+            }
+            for level, slope, seconds in zip(
+                growth.level.tolist(), growth.slope.tolist(), full_in.tolist(), strict=True
             )
-    return rows
+        ]

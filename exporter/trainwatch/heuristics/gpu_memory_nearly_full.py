@@ -6,15 +6,13 @@ Source: our own. The forecast is the line of GPUMemoryLeak; of what does not gro
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainwatch.heuristics.base import Heuristic, Verdict, status_of
-from trainwatch.heuristics.growth import Lows
-from trainwatch.heuristics.low_gpu_utilization import gpu_labels
+from trainwatch.heuristics.gpu_memory import FollowedMemory, FollowsMemory, known
 from trainwatch.heuristics.parameters import Minutes, Parameters, Percent, Samples
 from trainwatch.heuristics.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.heuristics.shared_rules import (
@@ -25,9 +23,8 @@ from trainwatch.heuristics.shared_rules import (
     dividing,
     of_run,
 )
-from trainwatch.heuristics.state import NodeState, Scans
-from trainwatch.heuristics.words import count, duration, too_few
-from trainwatch.recording.source import Floats, NodeSamples, RunFacts, Times
+from trainwatch.heuristics.words import count, duration
+from trainwatch.recording.source import Floats, Times
 
 FORECAST_ROWS = 600  # snapshots (5 minutes) that a forecast needs
 
@@ -39,7 +36,7 @@ class GPUMemoryNearlyFullParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 120
 
 
-class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"]):
+class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingNode"]):
     """It claims no seconds lost: a run that fails for want of memory loses all since its last checkpoint."""
 
     parameters_type = GPUMemoryNearlyFullParameters
@@ -56,29 +53,10 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
     def node(self) -> FillingNode:
         return FillingNode(self.parameters)
 
-    def judge(self, nodes: Mapping[str, FillingNode], facts: RunFacts) -> Verdict:
-        triggered = sum(int(node.triggered.sum()) for node in nodes.values())
-        judged = sum(node.judged for node in nodes.values())
-        gpus = _gpus(nodes, facts)
-        return Verdict(
-            status_of(triggered, judged),
-            self._finding(nodes, gpus, judged),
-            triggered,
-            triggered,
-            sum(node.lows.rows for node in nodes.values()),
-            details={"gpus": gpus},
-        )
-
-    def _finding(self, nodes: Mapping[str, FillingNode], gpus: list[dict[str, Any]], judged: int) -> str:
-        known = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
-        if not known:
-            return "The memory of no GPU was read."
-        if not judged:
-            most = max(node.lows.rows for node in nodes.values())
-            patience = self.parameters.patience
-            return too_few("snapshots", most, patience)
-        fired = [gpu for gpu in known if gpu["triggered"]]
-        worst = max(fired or known, key=lambda gpu: gpu["highest_percent"])
+    def finding(self, gpus: list[dict[str, Any]]) -> str:
+        read = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
+        fired = [gpu for gpu in read if gpu["triggered"]]
+        worst = max(fired or read, key=lambda gpu: gpu["highest_percent"])
         sentence = (
             f"{worst['gpu']} of {worst['node']} used up to {worst['highest_percent']:.1f} % of its memory"
         )
@@ -140,41 +118,36 @@ class GPUMemoryNearlyFull(Heuristic[GPUMemoryNearlyFullParameters, "FillingNode"
         )
 
 
-class FillingNode(NodeState):
+class FillingNode(FollowedMemory):
     def __init__(self, parameters: GPUMemoryNearlyFullParameters) -> None:
+        super().__init__(parameters.patience)
         self.parameters = parameters
-        self.lows = Lows()
-        self.judged = 0
-        self.triggered: np.ndarray = np.zeros(0, np.int64)  # scans by GPU
         self.highest: Floats = np.empty(0, np.float32)  # ever
         self.since_scan: Floats = np.empty(0, np.float32)  # the highest reading since the last scan
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        more = (0, samples.gpu_memory.shape[1] - len(self.triggered))
-        self.triggered = np.pad(self.triggered, more)
-        self.highest = np.pad(self.highest, more, constant_values=np.nan)
-        self.since_scan = np.pad(self.since_scan, more, constant_values=np.nan)
-        start = 0
-        for end in scans:
-            self._take(samples.times[start:end], samples.gpu_memory[start:end])
-            self._scan()
-            start = int(end)
-        self._take(samples.times[start:], samples.gpu_memory[start:])
+    def add_gpus(self, more: int) -> None:
+        super().add_gpus(more)
+        self.highest = np.pad(self.highest, (0, more), constant_values=np.nan)
+        self.since_scan = np.pad(self.since_scan, (0, more), constant_values=np.nan)
 
-    def _take(self, times: Times, memory: Floats) -> None:
+    def take(self, times: Times, memory: Floats) -> None:
+        super().take(times, memory)
         if len(times):
-            self.lows.add(times, memory)
-            self.since_scan = np.fmax(self.since_scan, np.fmax.reduce(memory, axis=0))
+            highest = np.fmax.reduce(memory, axis=0)
+            self.highest = np.fmax(self.highest, highest)
+            self.since_scan = np.fmax(self.since_scan, highest)
 
-    def _scan(self) -> None:
-        known = ~np.isnan(self.since_scan)
-        if self.lows.rows > self.parameters.patience and known.any():
-            self.judged += 1
-            full = self.since_scan > self.parameters.threshold / 100
-            soon = self.full_in_seconds() < 60 * self.parameters.horizon
-            self.triggered = self.triggered + (known & (full | soon))
-        self.highest = np.fmax(self.highest, self.since_scan)
+    def scan(self) -> None:
+        super().scan()
         self.since_scan = np.full_like(self.since_scan, np.nan)
+
+    def in_trouble(self) -> NDArray[np.bool_] | None:
+        """What was not read since the last scan is in none."""
+        if np.isnan(self.since_scan).all():
+            return None
+        full = self.since_scan > self.parameters.threshold / 100
+        soon = self.full_in_seconds() < 60 * self.parameters.horizon
+        return ~np.isnan(self.since_scan) & (full | soon)
 
     def full_in_seconds(self) -> Times:
         """By GPU: from the last reading until its memory is full at this pace; NaN where there is no pace."""
@@ -183,24 +156,8 @@ class FillingNode(NodeState):
         growth = self.lows.growth()
         return (1 - growth.level) / growth.slope
 
-
-def _gpus(nodes: Mapping[str, FillingNode], facts: RunFacts) -> list[dict[str, Any]]:
-    rows = []
-    for name, node in nodes.items():
-        full_in = node.full_in_seconds()
-        highest = np.fmax(node.highest, node.since_scan)
-        for number, label in enumerate(gpu_labels(facts, name, len(node.triggered))):
-            rows.append(
-                {
-                    "node": name,
-                    "gpu": label,
-                    "triggered": int(node.triggered[number]),
-                    "highest_percent": _known(100 * float(highest[number])),
-                    "full_in_seconds": _known(float(full_in[number])),
-                }
-            )
-    return rows
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else value
+    def told(self) -> list[dict[str, Any]]:
+        return [
+            {"highest_percent": known(100 * highest), "full_in_seconds": known(seconds)}
+            for highest, seconds in zip(self.highest.tolist(), self.full_in_seconds().tolist(), strict=True)
+        ]

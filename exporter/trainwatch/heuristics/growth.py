@@ -67,6 +67,11 @@ class Lows(State):
         self.lows = lows
         self.rows += len(times)
 
+    @property
+    def known(self) -> bool:
+        """Whether there was any reading."""
+        return not bool(np.isnan(self.lows).all())
+
     def growth(self) -> Growth:
         """What there is of growth after the warm-up."""
         first = int(np.ceil(WARM_UP * len(self.times)))
