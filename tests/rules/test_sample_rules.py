@@ -264,6 +264,9 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
     def with_idle(share: float) -> np.ndarray:
         return np.where(np.arange(rows) % 20 < 20 * share, 0.0, 1.0)
 
+    def without_first(missing: int, readings: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(rows) < missing, np.nan, readings)
+
     test = RuleTest(rules)
     cases = {
         "alike": ([high, high], 0.0, 0),
@@ -271,6 +274,8 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
         "above": ([high, with_idle(0.25)], 0.25, 1),
         "between": ([with_idle(0.5), with_idle(0.6), with_idle(0.35)], 0.25, 1),
         "one": ([high], 0.0, 0),
+        "one-read-less": ([high, without_first(100, with_idle(0.25))], 0.25, 1),
+        "one-hardly-read": ([high, high, without_first(700, with_idle(0.5))], 0.0, 0),
     }
     for run, (gpus, distance, fires) in cases.items():
         test.add(only(gpu_series(np.stack(gpus, axis=1), run), "trainwatch_gpu_utilization"))

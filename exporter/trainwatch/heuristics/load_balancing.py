@@ -93,28 +93,41 @@ class LoadBalancing(Heuristic[LoadBalancingParameters, "NodeOfDistributions"]):
         )
 
     def rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
-        """The widest gap at each bound between the GPU with the largest share and the one with the least."""
+        """The widest gap at each bound between the GPU with the largest share and the one with the least.
+
+        GPUs of a node nearly always have the same number of readings: the gap of their counts is divided by
+        that. Dividing each bucket, which costs three times as much, is left for those that have not.
+        """
         its = self.parameters
         histogram = "trainwatch_gpu_utilization_samples"
         record = "run_instance:trainwatch_gpu_load_distance:max"
-        share = f"{histogram}_bucket / ignoring (le) group_left () ({histogram}_count > {its.patience})"
+        shares = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
+        buckets, readings = f"{histogram}_bucket", f"{histogram}_count"
+        most, least = f"max without (gpu) ({readings})", f"min without (gpu) ({readings})"
         return PrometheusRules(
             targets="trainwatch_samples_total",
             every=4 * MINUTE,
             records=[
                 Record(
+                    shares,
+                    f"""
+                    {buckets}
+                      / ignoring (le) group_left ()
+                    ({readings} > {its.patience} unless ignoring (gpu) ({most} == {least}))
+                    """,
+                ),
+                Record(
                     record,
                     f"""
                     round(
-                      max without (le) (
-                        max without (gpu) ({share})
-                          -
-                        min without (gpu) ({share})
-                      ),
+                      max without (le) (max without (gpu) ({buckets}) - min without (gpu) ({buckets}))
+                        / ({most} == {least} > {its.patience})
+                        or
+                      max without (le) (max without (gpu) ({shares}) - min without (gpu) ({shares})),
                       0.000000000001
                     )
                     """,
-                )
+                ),
             ],
             alerts=[
                 Alert(

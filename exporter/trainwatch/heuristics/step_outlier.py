@@ -103,6 +103,7 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
         steps = f"trainwatch_step_duration_seconds_count{phase}"
         buckets = f"trainwatch_step_duration_seconds_bucket{phase}"
         bounds = "trainwatch_step_duration_bound_seconds"
+        some = "run_instance_rank_phase_le:trainwatch_step_duration_seconds_bucket:some"
         mean, limit, outliers = (
             f"run_instance_rank_phase:trainwatch_step_{name}"
             for name in ("duration:mean_seconds", "outlier_limit:seconds", "outliers:count")
@@ -123,19 +124,23 @@ class StepOutlier(Heuristic[StepOutlierParameters, "NodeOfSteps"]):
                         )
                     """,
                 ),
-                # `+ 0 *` gives each bucket its bound for a value, to be compared with the limit. Buckets
-                # without a step lie below the mean, and so below the limit: they only cost time.
+                # Few of many buckets: those that hold some steps and not all. Only these can tell outliers.
+                Record(some, f"({buckets} > 0) < ignoring (le) group_left () {steps}"),
+                # `0 * ... +` gives each bucket its bound for a value, to be compared with the limit. Where
+                # none of these lies at or above it, no step is known to; beyond all bounds nobody knows.
                 Record(
                     outliers,
                     f"""
                     {steps}
                       -
                     min without (le) (
-                      {buckets} > 0
+                      {some}
                         and
-                      0 * ({buckets} > 0) + ignoring (run, rank, phase) group_left () {bounds}
+                      0 * {some} + ignoring (run, rank, phase) group_left () {bounds}
                         >= ignoring (le) group_left () {limit}
                     )
+                      or
+                    0 * ({limit} <= ignoring (run, rank, phase) group_left () max without (le) ({bounds}))
                     """,
                 ),
             ],

@@ -77,8 +77,16 @@ def load_balancing(now: Moment, its: Any, _: Scraping) -> Expected:
     gaps = {labels: max(values) - min(values) for labels, values in grouped(shares, "gpu").items()}
     distance = {labels: round(max(values), 12) for labels, values in grouped(gaps, "le").items()}
     fires = above(distance, its.threshold)
+    # The rule divides bucket by bucket only where the GPUs of a node differ in their readings.
+    uneven = {labels for labels, counts in grouped(readings, "gpu").items() if max(counts) != min(counts)}
+    one_by_one = {labels: share for labels, share in shares.items() if without(labels, "le", "gpu") in uneven}
     return Expected(
-        {"run_instance:trainwatch_gpu_load_distance:max": distance}, now("trainwatch_samples_total"), (fires,)
+        {
+            "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio": one_by_one,
+            "run_instance:trainwatch_gpu_load_distance:max": distance,
+        },
+        now("trainwatch_samples_total"),
+        (fires,),
     )
 
 

@@ -25,16 +25,21 @@ def step_outlier(now: Moment, its: Any, _: Scraping) -> Expected:
     squares = both(now("trainwatch_step_duration_squared_seconds_total", phase), steps, divided)
     variance = both(squares, mean, lambda square, average: max(square - average**2, 0))
     limit = both(mean, variance, lambda average, spread: average + its.stddev * math.sqrt(spread))
+    buckets = now(f"{STEPS}_bucket", phase)
     below: dict[Labels, float] = {}
-    for labels, count in now(f"{STEPS}_bucket", phase).items():
+    for labels, count in buckets.items():
         series = without(labels, "le")
         bound = float(dict(labels)["le"])
         if series in limit and math.inf > bound >= limit[series]:
             below[series] = min(count, below.get(series, math.inf))
     outliers = both(steps, below, lambda count, rest: count - rest)
     enough = frozenset(labels for labels, count in steps.items() if count >= STEPS_NEEDED)
+    some = {
+        labels: count for labels, count in buckets.items() if 0 < count < steps.get(without(labels, "le"), 0)
+    }
     return Expected(
         {
+            "run_instance_rank_phase_le:trainwatch_step_duration_seconds_bucket:some": some,
             "run_instance_rank_phase:trainwatch_step_duration:mean_seconds": mean,
             "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds": limit,
             "run_instance_rank_phase:trainwatch_step_outliers:count": outliers,
