@@ -96,7 +96,7 @@ class LoadBalancing(Heuristic[LoadBalancingParameters, "NodeOfDistributions"]):
         """The widest gap at each bound between the GPU with the largest share and the one with the least.
 
         GPUs of a node nearly always have the same number of readings: the gap of their counts is divided by
-        that. Dividing each bucket, which costs three times as much, is left for those that have not.
+        that. Dividing each bucket, which costs more than twice as much, is left for those that have not.
         """
         its = self.parameters
         histogram = "trainwatch_gpu_utilization_samples"
