@@ -121,9 +121,8 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
 def test_heavy_augmentation_makes_steps_wait_while_workers_compute(runs: Runs) -> None:
     slow, usual = runs.of("augmentation"), runs.of("none")
     assert slow.waited > usual.waited + 0.1
-    assert (
-        slow.cpu_seconds_per_fetch > 3 * usual.cpu_seconds_per_fetch
-    )  # in three runs 7.6 to 8.6 times as much
+    # In three runs 7.6 to 8.6 times as much.
+    assert slow.cpu_seconds_per_fetch > 3 * usual.cpu_seconds_per_fetch
     assert slow.asleep_per_fetch < runs.of("storage").asleep_per_fetch
 
 

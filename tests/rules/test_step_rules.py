@@ -23,7 +23,7 @@ OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
 LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
 
 
-def step_series(durations: np.ndarray, run: str, scrapes: int = 9, **more: str) -> Series:
+def step_series(durations: np.ndarray, run: str, scrapes: int = 9, **more: str | float) -> Series:
     steps = node_steps(durations, **more)  # type: ignore[arg-type]
     return only(scraped_steps([steps], scrapes, run), "trainwatch_step_duration")
 
@@ -62,6 +62,17 @@ def test_steps_between_the_limit_and_the_next_bound_are_never_taken_for_outliers
     test = RuleTest(rules)
     test.add(step_series(took, "run"))
     test.equals(OUTLIERS, 120, 0)
+    test.status("StepOutlier", 120, 0)
+    test.run(tmp_path)
+
+
+def test_of_steps_beyond_all_bounds_no_outliers_are_known(rules: Path, tmp_path: Path) -> None:
+    """The last bound is 4 hours."""
+    took = durations(11, steps=200, usual=20_000, long=60_000)
+    test = RuleTest(rules)
+    test.add(step_series(took, "endless", start=START - took.sum()))
+    test.equals(LIMIT, 120, took.mean() + 3 * took.std(), tolerance=1e-3)
+    test.gives_nothing(OUTLIERS, 120)
     test.status("StepOutlier", 120, 0)
     test.run(tmp_path)
 
