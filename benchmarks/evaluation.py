@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 from trainwatch.evaluation.engine import Evaluator
-from trainwatch.recording.source import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
+from trainwatch.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
 
 from benchmarks import Row
 from tests.support import reference

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pynvml
 from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.collectors.gpu_device import FAST_FIELDS
-from trainwatch.collectors.nvml import FieldBatch, Nvml
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.nvidia.device import FAST_FIELDS
+from trainwatch.nvidia.nvml import FieldBatch, Nvml
+from trainwatch.sampling.sample import Snapshot
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwatch.node.command import Exporter, add_arguments
+from trainwatch.exporter.command import Exporter, add_arguments
 
 from tests.support.fake_nvml import FakeNvml
 

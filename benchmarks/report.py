@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from trainwatch.recording.parts import part_path
-from trainwatch.recording.run_file import RunFile
-from trainwatch.recording.schema import (
+from trainwatch.runs.model import COMPONENTS, GpuFacts, NodeFacts
+from trainwatch.runs.recording.parts import part_path
+from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.schema import (
     CPU_COLUMNS,
     GPU_COLUMNS,
     NODE_COLUMNS,
@@ -28,7 +29,6 @@ from trainwatch.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from trainwatch.recording.source import COMPONENTS, GpuFacts, NodeFacts
 
 from benchmarks import Row
 

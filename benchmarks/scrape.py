@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from trainwatch.node.exposition import Exposition
-from trainwatch.node.families import Family, HistogramValue, LabelValues
+from trainwatch.sampling.exposition import Exposition
+from trainwatch.sampling.families import Family, HistogramValue, LabelValues
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.collectors.procfs import psutil_reading
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.procfs import psutil_reading
+from trainwatch.sampling.sample import Snapshot
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

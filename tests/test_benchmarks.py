@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.open import open_source
+from trainwatch.runs.open import open_source
 
 from benchmarks import rules_at_scale
 from benchmarks.__main__ import BEGIN, END, PAGE, judge, write_page

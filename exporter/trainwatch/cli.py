@@ -12,8 +12,8 @@ from trainwatch.errors import UserError
 
 # Each module is imported only when its command was asked for: the exporter must not pay for numpy.
 COMMANDS = {
-    "run": ("trainwatch.observe.command", "observe a training command and report on it"),
-    "exporter": ("trainwatch.node.command", "publish this node's metrics for Prometheus"),
+    "run": ("trainwatch.run.command", "observe a training command and report on it"),
+    "exporter": ("trainwatch.exporter.command", "publish this node's metrics for Prometheus"),
     "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
     "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where the difference lies"),
@@ -22,7 +22,10 @@ COMMANDS = {
         "check what Prometheus's rules said against raw counters",
     ),
     "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see what rules find"),
-    "rules": ("trainwatch.rules.command", "write alerting rules for Prometheus, or check written ones"),
+    "rules": (
+        "trainwatch.prometheus_rules.command",
+        "write alerting rules for Prometheus, or check written ones",
+    ),
     "dashboards": (
         "trainwatch.dashboards.command",
         "write dashboards for Grafana, or check written ones",

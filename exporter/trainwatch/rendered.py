@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.recording.whole_file import write_whole
+from trainwatch.whole_file import write_whole
 
 
 def add_actions(parser: ArgumentParser, files: str, writing: str, default: Path) -> ArgumentParser:

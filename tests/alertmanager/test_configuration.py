@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.heuristics import all_heuristics
-from trainwatch.node.duration import parse_duration
-from trainwatch.rules.files import HEURISTICS
+from trainwatch.durations import parse_duration
+from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.rules import all_rules
 
 from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured
 from tests.support.servers import SECONDS
@@ -64,7 +64,7 @@ def test_every_rule_that_the_file_names_exists() -> None:
     named = re.findall(r"""rule!?=~?"([^"]+)"'""", COMMITTED.read_text())
     rules = {rule for matcher in named for rule in matcher.split("|")} - {"Trainwatch.+"}
     assert {"CPUBottleneck", "LowGPUUtilization", "MaxInitializationTime", "TrainingStalled"} <= rules
-    assert rules <= set(all_heuristics())
+    assert rules <= set(all_rules())
 
 
 def test_symptoms_wait_longer_than_their_causes_and_critical_alerts_less() -> None:

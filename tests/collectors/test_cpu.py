@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.collectors.procfs import psutil_reading
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.procfs import psutil_reading
+from trainwatch.sampling.sample import Snapshot
 
 IDLE_HOST: dict[str, tuple[int, ...]] = {"0": (0,) * 10, "1": (0,) * 10}
 

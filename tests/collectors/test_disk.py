@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.disk import DiskCollector
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 SECTOR = 512
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from trainwatch.collectors.gpu import GpuCollector
 from trainwatch.errors import UserError
-from trainwatch.node.snapshot import GpuSample
+from trainwatch.sampling.sample import GpuSample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
@@ -403,7 +403,7 @@ def test_the_flag_names_a_library_and_a_wrong_one_is_said_in_one_line(nvml: Fake
 def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -> None:
     code = (
         "from trainwatch.collectors.gpu import GpuCollector\n"
-        "from trainwatch.node.snapshot import Snapshot\n"
+        "from trainwatch.sampling.sample import Snapshot\n"
         "collector, snapshot = GpuCollector(), Snapshot(time=0, interval=60)\n"
         "collector.collect(snapshot)\n"
         "collector.close()\n"

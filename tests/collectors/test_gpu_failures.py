@@ -10,11 +10,11 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors import gpu_thread
-from trainwatch.collectors.gpu_session import NoReadingError
-from trainwatch.collectors.xid import last_xids
-from trainwatch.node.registry import Registry
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.nvidia import thread as gpu_thread
+from trainwatch.nvidia.session import NoReadingError
+from trainwatch.nvidia.xid_events import last_xids
+from trainwatch.sampling.registry import Registry
+from trainwatch.sampling.sample import Snapshot
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks

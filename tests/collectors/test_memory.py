@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from trainwatch.collectors.memory import MemoryCollector
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 KIB = 1024
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.network import NetworkCollector
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 
 def collector_of(procfs: Path, *flags: str) -> NetworkCollector:

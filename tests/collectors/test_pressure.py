@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.pressure import PressureCollector
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 
 @pytest.fixture

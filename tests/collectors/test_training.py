@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.training import TrainingCollector
-from trainwatch.node.families import Family, HistogramValue
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.families import Family, HistogramValue
+from trainwatch.sampling.sample import Snapshot
 from trainwatch.training.reader import STEP_BOUNDS, LedgerReader, open_ledgers
 
 from tests.support.training_process import TrainingProcess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from trainwatch.compare.bootstrap import STEPS_NEEDED, Interval, intervals, statistics
-from trainwatch.recording.source import Times
+from trainwatch.runs.model import Times
 
 STEPS = 400
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from trainwatch.compare.step_series import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks
-from trainwatch.recording.source import COMPONENTS, Times
+from trainwatch.runs.model import COMPONENTS, Times
 
 ALL_KEPT = STRETCH * STRETCHES_KEPT
 

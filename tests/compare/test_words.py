@@ -20,7 +20,7 @@ from trainwatch.compare.rules import changed_rules
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.compare.words import energy, money, saved, signed_percent, three_digits
 from trainwatch.evaluation.analysis import Status
-from trainwatch.recording.open import open_source
+from trainwatch.runs.open import open_source
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of

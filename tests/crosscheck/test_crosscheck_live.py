@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from trainwatch.crosscheck.recompute import CHECKED
-from trainwatch.heuristics.promql import Scraping
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules.promql import Scraping
 
 from tests.support.crosscheck import COMMITTED, crosscheck, evaluating, table
 from tests.support.demo import DemoProcess

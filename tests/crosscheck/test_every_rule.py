@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.evaluation.settings import Settings
-from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.promql import Scraping
 
 
 def test_each_heuristic_that_has_rules_is_computed_anew_and_no_other() -> None:
-    heuristics = Settings.parse(()).heuristics()
-    assert {one.name for one in heuristics if one.rules(Scraping()) is not None} == set(CHECKED)
+    heuristics = Settings.parse(()).rules()
+    assert {one.name for one in heuristics if one.prometheus_rules(Scraping()) is not None} == set(CHECKED)

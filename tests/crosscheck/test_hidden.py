@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.demo.node import INTERVAL, NODE
-from trainwatch.heuristics.promql import Scraping
-from trainwatch.recording.writer import RecordingWriter
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules.promql import Scraping
+from trainwatch.runs.recording.writer import RecordingWriter
 
 from tests.support.crosscheck import crosscheck, evaluating, table
 from tests.support.demo import DemoProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.crosscheck.recompute import CHECKED
-from trainwatch.rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import HEURISTICS
 
 from tests.support.crosscheck import COMMITTED, crosscheck, table
 from tests.support.prometheus import needs_prometheus

@@ -14,7 +14,7 @@ from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.demo.simulation import Simulation
 from trainwatch.errors import UserError
-from trainwatch.node.exposition import Exposition
+from trainwatch.sampling.exposition import Exposition
 
 from tests.support.demo import START
 from tests.support.scenarios import WrittenScenarios

@@ -9,8 +9,8 @@ import pytest
 from trainwatch.cli import main
 from trainwatch.crosscheck.readings import Readings
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Server
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
 
 CALLED = frozenset({("run", "resnet")})
 

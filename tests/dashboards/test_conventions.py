@@ -15,8 +15,8 @@ from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.page import flat
 from trainwatch.dashboards.panels import stat
 from trainwatch.dashboards.queries import DATASOURCE, now
-from trainwatch.heuristics import all_heuristics
-from trainwatch.rules.groups import DASHBOARD
+from trainwatch.prometheus_rules.groups import DASHBOARD
+from trainwatch.rules import all_rules
 
 from tests.support.grafana import panels, variables_in
 
@@ -146,7 +146,7 @@ def test_colours_are_those_that_everybody_can_tell_apart(uid: str) -> None:
 def test_lines_of_thresholds_are_those_of_parameters_that_exist(uid: str) -> None:
     known = {
         (name, parameter)
-        for name, heuristic in all_heuristics().items()
+        for name, heuristic in all_rules().items()
         for parameter in vars(heuristic().parameters)
     }
     for title, target in targets(uid):

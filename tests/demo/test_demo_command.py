@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.recording.directory import RecordingDirectory
-from trainwatch.recording.open import open_source
+from trainwatch.runs.open import open_source
+from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.training.directory import SHARED_MEMORY
 
 from tests.support.demo import DemoProcess, simulated

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.heuristics import all_heuristics
+from trainwatch.rules import all_rules
 
 from tests.support.scenarios import WrittenScenarios
 
 NAMES = sorted(all_scenarios())
-KNOWN = frozenset(all_heuristics())
+KNOWN = frozenset(all_rules())
 
 # Debugger wrote neither communication (but Horovod's) nor when a process was last alive.
 NOT_TOLD_BY_DEBUGGER = {"Straggler", "TrainingStalled"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.heuristics import all_heuristics
+from trainwatch.rules import all_rules
 
 from tests.support.rule_pictures import draw, pictures
 
@@ -18,7 +18,7 @@ NEVER_FIRE = {"OverallSystemUsage", "OverallFrameworkMetrics"}
 
 
 def test_every_rule_that_can_fire_has_a_picture_in_its_section() -> None:
-    assert set(PICTURES) == set(all_heuristics()) - NEVER_FIRE
+    assert set(PICTURES) == set(all_rules()) - NEVER_FIRE
     page = (DOCS / "heuristics.md").read_text()
     for rule in PICTURES:
         section = page.split(f"\n## {rule}\n", 1)[1].split("\n## ", 1)[0]

@@ -13,8 +13,8 @@ from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.heuristics.shares import PHASE_NAMES
-from trainwatch.recording.source import PHASES, NodeSamples, Steps
+from trainwatch.rules.shares import PHASE_NAMES
+from trainwatch.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference_debugger as reference
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts

@@ -13,7 +13,7 @@ from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import PHASES, NodeSamples, Steps
+from trainwatch.runs.model import PHASES, NodeSamples, Steps
 from trainwatch.xids import XIDS
 
 from tests.support import reference_more as reference
@@ -178,7 +178,7 @@ def test_gpu_memory_leak(seed: int, interval: float, rows: int, patience: int, i
 def test_gpu_memory_nearly_full(seed: int, interval: float, rows: int, patience: int, horizon: float) -> None:
     samples = made_up_counters(seed)
     bounds: dict[str, Any] = {"threshold": 92.5, "horizon": horizon, "patience": patience}
-    with patch("trainwatch.heuristics.gpu_memory_nearly_full.FORECAST_ROWS", 100):
+    with patch("trainwatch.rules.gpu_memory_nearly_full.FORECAST_ROWS", 100):
         found = result("GPUMemoryNearlyFull", samples, interval=interval, rows=rows, **bounds)
     expected = reference.gpu_memory_nearly_full(samples, interval=interval, forecast_rows=100, **bounds)
     assert [gpu["triggered"] for gpu in found.details["gpus"]] == expected

@@ -13,7 +13,7 @@ from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import PHASES, NodeSamples, Steps
+from trainwatch.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference
 from tests.support.source import MemorySource, node_samples, node_steps

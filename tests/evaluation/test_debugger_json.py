@@ -12,7 +12,7 @@ from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.debugger_json import rule_json
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import CollectiveTime, Loader, OperatorTime
+from trainwatch.runs.model import CollectiveTime, Loader, OperatorTime
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from trainwatch.evaluation.analysis import Energy
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.source import NodeSamples
+from trainwatch.runs.model import NodeSamples
 
 from tests.support.source import INTERVAL, START, MemorySource, node_samples
 

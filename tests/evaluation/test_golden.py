@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.source import GpuFacts, Loader, NodeFacts
+from trainwatch.runs.model import GpuFacts, Loader, NodeFacts
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

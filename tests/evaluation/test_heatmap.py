@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import Heatmap
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.source import GpuFacts, NodeFacts
+from trainwatch.runs.model import GpuFacts, NodeFacts
 
 from tests.support.source import START, MemorySource, node_samples, run_facts
 

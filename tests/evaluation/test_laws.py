@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.evaluation.engine import Evaluator, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import Loader, NodeSamples, RunFacts, Source, Steps
+from trainwatch.runs.model import Loader, NodeSamples, RunFacts, Source, Steps
 
 from tests.support.source import (
     START,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import Evaluator, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import NodeSamples, RunFacts, Steps
+from trainwatch.runs.model import NodeSamples, RunFacts, Steps
 
 from tests.support.source import (
     START,

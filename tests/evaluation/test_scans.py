@@ -12,7 +12,7 @@ from trainwatch.evaluation import blocks
 from trainwatch.evaluation.blocks import Blocks
 from trainwatch.evaluation.engine import Evaluator, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.source import NodeSamples
+from trainwatch.runs.model import NodeSamples
 
 from tests.support import reference
 from tests.support.source import START, MemorySource, node_samples, node_steps, piece, run_facts

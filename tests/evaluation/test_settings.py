@@ -11,7 +11,7 @@ from trainwatch.evaluation.settings import Settings
 
 
 def parameters(settings: Settings, rule: str) -> Any:
-    return next(one.parameters for one in settings.heuristics() if one.name == rule)
+    return next(one.parameters for one in settings.rules() if one.name == rule)
 
 
 def test_what_is_not_set_has_its_default() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import StepTimeline
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.source import Steps
+from trainwatch.runs.model import Steps
 
 from tests.support.source import START, MemorySource, node_steps
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from trainwatch.heuristics import all_heuristics
+from trainwatch.rules import all_rules
 
 from examples.images.slow import WAYS
 
@@ -24,9 +24,7 @@ def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
 
 def test_the_readme_names_every_rule_that_can_fire_and_what_it_asks() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(docs/heuristics.md#\w+\) \| (.+?) \|", README, re.MULTILINE)
-    can_fire = {
-        name: rule.question for name, rule in all_heuristics().items() if not name.startswith("Overall")
-    }
+    can_fire = {name: rule.question for name, rule in all_rules().items() if not name.startswith("Overall")}
     assert dict(rows) == can_fire
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from trainwatch.recording.source import COMPONENTS
+from trainwatch.runs.model import COMPONENTS
 from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 from examples.images.slow import WAYS, conditions

@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.open import open_source
 from trainwatch.report.document import document
 from trainwatch.report.markdown import render_markdown
+from trainwatch.runs.open import open_source
 
 from tests.support.scenarios import WrittenScenarios
 from tests.support.shifted_source import ShiftedSource

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.recording.source import PHASES
 from trainwatch.report import shares
 from trainwatch.report.details import KINDS
 from trainwatch.report.html import SCRIPTS, SECTIONS, render_html
+from trainwatch.runs.model import PHASES
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios

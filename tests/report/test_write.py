@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.recording.run_file import RunFile
 from trainwatch.report.write import write_report
+from trainwatch.runs.recording.run_file import RunFile
 
 from tests.support import analysis as made
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.node.command import DEFAULT_ADDRESS
+from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.training.directory import ledger_directory
 
 from tests.support.compose import FILE, REPOSITORY, Service, needs_compose, run_compose, services

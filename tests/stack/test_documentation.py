@@ -12,7 +12,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from trainwatch.heuristics import all_heuristics
+from trainwatch.rules import all_rules
 
 from tests.support.compose import FILE, REPOSITORY
 
@@ -84,4 +84,4 @@ def test_compose_has_every_profile_service_and_variable_that_the_page_speaks_of(
 
 def test_the_advice_that_the_page_quotes_is_the_rules_own() -> None:
     text = " ".join((DOCS / "stack.md").read_text().split())
-    assert f"*{all_heuristics()['CPUBottleneck'].recommendation}*" in text
+    assert f"*{all_rules()['CPUBottleneck'].recommendation}*" in text

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.rules.groups import Group, Rule
+from trainwatch.prometheus_rules.groups import Entry, Group
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving
@@ -147,13 +147,13 @@ def _in_order(files: Iterable[Path]) -> list[list[Group]]:
     return [passes[number] for number in sorted(passes)]
 
 
-def _pass_of(rule: Rule, known: Mapping[str, int]) -> int:
+def _pass_of(rule: Entry, known: Mapping[str, int]) -> int:
     """One behind the last of the recorded series that it reads, but for its own of the evaluation before."""
     read = set(_NAME.findall(rule["expr"])) - {rule.get("record")}
     return max((known[name] + 1 for name in read if name in known), default=0)
 
 
-def _recording(rule: Rule) -> Rule:
+def _recording(rule: Entry) -> Entry:
     if "record" in rule:
         return {name: rule[name] for name in ("record", "expr", "labels") if name in rule}
     labels = {**rule["labels"], "alertname": rule["alert"], "alertstate": "firing"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from trainwatch.compare.compared_run import ComparedRun, read_run
-from trainwatch.recording.source import COMPONENTS, PHASES, GpuFacts, Loader, NodeFacts, RankFacts, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES, GpuFacts, Loader, NodeFacts, RankFacts, Steps
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwatch.rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import HEURISTICS
 
 from tests.support.prometheus import Prometheus, serving
 

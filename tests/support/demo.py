@@ -11,8 +11,8 @@ from trainwatch.demo.command import simulated_directory
 from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.demo.simulation import Simulation
-from trainwatch.node.command import Exporter
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.exporter.command import Exporter
+from trainwatch.sampling.sample import Snapshot
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.heuristics.promql import time_span
-from trainwatch.node.duration import parse_duration
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
+from trainwatch.durations import parse_duration
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules.promql import time_span
 
 from tests.support.alertmanager import (
     ALERTMANAGER,

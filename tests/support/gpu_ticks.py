@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 Samples = dict[tuple[str, ...], float]
 

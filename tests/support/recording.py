@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from trainwatch.node.snapshot import GpuSample, Snapshot
-from trainwatch.recording.directory import RecordingDirectory
-from trainwatch.recording.source import COMPONENTS, NodeSamples, Steps
+from trainwatch.runs.model import COMPONENTS, NodeSamples, Steps
+from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.sampling.sample import GpuSample, Snapshot
 from trainwatch.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
 START = 1_700_000_040.0  # a whole minute

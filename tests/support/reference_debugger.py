@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 
 import numpy as np
-from trainwatch.recording.source import COMPONENTS, PHASES, NodeSamples, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 
 from tests.support.reference import percentile, ratio, scan_ends
 

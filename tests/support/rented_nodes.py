@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainwatch.recording.run_file import RunFile
-from trainwatch.recording.writer import RecordingWriter
+from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.writer import RecordingWriter
 
 from tests.support.recording import START, snapshot
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from trainwatch.recording.source import Loader, NodeFacts
+from trainwatch.runs.model import Loader, NodeFacts
 
 from tests.support.source import (
     INTERVAL,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.recording.open import open_source
+from trainwatch.runs.open import open_source
 
 SECONDS = 170  # how long a busy machine may take to write a run
 

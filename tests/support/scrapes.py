@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from trainwatch.collectors import training
-from trainwatch.node.exposition import Exposition
-from trainwatch.node.families import Family
-from trainwatch.node.sample_counters import SampleCounters
-from trainwatch.node.snapshot import GpuSample, Snapshot
-from trainwatch.recording.source import COMPONENTS, PHASES, NodeSamples, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
+from trainwatch.sampling.exposition import Exposition
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample_counters import SampleCounters
 from trainwatch.training.layout import STEP_BOUNDS
 from trainwatch.training.reader import LoaderTotals
 

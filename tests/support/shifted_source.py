@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trainwatch.recording.source import NodeSamples, RankFacts, RunFacts, Source, Steps
+from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Source, Steps
 
 Moments = TypeVar("Moments", RunFacts, RankFacts)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from trainwatch.heuristics import all_heuristics
-from trainwatch.rules.options import DOCS_URL, GRAFANA_URL
+from trainwatch.prometheus_rules.options import DOCS_URL, GRAFANA_URL
+from trainwatch.rules import all_rules
 
 from tests.support.film import node_of, run_of
 
@@ -56,7 +56,7 @@ class Told:
         words = {**labels, "node": labels["instance"]}
         assert annotations["summary"] == self.summary.format(**words)
         assert_says(annotations["description"], self.description.format(**words))
-        assert annotations["recommendation"] == all_heuristics()[self.rule].recommendation
+        assert annotations["recommendation"] == all_rules()[self.rule].recommendation
         assert annotations["dashboard_url"] == (
             f"{GRAFANA_URL}/d/trainwatch-run?var-run={labels['run']}&var-instance={labels['instance']}"
         )

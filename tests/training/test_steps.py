@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.recording import source
+from trainwatch.runs import model as source
 from trainwatch.training.reader import COMPONENTS, PHASES, STEP_BOUNDS
 
 from tests.support.training_script import run_to_end

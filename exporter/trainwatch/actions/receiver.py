@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 from trainwatch.actions.notification import NotificationError, read_notification
 from trainwatch.actions.stopping import Stopping
-from trainwatch.node.server import Limits, Request, RequestError, Response
-from trainwatch.node.web_config import BasicAuthentication
+from trainwatch.web.server import Limits, Request, RequestError, Response
+from trainwatch.web.web_config import BasicAuthentication
 
 logger = logging.getLogger(__name__)
 

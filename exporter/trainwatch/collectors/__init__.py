@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
 
-from trainwatch.collectors.base import Collector
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
 
 
 def discover() -> list[type[Collector]]:

@@ -16,9 +16,9 @@ from operator import add, sub, truediv
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.collectors.base import Collector
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
 
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
 CORES = re.compile(rb"(?:^cpu\d.*\n)+", re.MULTILINE)  # not the line "cpu", which is their sum

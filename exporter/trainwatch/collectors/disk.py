@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.collectors.base import Collector
-from trainwatch.collectors.procfs import device_pattern
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.procfs import device_pattern
+from trainwatch.sampling.sample import Snapshot
 
 SECTOR_BYTES = 512  # the unit of diskstats, whatever the disk's own sectors are
 MILLISECONDS = 1e3  # in a second

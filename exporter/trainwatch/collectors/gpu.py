@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
 
-from trainwatch.collectors.base import Collector
-from trainwatch.collectors.gpu_session import RETRY_SECONDS, Session
-from trainwatch.collectors.gpu_thread import NvmlThread
-from trainwatch.collectors.nvml import Nvml
 from trainwatch.errors import UserError
-from trainwatch.node.families import Family, LabelValues
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.nvidia.nvml import Nvml
+from trainwatch.nvidia.session import RETRY_SECONDS, Session
+from trainwatch.nvidia.thread import NvmlThread
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family, LabelValues
+from trainwatch.sampling.sample import Snapshot
 
 PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
 LONGEST_PATIENCE = 1.0  # but never longer than so many seconds

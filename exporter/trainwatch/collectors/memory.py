@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from trainwatch.collectors.base import Collector
-from trainwatch.collectors.procfs import psutil_reading
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.procfs import psutil_reading
+from trainwatch.sampling.sample import Snapshot
 
 
 class MemoryCollector(Collector):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from trainwatch.collectors.base import Collector
-from trainwatch.collectors.procfs import device_pattern, psutil_reading
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.procfs import device_pattern, psutil_reading
+from trainwatch.sampling.sample import Snapshot
 
 # Loopback is no network; the others come and go with each container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"

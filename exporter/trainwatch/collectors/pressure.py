@@ -11,9 +11,9 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainwatch.collectors.base import Collector
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
 
 RESOURCES = ("cpu", "io", "memory")
 MICROSECONDS = 1e6  # in a second

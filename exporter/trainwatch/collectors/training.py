@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from operator import add
 from pathlib import Path
 
-from trainwatch.collectors.base import Collector
-from trainwatch.node.duration import parse_duration
-from trainwatch.node.exposition import number
-from trainwatch.node.families import Exemplar, Family, HistogramValue, Kind, LabelValues
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.durations import parse_duration
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.exposition import number
+from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
+from trainwatch.sampling.sample import Snapshot
 from trainwatch.training.directory import ledger_directory
 from trainwatch.training.reader import (
     FETCH_BOUNDS,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainwatch.recording.source import Times
+from trainwatch.runs.model import Times
 
 STEPS_NEEDED = 20  # of either run: fewer make fewer than four blocks
 REPLICATES = 1000

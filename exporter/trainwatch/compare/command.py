@@ -17,11 +17,11 @@ from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.open import open_source
-from trainwatch.recording.prometheus.address import without_password
-from trainwatch.recording.whole_file import write_whole
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
+from trainwatch.runs.open import open_source
+from trainwatch.runs.prometheus.address import without_password
+from trainwatch.whole_file import write_whole
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "html": render_comparison,

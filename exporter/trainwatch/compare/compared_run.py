@@ -11,8 +11,8 @@ from trainwatch.compare.step_series import StepSeries
 from trainwatch.evaluation.analysis import Analysis, UsageRow
 from trainwatch.evaluation.engine import SCAN_INTERVAL, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.heuristics.overall_system_usage import UsageOfNode, usage_rows
-from trainwatch.recording.source import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
+from trainwatch.rules.overall_system_usage import UsageOfNode, usage_rows
+from trainwatch.runs.model import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
 
 NO_SCAN = np.empty(0, np.intp)
 

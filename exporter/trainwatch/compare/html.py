@@ -15,10 +15,10 @@ from trainwatch.compare.step_series import mean_over_ranks
 from trainwatch.compare.tables import signed_duration
 from trainwatch.compare.words import change_in_percent, value
 from trainwatch.evaluation.analysis import UsageRow
-from trainwatch.recording.source import Times
 from trainwatch.report import sentences as report_sentences
 from trainwatch.report.page import ECHARTS, render_page
 from trainwatch.report.wording import NO_NUMBER, duration
+from trainwatch.runs.model import Times
 
 # A section is a template of that name in templates/ of this package.
 SECTIONS = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.recording.source import COMPONENTS, PHASES
 from trainwatch.report import shares
+from trainwatch.runs.model import COMPONENTS, PHASES
 
 OUTSIDE = "outside"
 COUNT = "count"  # the part that comes from a different number of steps

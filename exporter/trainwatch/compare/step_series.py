@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainwatch.recording.source import COMPONENTS, Times
+from trainwatch.runs.model import COMPONENTS, Times
 
 STRETCH = 64  # consecutive steps that are kept or left out together: what follows each other stays together
 STRETCHES_KEPT = 1024  # 65,536 steps: 512 KiB a rank

@@ -20,7 +20,7 @@ from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.crosscheck.table import disagreements, hidden, summary
 from trainwatch.errors import UserError
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.options import Options
 
 HOUR = 3_600_000
 # What was evaluated just now may not be stored whole yet: a rule's alerts are written after its records.

@@ -14,9 +14,9 @@ from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.recompute.expected import Expected
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored
-from trainwatch.heuristics.base import Heuristic
-from trainwatch.heuristics.promql import Alert, Scraping
-from trainwatch.rules.groups import STATUS
+from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.rules.base import Rule
+from trainwatch.rules.promql import Alert, Scraping
 
 TOLERANCE = 1e-9
 
@@ -50,15 +50,13 @@ class Outcome:
     disagreements: list[Disagreement] = field(default_factory=list)
 
 
-def check_rule(server: Server, heuristic: Heuristic[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:
+def check_rule(server: Server, heuristic: Rule[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:
     """Checks what was stored of one rule. Raises UserError where the server fails."""
     return _Check(server, heuristic, scraping, stored).outcome()
 
 
 class _Check:
-    def __init__(
-        self, server: Server, heuristic: Heuristic[Any, Any], scraping: Scraping, stored: Stored
-    ) -> None:
+    def __init__(self, server: Server, heuristic: Rule[Any, Any], scraping: Scraping, stored: Stored) -> None:
         self.server, self.stored = server, stored
         self.heuristic, self.scraping = heuristic, scraping
         self.window, self.times, self.grid = stored.window, stored.times, stored.grid

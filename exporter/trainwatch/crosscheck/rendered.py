@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
-from trainwatch.rules.text import command_of
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
+from trainwatch.prometheus_rules.text import command_of
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from trainwatch.crosscheck.compare import Disagreement, Outcome, check_rule
 from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.options import Options
 
 
 def check_rules(
     server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
 ) -> list[Outcome]:
     """`intervals`: how often each group of rules is evaluated. Raises UserError where the server fails."""
-    rules = [one for one in options.settings.heuristics() if one.rules(options.scraping) is not None]
+    rules = [one for one in options.settings.rules() if one.prometheus_rules(options.scraping) is not None]
     outcomes: list[Outcome] = []
     with shown("rules checked", len(rules) * len(windows)) as progress:
         for heuristic in rules:

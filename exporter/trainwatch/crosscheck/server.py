@@ -15,7 +15,7 @@ import requests
 from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
-from trainwatch.recording.prometheus.api import TIMEOUT, answered
+from trainwatch.runs.prometheus.api import TIMEOUT, answered
 
 Labels = frozenset[tuple[str, str]]  # without the metric's name
 Vector = dict[Labels, float]  # the values of one moment

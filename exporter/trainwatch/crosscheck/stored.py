@@ -11,9 +11,9 @@ from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
 from trainwatch.errors import UserError
-from trainwatch.heuristics.base import Heuristic
-from trainwatch.heuristics.promql import Alert, Scraping
-from trainwatch.rules.groups import STATUS
+from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.rules.base import Rule
+from trainwatch.rules.promql import Alert, Scraping
 
 # Prometheus stores no ALERTS at the first two evaluations after its start: it restores their states first
 # (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
@@ -45,12 +45,12 @@ class Stored:
     def __init__(
         self,
         server: Server,
-        heuristic: Heuristic[Any, Any],
+        heuristic: Rule[Any, Any],
         scraping: Scraping,
         interval: Milliseconds,
         window: Window,
     ) -> None:
-        rules = heuristic.rules(scraping)
+        rules = heuristic.prometheus_rules(scraping)
         assert rules is not None
         self.name, self.window = heuristic.name, window
         self.rules = replace(rules, alerts=[_at_speed(alert, window.speed) for alert in rules.alerts])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import Any
 
-from trainwatch.rules.groups import PARAMETER
+from trainwatch.prometheus_rules.groups import PARAMETER
 
 Target = dict[str, Any]
 

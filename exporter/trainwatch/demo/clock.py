@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 from math import isfinite
 from threading import Event
 
-from trainwatch.node.clock import Clock
+from trainwatch.sampling.clock import Clock
 
 
 class SimulatedClock(Clock):

@@ -20,12 +20,12 @@ from trainwatch.demo.node import INTERVAL, Sink, make_exporter
 from trainwatch.demo.scenario import Scenario
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
+from trainwatch.durations import parse_duration, positive_duration
 from trainwatch.errors import UserError
-from trainwatch.node.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
-from trainwatch.node.duration import parse_duration, positive_duration
-from trainwatch.node.server import bind, parse_address
-from trainwatch.node.web_config import WebConfig
+from trainwatch.exporter.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
 from trainwatch.training.directory import SHARED_MEMORY
+from trainwatch.web.server import bind, parse_address
+from trainwatch.web.web_config import WebConfig
 
 if TYPE_CHECKING:
     from trainwatch.demo.write import Written

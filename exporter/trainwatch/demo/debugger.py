@@ -15,7 +15,7 @@ from typing import Any
 
 from trainwatch.demo.ranks import RankLedger
 from trainwatch.demo.scenario import Scenario, Step
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.sample import Snapshot
 
 NODE = "algo-1"
 MINUTE = 60

@@ -7,8 +7,8 @@ from typing import Any
 
 import pynvml
 
-from trainwatch.collectors.nvml import FieldBatch, Handle, Identity, Nvml, NvmlError
 from trainwatch.demo.scenario import GPUS
+from trainwatch.nvidia.nvml import FieldBatch, Handle, Identity, Nvml, NvmlError
 
 DRIVER = "580.0-simulated"
 MODEL = "Simulated H100 80GB"

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from trainwatch.collectors import enabled
-from trainwatch.collectors.base import Collector
 from trainwatch.collectors.gpu import GpuCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.ranks import AliveReader
 from trainwatch.demo.simulation import Simulation
-from trainwatch.node import command
-from trainwatch.node.command import Exporter
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.exporter import command
+from trainwatch.exporter.command import Exporter
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.sample import Snapshot
 
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
-from trainwatch.collectors.base import Collector
 from trainwatch.demo.gpus import MEMORY_BYTES, SimulatedNvml
 from trainwatch.demo.host import SimulatedHost
 from trainwatch.demo.ranks import RankLedger, Training
 from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
-from trainwatch.node.families import Family
-from trainwatch.node.snapshot import Snapshot
+from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
 
 IDLE_MEMORY = 0.01  # of a GPU, when no process is on it
 OnStep = Callable[[RankLedger, Step], None]

@@ -11,8 +11,8 @@ from trainwatch.demo.debugger import DebuggerWriter
 from trainwatch.demo.node import INTERVAL
 from trainwatch.demo.scenario import Scenario
 from trainwatch.errors import UserError
-from trainwatch.node.command import Exporter
-from trainwatch.recording.run_file import RunFile
+from trainwatch.exporter.command import Exporter
+from trainwatch.runs.recording.run_file import RunFile
 
 ENDED_BY_SIGTERM = 143
 CATCH_UP_TICKS = 50  # well below what the recording's queue holds

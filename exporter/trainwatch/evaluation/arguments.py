@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from pathlib import Path
 
-from trainwatch.node.duration import positive_duration
+from trainwatch.durations import positive_duration
 
 
 def add_parameters(parser: ArgumentParser) -> None:

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from trainwatch.heuristics.state import Scans, State
-from trainwatch.recording.source import NodeSamples, Steps, Times
+from trainwatch.rules.state import Scans, State
+from trainwatch.runs.model import NodeSamples, Steps, Times
 
 # Rows of a block: enough that a block's fixed cost is small beside its values, also of a node with few
 # cores; few enough that judging them again for each live view (up to so many rows wait for their block to

@@ -6,12 +6,12 @@ import math
 from typing import Literal
 
 from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
-from trainwatch.heuristics.batch_size import SmallBatchNode
-from trainwatch.heuristics.box_plot import box_plot
-from trainwatch.heuristics.load_balancing import NodeOfDistributions
-from trainwatch.heuristics.low_gpu_utilization import gpu_labels
-from trainwatch.heuristics.sketch import RatioSketch
-from trainwatch.recording.source import RunFacts
+from trainwatch.rules.batch_size import SmallBatchNode
+from trainwatch.rules.box_plot import box_plot
+from trainwatch.rules.load_balancing import NodeOfDistributions
+from trainwatch.rules.low_gpu_utilization import gpu_labels
+from trainwatch.rules.sketch import RatioSketch
+from trainwatch.runs.model import RunFacts
 
 
 def box_plots(node: str, readings: SmallBatchNode, facts: RunFacts) -> list[BoxPlot]:

@@ -14,16 +14,16 @@ from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
 from trainwatch.evaluation.step_timeline import StepsOfNode
-from trainwatch.heuristics.base import Heuristic
-from trainwatch.heuristics.batch_size import BatchSize, SmallBatchGpu
-from trainwatch.heuristics.cpu_bottleneck import CPUBottleneck
-from trainwatch.heuristics.io_bottleneck import IOBottleneck
-from trainwatch.heuristics.load_balancing import LoadBalancing
-from trainwatch.heuristics.low_gpu_utilization import gpu_labels
-from trainwatch.heuristics.overall_system_usage import OverallSystemUsage, usage_rows
-from trainwatch.heuristics.state import NodeState, State
-from trainwatch.heuristics.step_outlier import Series, StepOutlier, histogram
-from trainwatch.recording.source import NodeSamples, RunFacts, Source, Steps
+from trainwatch.rules.base import Rule
+from trainwatch.rules.batch_size import BatchSize, SmallBatchGpu
+from trainwatch.rules.cpu_bottleneck import CPUBottleneck
+from trainwatch.rules.io_bottleneck import IOBottleneck
+from trainwatch.rules.load_balancing import LoadBalancing
+from trainwatch.rules.low_gpu_utilization import gpu_labels
+from trainwatch.rules.overall_system_usage import OverallSystemUsage, usage_rows
+from trainwatch.rules.state import NodeState, State
+from trainwatch.rules.step_outlier import Series, StepOutlier, histogram
+from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Evaluator:
             raise ValueError(f"the scan interval must be above 0 seconds, not {scan_interval:g}")
         self._source = source
         self._scan_interval = scan_interval
-        self._heuristics = (settings or Settings()).heuristics()
+        self._heuristics = (settings or Settings()).rules()
         self._nodes: dict[str, _Node] = {}
 
     def advance(self, progress: Callable[[int], None] | None = None) -> None:
@@ -83,7 +83,7 @@ class Evaluator:
 class _Node(State):
     """All that is remembered of one node."""
 
-    def __init__(self, heuristics: list[Heuristic[Any, Any]], scan_interval: float, interval: float) -> None:
+    def __init__(self, heuristics: list[Rule[Any, Any]], scan_interval: float, interval: float) -> None:
         self.scan_interval = scan_interval
         self.states: dict[str, NodeState] = {one.name: one.node() for one in heuristics}
         self.heatmap = HeatmapOfNode()

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Heatmap, LowGpuSnapshots
-from trainwatch.heuristics.low_gpu_utilization import gpu_labels
-from trainwatch.heuristics.starvation import StarvedNode
-from trainwatch.heuristics.state import State
-from trainwatch.recording.source import NodeSamples, RunFacts
+from trainwatch.rules.low_gpu_utilization import gpu_labels
+from trainwatch.rules.starvation import StarvedNode
+from trainwatch.rules.state import State
+from trainwatch.runs.model import NodeSamples, RunFacts
 
 MOST_COLUMNS = 600
 SHORTEST_COLUMN = 1.0  # seconds

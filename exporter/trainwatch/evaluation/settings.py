@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from trainwatch.errors import UserError
-from trainwatch.heuristics import all_heuristics
-from trainwatch.heuristics.base import Heuristic
-from trainwatch.heuristics.parameters import Specification, Value, specifications
+from trainwatch.rules import all_rules
+from trainwatch.rules.base import Rule
+from trainwatch.rules.parameters import Specification, Value, specifications
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ class Settings:
             for parameter, value in its.items()
         )
 
-    def heuristics(self) -> list[Heuristic[Any, Any]]:
+    def rules(self) -> list[Rule[Any, Any]]:
         """Every heuristic, with its parameters as they were set."""
         return [
             heuristic(heuristic.parameters_type(**self.values.get(name, {})))
-            for name, heuristic in all_heuristics().items()
+            for name, heuristic in all_rules().items()
         ]
 
 
@@ -90,7 +90,7 @@ class _Naming:
 
 
 def _specification(rule: str, parameter: str, where: str) -> Specification:
-    rules = all_heuristics()
+    rules = all_rules()
     if rule not in rules:
         raise UserError(f"{where}: there is no rule {rule!r}; the rules are {', '.join(rules)}")
     known = specifications(rules[rule].parameters_type)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import StepMark, StepTimeline
 from trainwatch.evaluation.heatmap import MOST_COLUMNS, SHORTEST_COLUMN
-from trainwatch.heuristics.state import State
-from trainwatch.recording.source import PHASES, Steps, Times
+from trainwatch.rules.state import State
+from trainwatch.runs.model import PHASES, Steps, Times
 
 MOST_MARKS = 512
 

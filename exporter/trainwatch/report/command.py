@@ -11,12 +11,12 @@ from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.recording.open import open_source
 from trainwatch.report.document import render_json
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
 from trainwatch.report.write import FORMS, write_report
+from trainwatch.runs.open import open_source
 
 EXAMPLES = """\
 examples:

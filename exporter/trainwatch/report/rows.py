@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
-from trainwatch.heuristics.shares import OTHERS, PHASE_NAMES
 from trainwatch.report.shares import Whole, whole_of
+from trainwatch.rules.shares import OTHERS, PHASE_NAMES
 
 
 def rule_named(analysis: Analysis, name: str) -> RuleResult | None:

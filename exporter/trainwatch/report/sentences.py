@@ -10,11 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
-from trainwatch.heuristics import all_heuristics
 from trainwatch.report import shares
 from trainwatch.report.cost import cost_of_finding, money
 from trainwatch.report.problems import Problem, problems
 from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
+from trainwatch.rules import all_rules
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
@@ -389,7 +389,7 @@ def _parameters(analysis: Analysis) -> str:
 
 
 def _defaults(rule: str) -> dict[str, Any]:
-    heuristic = all_heuristics().get(rule)
+    heuristic = all_rules().get(rule)
     return asdict(heuristic.parameters_type()) if heuristic else {}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwatch.evaluation.analysis import Analysis, LowGpuSnapshots, StepDistribution
-from trainwatch.recording.source import COMPONENTS, PHASES
+from trainwatch.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.debugger_json import rule_json
-from trainwatch.recording.whole_file import write_whole
 from trainwatch.report.document import render_json
 from trainwatch.report.html import render_html
 from trainwatch.report.markdown import render_markdown
+from trainwatch.whole_file import write_whole
 
 DOCUMENT = "report.json"
 

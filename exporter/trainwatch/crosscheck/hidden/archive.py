@@ -15,7 +15,7 @@ from trainwatch.crosscheck.readings import Selection
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.replay.series import name_and_labels, values_of
 from trainwatch.crosscheck.server import Labels, Milliseconds, Vector
-from trainwatch.node.exposition import Exposition
+from trainwatch.sampling.exposition import Exposition
 
 LOOK_BACK = 300_000  # milliseconds: so old may the sample be that Prometheus takes for the present one
 REMEMBERED = 4096  # vectors: the same moment is looked at by several evaluations

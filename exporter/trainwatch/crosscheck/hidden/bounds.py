@@ -20,8 +20,8 @@ from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.recompute.expected import Expected
 from trainwatch.crosscheck.server import Labels, Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored
-from trainwatch.heuristics.base import Heuristic
-from trainwatch.heuristics.promql import Alert, Scraping
+from trainwatch.rules.base import Rule
+from trainwatch.rules.promql import Alert, Scraping
 
 STATES = (None, "pending", "firing")  # the later ones need the condition to hold for longer
 
@@ -33,7 +33,7 @@ class Bounds:
         self,
         server: Server,
         archive: Archive,
-        heuristic: Heuristic[Any, Any],
+        heuristic: Rule[Any, Any],
         scraping: Scraping,
         stored: Stored,
         sampling: Sampling,

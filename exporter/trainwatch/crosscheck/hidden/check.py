@@ -17,8 +17,8 @@ from trainwatch.crosscheck.scrape_times import SAMPLES
 from trainwatch.crosscheck.server import Labels, Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.errors import UserError
-from trainwatch.rules.files import HEURISTICS, render
-from trainwatch.rules.options import Options
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
 
 
 def compare_with_recording(
@@ -31,7 +31,7 @@ def compare_with_recording(
     """Lines of raw series, and of what each rule recorded. Raises UserError where they cannot be compared."""
     window = replace(window, end=min(window.end, round(1000 * run.known_until)))
     targets = _targets(server, run, window)
-    rules = [one for one in options.settings.heuristics() if one.rules(options.scraping) is not None]
+    rules = [one for one in options.settings.rules() if one.prometheus_rules(options.scraping) is not None]
     stored = [
         (one, Stored(server, one, options.scraping, intervals[group], window))
         for one in rules

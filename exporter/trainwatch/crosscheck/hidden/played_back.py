@@ -11,7 +11,7 @@ from trainwatch.crosscheck.hidden.archive import Archive, Sampling
 from trainwatch.crosscheck.readings import Moment, Readings, Selection
 from trainwatch.crosscheck.recompute.expected import Expected, Recompute
 from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Vector
-from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.promql import Scraping
 
 
 class PlayedBack:

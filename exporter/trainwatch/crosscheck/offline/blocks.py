@@ -13,8 +13,8 @@ from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.replay.series import name_and_labels, values_of
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.errors import UserError
-from trainwatch.node.exposition import Exposition
-from trainwatch.node.families import Family
+from trainwatch.sampling.exposition import Exposition
+from trainwatch.sampling.families import Family
 
 JOB = "trainwatch"
 BLOCK = 7_200_000  # milliseconds of a block of Prometheus; promtool reads a file anew for each

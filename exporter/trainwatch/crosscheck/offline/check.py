@@ -18,7 +18,7 @@ from trainwatch.crosscheck.runs import check_rules
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
-from trainwatch.rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import HEURISTICS, render
 
 
 def check_recording(

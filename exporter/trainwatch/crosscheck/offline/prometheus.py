@@ -14,7 +14,7 @@ import requests
 
 from trainwatch.crosscheck.offline.remote_write import HEADERS, Series, requests_of
 from trainwatch.errors import UserError
-from trainwatch.recording.prometheus.api import TIMEOUT
+from trainwatch.runs.prometheus.api import TIMEOUT
 
 STARTING = 60.0  # seconds until it must be ready
 STOPPING = 10.0

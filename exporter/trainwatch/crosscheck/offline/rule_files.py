@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.durations import parse_duration
 from trainwatch.errors import UserError
-from trainwatch.heuristics.promql import MINUTE
-from trainwatch.node.duration import parse_duration
+from trainwatch.rules.promql import MINUTE
 
 _METRIC = re.compile(r"\btrainwatch_\w+")
 

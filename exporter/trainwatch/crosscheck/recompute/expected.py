@@ -9,8 +9,8 @@ from typing import Any
 
 from trainwatch.crosscheck.readings import Moment, both, grouped, without
 from trainwatch.crosscheck.server import Labels, Vector
-from trainwatch.heuristics.promql import Scraping
-from trainwatch.rules.groups import STATUS
+from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.rules.promql import Scraping
 
 GPU_SAMPLES = "trainwatch_gpu_utilization_samples"
 STEPS = "trainwatch_step_duration_seconds"

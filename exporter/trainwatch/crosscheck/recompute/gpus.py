@@ -20,9 +20,9 @@ from trainwatch.crosscheck.recompute.expected import (
 )
 from trainwatch.crosscheck.recompute.rates import rate
 from trainwatch.crosscheck.server import Labels, Points, Vector
-from trainwatch.heuristics.gpu_memory_leak import LONGER
-from trainwatch.heuristics.gpu_memory_nearly_full import FORECAST_ROWS
-from trainwatch.heuristics.promql import MINUTE, Scraping, time_span
+from trainwatch.rules.gpu_memory_leak import LONGER
+from trainwatch.rules.gpu_memory_nearly_full import FORECAST_ROWS
+from trainwatch.rules.promql import MINUTE, Scraping, time_span
 from trainwatch.xids import XIDS
 
 NEW = 300.0  # seconds: for so long an error is new, and the heat of so long is looked at

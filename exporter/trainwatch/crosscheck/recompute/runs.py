@@ -6,7 +6,7 @@ from typing import Any
 
 from trainwatch.crosscheck.readings import Moment, both, grouped, without
 from trainwatch.crosscheck.recompute.expected import STEPS, Expected, above, below, divided, summed
-from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.promql import Scraping
 
 
 def max_initialization_time(now: Moment, its: Any, _: Scraping) -> Expected:

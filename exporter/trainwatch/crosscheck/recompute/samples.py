@@ -7,7 +7,7 @@ from typing import Any
 from trainwatch.crosscheck.readings import Moment, both, dropped, grouped, without
 from trainwatch.crosscheck.recompute.expected import GPU_SAMPLES, Expected, above, divided, gained, going_on
 from trainwatch.crosscheck.server import Vector
-from trainwatch.heuristics.promql import Scraping
+from trainwatch.rules.promql import Scraping
 
 
 def _starved(now: Moment, its: Any, cause: str, bound: float) -> Expected:

@@ -9,9 +9,9 @@ from typing import Any
 from trainwatch.crosscheck.readings import Moment, both, dropped, without
 from trainwatch.crosscheck.recompute.expected import STEPS, Expected, above, below, divided, gained, summed
 from trainwatch.crosscheck.server import Labels
-from trainwatch.heuristics.promql import Scraping
-from trainwatch.heuristics.step_outlier import STEPS_NEEDED
-from trainwatch.heuristics.straggler import MINUTES_COMPARED
+from trainwatch.rules.promql import Scraping
+from trainwatch.rules.step_outlier import STEPS_NEEDED
+from trainwatch.rules.straggler import MINUTES_COMPARED
 
 
 def step_outlier(now: Moment, its: Any, _: Scraping) -> Expected:

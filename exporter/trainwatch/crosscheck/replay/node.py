@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.crosscheck.replay.ranks import replayed_ledgers
-from trainwatch.node.families import Family, LabelValues
-from trainwatch.node.sample_counters import SampleCounters
-from trainwatch.node.snapshot import GpuSample, Snapshot
-from trainwatch.recording.source import NodeFacts, NodeSamples, RunFacts, Steps
+from trainwatch.runs.model import NodeFacts, NodeSamples, RunFacts, Steps
+from trainwatch.sampling.families import Family, LabelValues
+from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample_counters import SampleCounters
 
 # The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
 HEAT = "sw_thermal"

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.recording.source import COMPONENTS, PHASES, RankFacts, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps
 from trainwatch.training.layout import SUFFIX
 from trainwatch.training.reader import (
     FETCH_BOUNDS,

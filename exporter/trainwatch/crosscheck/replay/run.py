@@ -9,10 +9,10 @@ from pathlib import Path
 
 from trainwatch.crosscheck.replay.node import ReplayedNode
 from trainwatch.errors import UserError
-from trainwatch.node.families import Family
-from trainwatch.recording.directory import RecordingDirectory
-from trainwatch.recording.source import NodeSamples, RunFacts, Steps
-from trainwatch.recording.writer import RANKS_SECONDS
+from trainwatch.runs.model import NodeSamples, RunFacts, Steps
+from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.runs.recording.writer import RANKS_SECONDS
+from trainwatch.sampling.families import Family
 
 
 class RecordedRun:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence, Set
 
-from trainwatch.node.exposition import Exposition
-from trainwatch.node.families import Family
+from trainwatch.sampling.exposition import Exposition
+from trainwatch.sampling.families import Family
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")

@@ -14,9 +14,9 @@ from trainwatch.dashboards.page import Dashboard, alerts
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.panels import Panel, bars, device_heatmap, section, stat, table, time_series
 from trainwatch.dashboards.queries import lines, now, rows, threshold
-from trainwatch.rules.groups import INFO
-from trainwatch.rules.meta import UNFINISHED
-from trainwatch.rules.usage import (
+from trainwatch.prometheus_rules.groups import INFO
+from trainwatch.prometheus_rules.meta import UNFINISHED
+from trainwatch.prometheus_rules.usage import (
     CPU_IO_WAIT,
     CPU_UTILIZATION,
     GPU_POWER,

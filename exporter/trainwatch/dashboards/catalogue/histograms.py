@@ -27,7 +27,7 @@ from trainwatch.dashboards.queries import (
     rows,
     threshold,
 )
-from trainwatch.rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
+from trainwatch.prometheus_rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
 
 UID = "trainwatch-histograms"
 HOW_TO_READ = """Each column is a histogram of the 500 ms samples of that time: the brighter a cell, the

@@ -9,10 +9,15 @@ from trainwatch.dashboards.panels import Panel, bars, section, stat, table, time
 from trainwatch.dashboards.queries import OF_NODE, OF_RUN, last, lines, now, per_second, rows, threshold
 from trainwatch.dashboards.variables import LONG_FOR_ONE_MOMENT, by_range, data_source, instance, price
 from trainwatch.dashboards.variables import run as run_variable
-from trainwatch.heuristics import all_heuristics
-from trainwatch.heuristics.promql import Scraping
-from trainwatch.rules.groups import INFO, STATUS
-from trainwatch.rules.usage import CPU_UTILIZATION, LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES, MEMORY_USED
+from trainwatch.prometheus_rules.groups import INFO, STATUS
+from trainwatch.prometheus_rules.usage import (
+    CPU_UTILIZATION,
+    LONG_GPU_MEMORY_SAMPLES,
+    LONG_GPU_SAMPLES,
+    MEMORY_USED,
+)
+from trainwatch.rules import all_rules
+from trainwatch.rules.promql import Scraping
 
 UID = "trainwatch-run"
 PHASES = ("train", "eval", "predict", "global", "other", "initialization", "finalization")
@@ -147,8 +152,8 @@ def _datapoints() -> str:
     """By rule: the snapshots, or the steps, that it was judged by."""
     of_steps: list[str] = []
     of_snapshots: list[str] = []
-    for name, heuristic in all_heuristics().items():
-        rules = heuristic().rules(Scraping())
+    for name, heuristic in all_rules().items():
+        rules = heuristic().prometheus_rules(Scraping())
         if rules is not None:
             (of_steps if "step_duration" in rules.targets else of_snapshots).append(name)
     steps_seen = f"sum({last(f'trainwatch_step_duration_seconds_count{{{OF_RUN}}}')})"

@@ -31,8 +31,8 @@ from trainwatch.dashboards.queries import (
     rows,
     threshold,
 )
-from trainwatch.recording.source import COMPONENTS
-from trainwatch.rules.usage import LONG_STEPS
+from trainwatch.prometheus_rules.usage import LONG_STEPS
+from trainwatch.runs.model import COMPONENTS
 from trainwatch.training.layout import STEP_BOUNDS
 
 UID = "trainwatch-steps"

@@ -1,0 +1,1 @@
+"""`trainwatch exporter`: the node exporter, put together from its parts."""

@@ -1,0 +1,117 @@
+"""What the exporter answers at which path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape
+from http import HTTPStatus
+from pathlib import Path
+
+from trainwatch import __version__
+from trainwatch.sampling.exposition import CONTENT_TYPES, Format, negotiate
+from trainwatch.web.server import Request, Response
+from trainwatch.web.web_config import BasicAuthentication
+
+LANDING_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Trainwatch on {node}</title>
+<style>
+:root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif }}
+body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
+</style>
+</head>
+<body>
+<h1>Trainwatch on {node}</h1>
+{notice}<p>This exporter publishes what the node's processors, GPUs and training processes do.</p>
+<ul>
+<li><a href="/metrics">Metrics</a> for Prometheus</li>
+{report}<li><a href="/-/healthy">Healthy?</a> and <a href="/-/ready">ready?</a></li>
+</ul>
+<p>Version {version}</p>
+</body>
+</html>
+"""
+
+
+class Pages:
+    """The handler of the exporter's server."""
+
+    def __init__(
+        self,
+        node: str,
+        scrape: Callable[[Format], bytes],
+        ready: Callable[[], bool],
+        report_directory: Path | None = None,
+        authentication: BasicAuthentication | None = None,
+        notice: str = "",
+    ) -> None:
+        """`notice`: what who looks at the node must know first, a sentence on its landing page."""
+        self._node = node
+        self._notice = f"<p><strong>{escape(notice)}</strong></p>\n" if notice else ""
+        self._scrape = scrape
+        self._ready = ready
+        self._report = report_directory / "report.html" if report_directory else None
+        self._authentication = authentication
+        self._pages: dict[str, Callable[[Request], Response]] = {
+            "/": self._landing_page,
+            "/metrics": self._metrics,
+            "/-/healthy": lambda _: _text(HTTPStatus.OK, "Healthy"),
+            "/-/ready": self._readiness,
+            "/report": self._report_page,
+            "/report/content": self._report_content,
+        }
+
+    async def answer(self, request: Request) -> Response:
+        """The response to one request, whatever it asks for."""
+        if self._authentication and not await self._authentication.allows(
+            request.headers.get("authorization", "")
+        ):
+            return _text(HTTPStatus.UNAUTHORIZED, "Unauthorized", **{"WWW-Authenticate": "Basic"})
+        page = self._pages.get(request.path)
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, "Not found: see / for what there is")
+        if request.method not in ("GET", "HEAD"):
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD", Allow="GET, HEAD")
+        return page(request)
+
+    def _metrics(self, request: Request) -> Response:
+        wanted = negotiate(request.headers.get("accept", ""))
+        return Response(HTTPStatus.OK, self._scrape(wanted), CONTENT_TYPES[wanted], {"Vary": "Accept"})
+
+    def _readiness(self, _: Request) -> Response:
+        if self._ready():
+            return _text(HTTPStatus.OK, "Ready")
+        return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Not ready: no snapshot has been taken yet")
+
+    def _landing_page(self, _: Request) -> Response:
+        report = '<li><a href="/report">Report</a> of the run so far</li>\n' if self._report else ""
+        page = LANDING_PAGE.format(
+            node=escape(self._node), notice=self._notice, report=report, version=__version__
+        )
+        return _html(page.encode())
+
+    def _report_page(self, _: Request) -> Response:
+        if self._report is None:
+            return _text(HTTPStatus.NOT_FOUND, "No report: this exporter was started without --report-dir")
+        try:
+            return _html(self._report.read_bytes())
+        except FileNotFoundError:
+            return _text(HTTPStatus.NOT_FOUND, "No report yet: the first one comes with the first findings")
+
+    def _report_content(self, request: Request) -> Response:
+        """The page up to its scripts, which who has it open already runs: a tenth of its size."""
+        whole = self._report_page(request)
+        return replace(whole, body=whole.body.partition(b"<script>")[0])
+
+
+def _text(status: HTTPStatus, words: str, **headers: str) -> Response:
+    return Response(status, f"{words}\n".encode(), headers=headers)
+
+
+def _html(page: bytes) -> Response:
+    return Response(HTTPStatus.OK, page, "text/html; charset=utf-8", {"Cache-Control": "no-cache"})

@@ -1,0 +1,1 @@
+"""NVML: the library, its one thread, the GPUs of a node and their errors."""

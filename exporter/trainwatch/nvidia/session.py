@@ -1,0 +1,253 @@
+"""The GPUs of the node over the life of the exporter: drivers that come late, GPUs that are lost and back.
+
+A session belongs to the one thread that may poll NVML (gpu_thread.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import nan
+
+from trainwatch.nvidia.device import Gpu, Value
+from trainwatch.nvidia.nvml import Handle, Identity, LibraryMissingError, Nvml, NvmlError
+from trainwatch.nvidia.xid_events import XidWatcher, last_xids
+from trainwatch.sampling.collector import SourceAbsentError
+from trainwatch.sampling.sample import GpuSample
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0  # between looks for a driver or a lost GPU
+LONGEST_RETRY_FACTOR = 32  # NVML is started anew for a lost GPU after 1, 2, 4, ... this many times as long
+BACKGROUND_SHARE = 0.4  # of an interval, for what may take long, after a reading
+
+
+class NoReadingError(OSError):
+    """There is nothing to publish; says why in one sentence that stays the same while the reason does."""
+
+
+class NoGpuError(NoReadingError, SourceAbsentError):
+    """This node has no driver, or its driver no GPU."""
+
+
+@dataclass
+class Reading:
+    """What all GPUs said at one tick."""
+
+    values: list[Value] = field(default_factory=list)
+    samples: dict[str, GpuSample] = field(default_factory=dict)
+    processes: dict[int, str] = field(default_factory=dict)
+    driver_version: str = ""
+
+
+class Session:
+    """NVML and its GPUs."""
+
+    def __init__(self, nvml: Nvml, clock: Callable[[], float], retry_seconds: float) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._retry_seconds = retry_seconds
+        self._gpus: list[Gpu] = []
+        self._xids = XidWatcher(nvml)
+        self._xids_seen: Mapping[tuple[str, str], int] = {}  # at the last reading
+        self._last_xids: dict[str, int] = {}  # by GPU label
+        self._started = False
+        self._start_due = 0.0
+        self._not_started = NoReadingError()
+        self._driver_version = ""
+        self._look_due = 0.0
+        self._restart_wait = retry_seconds
+        self._restart_due: float | None = None
+        self._pcie_turn = 0
+
+    def read(self, interval: float) -> Reading:
+        """Reads every GPU. Raises `NoReadingError` where there is no driver or no GPU."""
+        if not self._started:
+            self._start_when_due()
+        reading = Reading(driver_version=self._driver_version)
+        for gpu in self._gpus:
+            if not gpu.lost:
+                self._read_gpu(gpu, interval, reading)
+            if gpu.lost:
+                reading.values.append(("gpu_up", (gpu.label,), 0))
+        counts = self._xids.counts
+        reading.values += [("gpu_xid_errors_total", key, count) for key, count in counts.items()]
+        self._add_xids(reading, counts)
+        return reading
+
+    def _add_xids(self, reading: Reading, counts: Mapping[tuple[str, str], int]) -> None:
+        """What is known of XID errors, also of a GPU that is lost: they say why."""
+        self._last_xids.update(last_xids(self._xids_seen, counts))
+        self._xids_seen = counts
+        for gpu in self._gpus:
+            if gpu.label in self._last_xids and gpu.label not in reading.samples:
+                reading.samples[gpu.label] = GpuSample(model=gpu.identity.model, uuid=gpu.identity.uuid)
+        for label, sample in reading.samples.items():
+            if label in self._xids.watched:
+                sample.xid_errors = sum(count for (gpu, _), count in counts.items() if gpu == label)
+                sample.last_xid = self._last_xids.get(label, nan)
+
+    def work_between_ticks(self, interval: float) -> None:
+        """What may take longer than a tick can wait: looks for lost GPUs, measures PCIe traffic."""
+        if not self._started:
+            return
+        end = self._clock() + interval * BACKGROUND_SHARE
+        try:
+            if any(gpu.lost for gpu in self._gpus):
+                self._look_for_lost_gpus()
+            self._measure_pcie(end)
+        except NvmlError as error:
+            logger.debug("between two readings: %s", error)  # the next reading finds out what it means
+
+    def close(self) -> None:
+        """Ends the watching for XID errors, and NVML."""
+        self._stop()
+
+    def _start_when_due(self) -> None:
+        now = self._clock()
+        if now >= self._start_due:
+            self._start_due = now + self._retry_seconds
+            self._start()
+        if not self._started:
+            raise self._not_started
+
+    def _start(self) -> None:
+        """Starts NVML and finds its GPUs, or notes the reason why not."""
+        self._nvml.subject = "the driver"
+        kind: type[NoReadingError]
+        try:
+            self._nvml.start()
+            self._started = True
+            self._driver_version = self._nvml.driver_version()
+            self._attach_gpus()
+            kind, reason = NoGpuError, "" if self._gpus else "NVML finds no GPU"
+        except LibraryMissingError as error:
+            kind, reason = NoGpuError, f"no NVIDIA driver here ({error})"
+        except NvmlError as error:
+            kind, reason = NoReadingError, f"no answer from the driver ({error})"
+        if reason:
+            self._not_started = kind(f"{reason}; looking again every {self._retry_seconds:g} s")
+            self._stop()
+        else:
+            self._xids.start([gpu for gpu in self._gpus if not gpu.lost])
+
+    def _stop(self) -> None:
+        """Ends NVML, unless the watching for XID errors hangs in it."""
+        for gpu in self._gpus:
+            gpu.detach()
+        if self._started and self._xids.stop():
+            try:
+                self._nvml.stop()
+            except NvmlError as error:
+                logger.debug("%s", error)
+        self._started = False
+
+    def _attach_gpus(self) -> None:
+        """Gives every GPU that NVML lists now its handle, and its label when it is new."""
+        for index in range(self._nvml.count()):
+            self._find(index)
+        self._gpus.sort(key=lambda gpu: int(gpu.label))
+
+    def _find(self, index: int) -> None:
+        try:
+            handle = self._nvml.handle(index)
+            identity = self._nvml.identity(handle)
+        except NvmlError as error:
+            if all(gpu.label != str(index) for gpu in self._gpus):
+                logger.warning("GPU %d is out of reach: %s", index, error)
+                self._new_gpu(index)
+        else:
+            self._attach(self._known(identity.uuid, index), handle, identity)
+
+    def _known(self, uuid: str, index: int) -> Gpu:
+        """The GPU with this uuid. A label stays with its GPU, though NVML counts anew without a lost one."""
+        nameless = None
+        for gpu in self._gpus:
+            if gpu.identity.uuid == uuid:
+                return gpu
+            if gpu.label == str(index) and not gpu.identity.uuid:
+                nameless = gpu  # lost since the exporter started
+        return nameless or self._new_gpu(index)
+
+    def _new_gpu(self, index: int) -> Gpu:
+        taken = {gpu.label for gpu in self._gpus}
+        while str(index) in taken:
+            index += 1
+        gpu = Gpu(self._nvml, str(index))
+        self._gpus.append(gpu)
+        return gpu
+
+    def _attach(self, gpu: Gpu, handle: Handle, identity: Identity) -> None:
+        try:
+            gpu.attach(handle, identity, self._driver_version)
+        except NvmlError as error:
+            self._lose(gpu, error)
+
+    def _read_gpu(self, gpu: Gpu, interval: float, reading: Reading) -> None:
+        self._nvml.subject = f"GPU {gpu.label}"
+        try:
+            values = gpu.read(self._clock(), 2 * interval)
+        except NvmlError as error:
+            if not error.uninitialised:
+                self._lose(gpu, error)
+                return
+            for every in self._gpus:
+                every.lose()
+            self._stop()
+            raise NoReadingError(f"NVML must be started anew ({error})") from error
+        reading.values += values
+        reading.samples[gpu.label] = gpu.sample
+        reading.processes.update(dict.fromkeys(gpu.pids, gpu.label))
+
+    def _lose(self, gpu: Gpu, error: NvmlError) -> None:
+        logger.warning("GPU %s is lost: %s", gpu.label, error)
+        gpu.lose()
+        self._look_due = self._clock() + self._retry_seconds
+
+    def _look_for_lost_gpus(self) -> None:
+        """By the handle it had; failing that, and less and less often, by starting NVML anew."""
+        now = self._clock()
+        if now < self._look_due:
+            return
+        self._look_due = now + self._retry_seconds
+        for gpu in self._gpus:
+            if gpu.lost and gpu.handle is not None:
+                self._revive(gpu)
+        if self._restart_due is None:
+            self._restart_due = now
+        if any(gpu.lost for gpu in self._gpus) and now >= self._restart_due:
+            self._restart_due = now + self._restart_wait
+            self._restart_wait = min(self._restart_wait * 2, self._retry_seconds * LONGEST_RETRY_FACTOR)
+            self._restart()
+        lost = [gpu for gpu in self._gpus if gpu.lost]
+        if not lost:
+            logger.info("every GPU is back")
+            self._restart_wait, self._restart_due = self._retry_seconds, None
+
+    def _revive(self, gpu: Gpu) -> None:
+        handle = gpu.handle
+        try:
+            gpu.give_sign_of_life()
+            identity = self._nvml.identity(handle)
+        except NvmlError as error:
+            logger.debug("GPU %s is still lost: %s", gpu.label, error)
+        else:
+            self._attach(gpu, handle, identity)
+
+    def _restart(self) -> None:
+        """NVML lists and opens GPUs only when it starts. Counters of ours go on."""
+        if self._xids.stop():
+            self._stop()
+            self._start()
+
+    def _measure_pcie(self, end: float) -> None:
+        """One GPU and direction after the other, 20 ms each, as far as the time goes."""
+        turns = 2 * len(self._gpus)
+        for _ in range(turns):
+            if self._clock() >= end:
+                return
+            gpu = self._gpus[self._pcie_turn // 2]
+            direction = ("transmit", "receive")[self._pcie_turn % 2]
+            self._pcie_turn = (self._pcie_turn + 1) % turns
+            gpu.measure_pcie(direction, self._clock())

@@ -1,0 +1,84 @@
+"""The one thread that may poll NVML, so that a call that hangs in the driver holds up nobody else."""
+
+from __future__ import annotations
+
+import logging
+from queue import SimpleQueue
+from threading import Event, Thread
+
+from trainwatch.nvidia.nvml import Nvml
+from trainwatch.nvidia.session import NoReadingError, Reading, Session
+
+logger = logging.getLogger(__name__)
+
+CLOSING_SECONDS = 7.0  # for a wait for XID errors to end, and NVML
+
+
+class _Request:
+    """One reading asked for. Whoever asked may have given up on it."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self.done = Event()
+        self.given_up = False
+        self.reading: Reading | None = None
+        self.error: Exception | None = None
+
+
+class NvmlThread:
+    """Reads on request. One request at a time: none queues up behind a call that hangs."""
+
+    def __init__(self, nvml: Nvml, session: Session) -> None:
+        self._nvml = nvml
+        self._session = session
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
+        self._last: _Request | None = None
+        self._thread: Thread | None = None
+
+    def read(self, interval: float, patience: float) -> Reading:
+        """A fresh reading. Raises `NoReadingError` when there is none within `patience` seconds."""
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="nvml", daemon=True)
+            self._thread.start()
+        if self._last is not None and not self._last.done.is_set():
+            raise NoReadingError(self._what_hangs())
+        request = self._last = _Request(interval)
+        self._requests.put(request)
+        if not request.done.wait(patience):
+            request.given_up = True
+            raise NoReadingError(self._what_hangs())
+        if request.error is not None:
+            raise request.error
+        assert request.reading is not None
+        return request.reading
+
+    def close(self) -> None:
+        """Ends the thread and NVML; leaves them behind when a call hangs."""
+        if self._thread is not None:
+            self._requests.put(None)
+            self._thread.join(CLOSING_SECONDS)
+
+    def _what_hangs(self) -> str:
+        call = self._nvml.calling or "reading NVML"
+        return f"{call}, about {self._nvml.subject}, has not returned yet; going on when it does"
+
+    def _work(self) -> None:
+        while (request := self._requests.get()) is not None:
+            if not request.given_up:  # while this thread was busy between two ticks
+                self._answer(request)
+            request.done.set()
+            if request.reading is not None:
+                self._work_between_ticks(request.interval)
+        self._session.close()
+
+    def _work_between_ticks(self, interval: float) -> None:
+        try:
+            self._session.work_between_ticks(interval)
+        except Exception:  # nobody waits for it, and the thread must live on
+            logger.exception("the work between two readings of the GPUs failed")
+
+    def _answer(self, request: _Request) -> None:
+        try:
+            request.reading = self._session.read(request.interval)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked; the thread must live on
+            request.error = error

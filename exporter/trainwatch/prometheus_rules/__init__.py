@@ -1,0 +1,1 @@
+"""Prometheus rule files: what the heuristics say in PromQL, rendered, checked, ready to drop in."""

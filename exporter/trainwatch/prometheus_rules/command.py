@@ -1,0 +1,33 @@
+"""`trainwatch rules`: writes Prometheus rule files, and checks that they are as they would be written."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from trainwatch.prometheus_rules.files import render, stale
+from trainwatch.prometheus_rules.options import Options, add_options
+from trainwatch.rendered import add_actions, add_out, report, write
+
+DIRECTORY = Path("rules")
+EXAMPLES = """\
+examples:
+  trainwatch rules render --out /etc/prometheus/rules
+  trainwatch rules render --scrape-interval 30s --set CPUBottleneck.cpu_threshold=80 --out rules/
+  trainwatch rules check                      exit status 1 where a file in rules/ was edited or is old
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The flags of `trainwatch rules`."""
+    parser.epilog = EXAMPLES
+    rendering = add_actions(parser, "rule files", "write the rule files", DIRECTORY)
+    add_options(rendering)
+    add_out(rendering, DIRECTORY)
+
+
+def run(arguments: Namespace) -> int:
+    """Renders or checks. Raises UserError for a bad flag or directory."""
+    if arguments.action == "check":
+        return report(stale(arguments.directory))
+    return write(render(Options.from_arguments(arguments)), arguments.out)

@@ -1,0 +1,93 @@
+"""What nodes and runs use, recorded for dashboards: of many nodes at once, and over weeks.
+
+Two groups. Every two minutes a few series a node: a dashboard of 1,000 nodes then reads some thousands,
+instead of a hundred thousand cores and GPUs. Every four minutes, which is as seldom as Prometheus allows, the
+histograms that pictures of weeks are drawn from, all GPUs and ranks of a node added up.
+"""
+
+from __future__ import annotations
+
+from trainwatch.prometheus_rules.groups import Entry, Group, laid_out
+from trainwatch.prometheus_rules.meta import UNFINISHED
+from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules.promql import MINUTE, time_span
+
+IDLE = 0.05  # a GPU that is busy for less than this share of the time does nothing for a run
+
+GPU_UTILIZATION = "instance:trainwatch_gpu_utilization:mean_ratio"
+CPU_UTILIZATION = "instance:trainwatch_cpu_utilization:mean_ratio"
+CPU_IO_WAIT = "instance:trainwatch_cpu_io_wait:mean_ratio"
+MEMORY_USED = "instance:trainwatch_memory_used:ratio"
+GPU_MEMORY_USED = "instance:trainwatch_gpu_memory_used:ratio"
+GPUS = "instance:trainwatch_gpus:count"
+GPUS_IDLE = "instance:trainwatch_gpus_idle:count"
+GPU_POWER = "instance:trainwatch_gpu_power:watts"
+NETWORK_RECEIVED = "instance:trainwatch_network_receive:bytes_rate5m"
+NETWORK_SENT = "instance:trainwatch_network_transmit:bytes_rate5m"
+RUN_GPUS = "run_instance:trainwatch_run_gpus:count"
+RUN_POWER = "run_instance:trainwatch_run_gpu_power:watts"
+RUN_UTILIZATION = "run_instance:trainwatch_run_gpu_utilization:mean_ratio"
+RUN_STEPS = "run_instance:trainwatch_train_steps:rate5m"
+
+LONG_GPU_SAMPLES = "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum"
+LONG_GPU_MEMORY_SAMPLES = "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum"
+LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
+
+
+def usage_groups(options: Options) -> list[Group]:
+    """Both groups; they are never faster than scrapes."""
+    each_minute = max(MINUTE, options.scraping.interval)
+    return [
+        {"name": "trainwatch-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
+        {"name": "trainwatch-long-ranges", "interval": time_span(4 * each_minute), "rules": _long_ranges()},
+    ]
+
+
+def _recent() -> list[Entry]:
+    # Not the rate of its counter: that is too low until an exporter has been scraped for five minutes.
+    busy = "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"
+    # Of each run the GPUs that it uses; with many runs on a node, one GPU may count for several of them.
+    uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
+    of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
+    return [
+        _record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
+        _record(GPUS, "count without (gpu) (trainwatch_gpu_up)"),
+        _record(GPUS_IDLE, f"sum without (gpu) ({busy} < bool {IDLE})"),
+        _record(GPU_POWER, "sum without (gpu) (trainwatch_gpu_power_watts)"),
+        _record(
+            GPU_MEMORY_USED,
+            """
+            sum without (gpu) (trainwatch_gpu_memory_used_bytes)
+              / sum without (gpu) (trainwatch_gpu_memory_total_bytes)
+            """,
+        ),
+        _record(CPU_UTILIZATION, _mean("trainwatch_cpu_utilization_samples")),
+        _record(CPU_IO_WAIT, _mean("trainwatch_io_wait_samples")),
+        _record(MEMORY_USED, "trainwatch_memory_used_bytes / trainwatch_memory_total_bytes"),
+        _record(NETWORK_RECEIVED, "sum without (device) (rate(trainwatch_network_receive_bytes_total[5m]))"),
+        _record(NETWORK_SENT, "sum without (device) (rate(trainwatch_network_transmit_bytes_total[5m]))"),
+        _record(RUN_GPUS, f"count without (gpu) ({uses})"),
+        _record(RUN_POWER, f"sum without (gpu) (trainwatch_gpu_power_watts {of_run})"),
+        _record(RUN_UTILIZATION, f"avg without (gpu) ({busy} {of_run})"),
+        _record(
+            RUN_STEPS,
+            'max without (rank, phase) (rate(trainwatch_step_duration_seconds_count{phase="train"}[5m]))',
+        ),
+    ]
+
+
+def _mean(histogram: str) -> str:
+    """Of a node's cores, while it trains: from all samples of five minutes, and without reading each core."""
+    return f"max without (run) (rate({histogram}_sum[5m]) / rate({histogram}_count[5m]))"
+
+
+def _long_ranges() -> list[Entry]:
+    return [
+        _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
+        _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
+        _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),
+    ]
+
+
+def _record(name: str, expression: str) -> Entry:
+    return {"record": name, "expr": laid_out(expression)}

@@ -1,5 +1,0 @@
-"""Reads traces of the PyTorch profiler (Kineto): `*.pt.trace.json[.gz]`, one file a rank."""
-
-from trainwatch.recording.kineto.source import KinetoTraces, trace_files
-
-__all__ = ["KinetoTraces", "trace_files"]

@@ -1,0 +1,88 @@
+"""What every heuristic is made of: a question, parameters, words, what it remembers of a node, a verdict."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar, cast
+
+from trainwatch.evaluation.analysis import RuleResult, Status
+from trainwatch.rules.parameters import Parameters
+from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.state import NodeState
+from trainwatch.runs.model import RunFacts
+
+P = TypeVar("P", bound=Parameters)
+N = TypeVar("N", bound=NodeState)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a heuristic makes of a run; the fields are those of RuleResult."""
+
+    status: Status
+    finding: str
+    triggered: int = 0
+    violations: int = 0
+    datapoints: int = 0
+    seconds_lost: float = 0.0
+    recommendation: str | None = None  # None: the heuristic's own words fit
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Rule(ABC, Generic[P, N]):
+    """A rule. The class's name is the rule's; its docstring says where the definition comes from.
+
+    `node` gives the state of a new node, which the engine feeds; `judge` makes a verdict of the states of
+    all nodes (in the order of their names) at any moment, and leaves them as they are.
+    """
+
+    parameters_type: ClassVar[type[Parameters]]
+    question: ClassVar[str]
+    description: ClassVar[str]
+    recommendation: ClassVar[str]
+    # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
+    is_symptom: ClassVar[bool] = False
+
+    def __init__(self, parameters: P | None = None) -> None:
+        self.parameters = parameters if parameters is not None else cast("P", self.parameters_type())
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @abstractmethod
+    def node(self) -> N: ...
+
+    @abstractmethod
+    def judge(self, nodes: Mapping[str, N], facts: RunFacts) -> Verdict: ...
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:  # noqa: ARG002
+        """The same in PromQL; None: there is nothing to alert on.
+
+        Raises ValueError where the exporter has no bound at one of the parameters.
+        """
+        return None
+
+    def result(self, nodes: Mapping[str, N], facts: RunFacts) -> RuleResult:
+        verdict = self.judge(nodes, facts)
+        return RuleResult(
+            rule=self.name,
+            question=self.question,
+            description=self.description,
+            recommendation=verdict.recommendation or self.recommendation,
+            status=verdict.status,
+            finding=verdict.finding,
+            triggered=verdict.triggered,
+            violations=verdict.violations,
+            datapoints=verdict.datapoints,
+            parameters=asdict(self.parameters),
+            seconds_lost=verdict.seconds_lost,
+            details=verdict.details,
+        )
+
+
+def status_of(triggered: int, judged: int) -> Status:
+    """A rule has fired if any scan did; it was judged if any scan could be."""
+    return "fired" if triggered else "quiet" if judged else "not judged"

@@ -1,0 +1,149 @@
+"""CommunicationBound: ranks spend their steps exchanging data instead of computing.
+
+Source: our own bound on what Meta's Holistic Trace Analysis calls exposed communication: the time in which
+a rank communicates and computes nothing meanwhile. Overlapped communication costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.rules.data_starved import Wait
+from trainwatch.rules.parameters import Parameters, Percent, StepCount
+from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.shared_rules import component_rules
+from trainwatch.rules.state import NodeState, Scans
+from trainwatch.rules.words import seconds, too_few
+from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
+
+COMMUNICATION = COMPONENTS.index("communication")
+
+Key = tuple[str, int]  # node and rank
+
+
+@dataclass(frozen=True)
+class CommunicationBoundParameters(Parameters):
+    threshold: Annotated[Percent, "the rule fires above this share of the step time of a rank"] = 20
+    patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
+
+
+class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"]):
+    """Seconds lost: the communication of the rank that communicated least.
+
+    What another rank communicates beyond that, it waited for a slower one: the account of Straggler.
+    """
+
+    parameters_type = CommunicationBoundParameters
+    question = "Do ranks spend their time exchanging data instead of computing?"
+    description = (
+        "Compares the time of communication that no computing hides with the whole duration of the steps. "
+        "Where a trace does not tell what was hidden, all time that steps mark as communication counts."
+    )
+    recommendation = (
+        "Exchange less often (gradient accumulation, larger batches) or less (gradients in 16 bits), overlap "
+        "it with the backward pass, and look whether NCCL uses NVLink and InfiniBand (NCCL_DEBUG=INFO)."
+    )
+
+    def node(self) -> CommunicatingRanks:
+        return CommunicatingRanks(self.parameters)
+
+    def judge(self, nodes: Mapping[str, CommunicatingRanks], facts: RunFacts) -> Verdict:
+        exposed = exposed_seconds(facts)
+        ranks = {
+            (name, rank): Communication(wait, exposed.get((name, rank)), self.parameters)
+            for name, node in nodes.items()
+            for rank, wait in sorted(node.ranks.items())
+        }
+        triggered = sum(one.triggered for one in ranks.values())
+        status = status_of(triggered, sum(one.judged for one in ranks.values()))
+        if status == "quiet" and not any(one.seconds for one in ranks.values()):
+            status = "not judged"
+        return Verdict(
+            status,
+            self._finding(status, ranks),
+            triggered,
+            triggered,
+            sum(one.wait.steps for one in ranks.values()),
+            min((one.seconds for one in ranks.values() if one.seconds), default=0.0) if triggered else 0.0,
+            details={"ranks": [one.details(*key) for key, one in ranks.items()]},
+        )
+
+    def _finding(self, status: str, ranks: Mapping[Key, Communication]) -> str:
+        if status == "not judged":
+            return self._why_not(ranks)
+        fired = {key: one for key, one in ranks.items() if one.triggered}
+        (_, rank), worst = max((fired or ranks).items(), key=lambda item: (item[1].share, item[1].seconds))
+        sentence = f"Rank {rank} communicated for {worst.share:.0f} % of its step time"
+        sentence += f" ({seconds(worst.seconds)})"
+        if worst.exposed is None:
+            sentence += "; how much of it computing hid is not known"
+        known = {key: one for key, one in ranks.items() if one.seconds}
+        if fired and len(known) > 1:
+            (_, least_rank), least = min(known.items(), key=lambda item: item[1].share)
+            if least.share < worst.share / 2:
+                sentence += (
+                    f"; rank {least_rank} did for only {least.share:.0f} %, "
+                    "so that the others may merely wait for it (see Straggler)"
+                )
+        return sentence + "."
+
+    def _why_not(self, ranks: Mapping[Key, Communication]) -> str:
+        most = max((one.wait.steps for one in ranks.values()), default=0)
+        if not most:
+            return "No step was recorded: mark steps with trainwatch.step."
+        if not any(one.seconds for one in ranks.values()):
+            return 'No communication was timed: mark it with trainwatch.component("communication").'
+        return too_few("steps of a rank", most, self.parameters.patience)
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
+        # A symptom must not outlive the straggler that explains it, whose alert goes by the last minutes.
+        only = "unless ignoring (rank) trainwatch_run_end_time_seconds"
+        return component_rules("communication", its.threshold, its.patience, summary, "communicated", only)
+
+
+class CommunicatingRanks(NodeState):
+    def __init__(self, parameters: CommunicationBoundParameters) -> None:
+        self.parameters = parameters
+        self.ranks: dict[int, Wait] = {}
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
+        self.ranks.setdefault(steps.rank, Wait(self.parameters, COMMUNICATION)).observe(steps, scans)
+
+
+class Communication:
+    """The communication of one rank: what was exposed, or the component where that is not known."""
+
+    def __init__(self, wait: Wait, exposed: float | None, parameters: CommunicationBoundParameters) -> None:
+        self.wait, self.exposed = wait, exposed
+        self.seconds = wait.seconds if exposed is None else exposed
+        self.share = 100 * self.seconds / wait.step_seconds if wait.step_seconds else 0.0
+        # A trace is of few steps, all of them timed exactly: it is judged once, and at once.
+        self.judged = wait.judged if exposed is None else int(wait.steps > 0)
+        self.triggered = wait.triggered if exposed is None else int(self.share > parameters.threshold)
+
+    def details(self, node: str, rank: int) -> dict[str, float | int | str | None]:
+        return {
+            "node": node,
+            "rank": rank,
+            "steps": self.wait.steps,
+            "step_seconds": self.wait.step_seconds,
+            "communication_seconds": self.wait.seconds,
+            "exposed_seconds": self.exposed,
+            "percent": self.share,
+            "triggered": self.triggered,
+        }
+
+
+def exposed_seconds(facts: RunFacts) -> dict[Key, float]:
+    """The exposed communication of each rank of which a trace tells it."""
+    found: dict[Key, float] = {}
+    for one in facts.collectives:
+        if one.exposed_seconds is not None:
+            key = one.node, one.rank
+            found[key] = found.get(key, 0.0) + one.exposed_seconds
+    return found

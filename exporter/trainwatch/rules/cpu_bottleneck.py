@@ -1,0 +1,54 @@
+"""CPUBottleneck: GPUs wait while some core is pinned.
+
+Source: SageMaker Debugger's CPUBottleneck; "any core, any GPU" is what makes its published run
+(mean CPU p95 of 24 %, 70.5 % of snapshots concerned) come out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trainwatch.rules.parameters import Parameters, Percent, Samples
+from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.shared_rules import starved_rules
+from trainwatch.rules.starvation import CoresNode, Starvation
+
+
+@dataclass(frozen=True)
+class CPUBottleneckParameters(Parameters):
+    threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
+    cpu_threshold: Annotated[Percent, "some core is above this utilisation"] = 90
+    gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
+    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
+
+
+class CPUBottleneck(Starvation[CPUBottleneckParameters]):
+    parameters_type = CPUBottleneckParameters
+    question = "Do GPUs wait for data that a busy core has not prepared yet?"
+    description = (
+        "Counts the snapshots in which some core was pinned while some GPU was all but idle: "
+        "the GPU waits for work that the core has not prepared yet."
+    )
+    recommendation = (
+        "Where other cores are free, give the data loader more workers and let it prefetch; where all are "
+        "full, make the transform cheaper or move it to the GPU."
+    )
+    reading = "utilisation"
+
+    @property
+    def patience(self) -> int:
+        return self.parameters.patience
+
+    def node(self) -> CoresNode:
+        its = self.parameters
+        return CoresNode(its.cpu_threshold / 100, its.gpu_threshold / 100, its.threshold, its.patience)
+
+    def condition(self) -> str:
+        its = self.parameters
+        return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        above = "cpu_threshold", its.cpu_threshold
+        return starved_rules("cpu", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

@@ -1,0 +1,55 @@
+"""IOBottleneck: GPUs wait while some core waits for storage.
+
+Source: SageMaker Debugger's IOBottleneck: CPUBottleneck's definition with I/O wait for utilisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trainwatch.rules.parameters import Parameters, Percent, Samples
+from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.shared_rules import starved_rules
+from trainwatch.rules.starvation import Starvation, WaitingNode
+
+
+@dataclass(frozen=True)
+class IOBottleneckParameters(Parameters):
+    threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
+    io_threshold: Annotated[Percent, "some core waits for I/O for more than this share of its time"] = 50
+    gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
+    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
+
+
+class IOBottleneck(Starvation[IOBottleneckParameters]):
+    parameters_type = IOBottleneckParameters
+    question = "Do GPUs wait for data that storage has not delivered yet?"
+    description = (
+        "Counts the snapshots in which some core waited for I/O while some GPU was all but idle: "
+        "the GPU waits for data that has not been read yet."
+    )
+    recommendation = (
+        "Prefetch, keep the data on local storage, and store it in few large files of a binary format."
+    )
+    reading = "I/O wait"
+
+    @property
+    def patience(self) -> int:
+        return self.parameters.patience
+
+    def node(self) -> WaitingNode:
+        its = self.parameters
+        return WaitingNode(its.io_threshold / 100, its.gpu_threshold / 100, its.threshold, its.patience)
+
+    def condition(self) -> str:
+        its = self.parameters
+        return (
+            f"a core waited for I/O for more than {its.io_threshold:g} % of its time "
+            f"while a GPU was below {its.gpu_threshold:g} %"
+        )
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+        its = self.parameters
+        above = "io_threshold", its.io_threshold
+        return starved_rules("io", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

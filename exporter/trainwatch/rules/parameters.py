@@ -1,0 +1,101 @@
+"""Parameters of heuristics: typed, bounded, documented, and checked when they are set."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Annotated, NamedTuple, get_args, get_type_hints
+
+from trainwatch.runs.model import PHASES
+
+Value = float | int | str | None
+
+
+class Bounds(NamedTuple):
+    lowest: float
+    highest: float
+    unit: str
+
+
+class Choices(NamedTuple):
+    values: tuple[str, ...]
+
+
+Percent = Annotated[float, Bounds(0, 100, "%")]
+AnyPercent = Annotated[float, Bounds(0, math.inf, "%")]  # of something that there may be twice of
+Samples = Annotated[int, Bounds(0, math.inf, "samples")]
+Window = Annotated[int, Bounds(1, math.inf, "samples")]
+StepCount = Annotated[int, Bounds(0, math.inf, "steps")]
+Minutes = Annotated[float, Bounds(0, math.inf, "minutes")]
+Errors = Annotated[int, Bounds(0, math.inf, "errors")]
+StepWindow = Annotated[int, Bounds(10, math.inf, "steps")]
+Factor = Annotated[float, Bounds(1, math.inf, "times")]
+Deviations = Annotated[float, Bounds(0, math.inf, "standard deviations")]
+PhaseOrNone = Annotated[str | None, Choices(PHASES)]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Base of a heuristic's parameters: fields `name: Annotated[Percent, "what it means"] = 50`.
+
+    Raises ValueError, naming the field and what it may be, where a value is out of its bounds.
+    """
+
+    def __post_init__(self) -> None:
+        for specification in specifications(type(self)).values():
+            specification.check(getattr(self, specification.name))
+
+
+@dataclass(frozen=True)
+class Specification:
+    """What a parameter is: its bounds or choices, its default and its meaning."""
+
+    name: str
+    whole: bool  # an integer
+    limits: Bounds | Choices
+    default: Value
+    doc: str
+
+    @property
+    def allowed(self) -> str:
+        """ "a number from 0 to 100 (%)" """
+        if isinstance(self.limits, Choices):
+            return f"one of {', '.join(self.limits.values)} or none"
+        kind = "a whole number" if self.whole else "a number"
+        lowest, highest, unit = self.limits
+        upwards = "" if highest == math.inf else f" to {highest:g}"
+        return f"{kind} {'from' if upwards else 'of at least'} {lowest:g}{upwards} ({unit})"
+
+    def check(self, value: object) -> None:
+        """Raises ValueError where the value is not allowed."""
+        if isinstance(self.limits, Choices):
+            allowed = value is None or value in self.limits.values
+        elif isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            allowed = False
+        else:
+            allowed = self.limits.lowest <= value <= self.limits.highest and math.isfinite(value)
+        if not allowed:
+            raise ValueError(f"{self.name} must be {self.allowed}, not {value}")
+
+    def parse(self, text: str) -> Value:
+        """The value that a person wrote. Raises ValueError where it is none."""
+        value: Value = text
+        if isinstance(self.limits, Choices):
+            value = None if text.lower() == "none" else text
+        else:
+            try:
+                value = int(text) if self.whole else float(text)
+            except ValueError:
+                raise ValueError(f"{self.name} must be {self.allowed}, not {text}") from None
+        self.check(value)
+        return value
+
+
+def specifications(parameters: type[Parameters]) -> dict[str, Specification]:
+    """The parameters of a heuristic by name, in their order."""
+    hints = get_type_hints(parameters, include_extras=True)
+    found = {}
+    for item in fields(parameters):
+        kind, limits, doc = get_args(hints[item.name])
+        found[item.name] = Specification(item.name, kind is int, limits, getattr(parameters, item.name), doc)
+    return found

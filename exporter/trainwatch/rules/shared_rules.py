@@ -1,0 +1,142 @@
+"""Rules in PromQL that two heuristics share: of starved snapshots, of step time, of memory that fills."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, on_grid, ratio, time_span
+
+SAMPLES = "trainwatch_samples_total"
+GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
+GOING_ON = (
+    "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # of GPUs: those of runs that have not ended
+)
+MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
+
+QUARTERS = 4
+EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
+
+
+def starved_rules(
+    cause: str,
+    above: tuple[str, float],
+    gpu_threshold: float,
+    threshold: float,
+    patience: int,
+    condition: str,
+) -> PrometheusRules:
+    """For CPUBottleneck and IOBottleneck; `above` is the name and value of the parameter of the cores."""
+    record = f"run_instance:trainwatch_{cause}_starved:ratio"
+    labels = ", ".join(
+        (
+            f'cause="{cause}"',
+            f'cause_above="{on_grid(above[1], above[0])}"',
+            f'gpu_below="{on_grid(gpu_threshold, "gpu_threshold")}"',
+        )
+    )
+    return PrometheusRules(
+        targets=SAMPLES,
+        every=MINUTE / 2,
+        records=[
+            Record(
+                record,
+                f"""
+                trainwatch_gpu_starved_samples_total{{{labels}}}
+                  / ignoring (cause, cause_above, gpu_below) {SAMPLES}
+                """,
+            )
+        ],
+        alerts=[
+            Alert(
+                f"{record} > {ratio(threshold)} and {SAMPLES} > {patience}",
+                summary="GPUs of {{ $labels.instance }} wait for "
+                + ("a busy core" if cause == "cpu" else "storage"),
+                description=f"On {{{{ $labels.instance }}}}, {condition} in "
+                "{{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }} "
+                f"(fires above {threshold:g} %).",
+            )
+        ],
+    )
+
+
+def component_rules(
+    component: str, threshold: float, patience: int, summary: str, verb: str, only: str = ""
+) -> PrometheusRules:
+    """For DataStarved and CommunicationBound: a component's share of all step time of a rank.
+
+    `only` may leave ranks out, as "unless ..." of PromQL.
+    """
+    record = f"run_instance_rank:trainwatch_{component}:ratio"
+    steps = "sum without (phase) (trainwatch_step_duration_seconds_count)"
+    return PrometheusRules(
+        targets=steps,
+        every=2 * MINUTE,
+        records=[
+            Record(
+                record,
+                f"""
+                trainwatch_step_component_seconds_total{{component="{component}"}}
+                  / ignoring (component) sum without (phase) (trainwatch_step_duration_seconds_sum)
+                """,
+            )
+        ],
+        alerts=[
+            Alert(
+                f"{record} > {ratio(threshold)}\n  and {steps} > {patience}\n  {only}".rstrip(),
+                summary=summary,
+                description=f"Rank {{{{ $labels.rank }}}} of run {{{{ $labels.run }}}} on "
+                f"{{{{ $labels.instance }}}} {verb} for {{{{ $value | humanizePercentage }}}} of its step "
+                f"time (fires above {threshold:g} %).",
+            )
+        ],
+    )
+
+
+def of_run(expression: str) -> str:
+    """A value of each GPU, for each run that uses it and has not ended."""
+    return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
+
+
+@dataclass(frozen=True)
+class SteadyGrowth:
+    """Memory that grew in each quarter of some time: one jump, or three, leave a quarter without growth.
+
+    What a quarter gained is recorded, and only where it is so much that growth of `least` (a share of a GPU's
+    memory) over the whole time is possible. So the past is looked at only where memory grows, which is at few
+    of many GPUs: PromQL would else read `lows` of all of them 18 times.
+    """
+
+    lows: str  # the series of the lowest use of memory: level:metric:min_ratio
+    quarter: float  # seconds
+    least: float
+
+    @property
+    def seconds(self) -> float:
+        return QUARTERS * self.quarter
+
+    @property
+    def record(self) -> Record:
+        span = time_span(self.quarter)
+        least = f"{EACH_QUARTER * self.least:.12g}"
+        return Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}")
+
+    @property
+    def expression(self) -> str:
+        """What was gained in all quarters, where each has its part of it."""
+        offsets = [time_span(number * self.quarter) for number in range(1, QUARTERS)]
+        gains = [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
+        total = f"({' + '.join(gains)})"
+        return "\n  and ".join([total, *(f"{gain} > {EACH_QUARTER} * {total}" for gain in gains)])
+
+    @property
+    def _gain(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.quarter)}"
+
+
+def dividing(seconds: float, at_most: float) -> float:
+    """The longest time between evaluations, up to `at_most`, of which so many seconds are a multiple.
+
+    What was recorded so many seconds ago was then recorded at that very moment.
+    """
+    return seconds / math.ceil(seconds / at_most)

@@ -1,0 +1,75 @@
+"""What is remembered of a run while it is read: copied in no time, so that one may ask at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.runs.model import NodeSamples, Steps
+
+# Where scans end in a block of rows: `scans[i]` rows of the block (0 or more) belong to scan i or to an
+# earlier one. Most blocks hold the ends of several scans, some hold none.
+Scans = NDArray[np.intp]
+
+S = TypeVar("S", bound="State")
+
+
+class State:
+    """Attributes are numbers, strings, states, lists and dicts of these, functions, and arrays.
+
+    An array is replaced, never changed in place: that is what lets `copy` share it.
+    """
+
+    def copy(self: S) -> S:
+        """An independent copy: what it observes later, this one does not see."""
+        twin = type(self).__new__(type(self))
+        twin.__dict__ = {name: _copied(value) for name, value in self.__dict__.items()}
+        return twin
+
+
+class NodeState(State):
+    """What one heuristic remembers of one node. It is given blocks of rows, each row once, in time order."""
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
+        """Snapshots of the node; the columns may grow from block to block, and are NaN where missing."""
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
+        """Finished steps of one rank of the node."""
+
+
+class GpuState(State):
+    """What one heuristic remembers of one GPU."""
+
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
+        """As `NodeState.observe`; `column` is the GPU's."""
+        raise NotImplementedError
+
+
+G = TypeVar("G", bound=GpuState)
+
+
+class GpuByGpu(NodeState, Generic[G]):
+    """A state for each GPU of a node, made by `new` when its column is first seen."""
+
+    def __init__(self, new: Callable[[], G]) -> None:
+        self.new = new
+        self.gpus: list[G] = []
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
+        while len(self.gpus) < samples.gpu.shape[1]:
+            self.gpus.append(self.new())
+        for column, gpu in enumerate(self.gpus):
+            gpu.observe(samples, column, scans)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, State):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value

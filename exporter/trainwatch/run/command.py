@@ -1,0 +1,185 @@
+"""`trainwatch run`: observes a training command and reports on it.
+
+this process            starts, observes, reports; passes signals on
+  trainwatch exporter   samples the machine, reads the ledgers, records, serves /metrics and /report
+  COMMAND               trains; knows nothing of the others but two environment variables
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trainwatch import __version__
+from trainwatch.durations import positive_duration
+from trainwatch.errors import UserError
+from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
+from trainwatch.report.price import add_price
+from trainwatch.run.signals import SignalMask, blocked_signals, interruptible, raise_interrupt
+
+if TYPE_CHECKING:
+    from trainwatch.run.live import LiveView
+    from trainwatch.run.plan import Plan
+    from trainwatch.runs.recording.run_file import RunFile
+
+EXAMPLES = """\
+examples:
+  trainwatch run -- python train.py
+  trainwatch run --name resnet --out runs/7 -- torchrun --nproc-per-node 2 train.py
+  trainwatch run --set CPUBottleneck.cpu_threshold=80 -- ./train.sh
+
+The exit status is the command's (128 + n when signal n ended it), or 2 when it was not started.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The flags of `trainwatch run`."""
+    parser.usage = "trainwatch run [flags] -- COMMAND..."
+    parser.epilog = EXAMPLES
+    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the script's)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to record and report (default: trainwatch-runs/RUN-TIME)",
+    )
+    parser.add_argument(
+        "--interval",
+        type=positive_duration,
+        default="500ms",
+        metavar="DURATION",
+        help="time between two samples of the machine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="where /metrics and /report are served (default: 127.0.0.1:9870, else a free port)",
+    )
+    add_parameters(parser)
+    add_scan_interval(parser)
+    parser.add_argument(
+        "--live-interval",
+        type=positive_duration,
+        default="10s",
+        metavar="DURATION",
+        help="time between two evaluations for the terminal and the live page (default: %(default)s)",
+    )
+    add_price(parser, of="this node")
+    parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, behind --")
+
+
+def run(arguments: Namespace) -> int:
+    """Runs the command; returns its exit status. Raises UserError where it was not started."""
+    # First of all: numpy, which the imports below bring in, starts threads that inherit the mask.
+    with blocked_signals() as mask:
+        from trainwatch.evaluation.settings import Settings
+        from trainwatch.run.ledger_directory import ledger_directory
+        from trainwatch.run.live import LiveView
+        from trainwatch.run.plan import make_directory, plan_run
+
+        settings = Settings.parse(arguments.set, arguments.parameters)
+        plan = plan_run(arguments)
+        raise_interrupt()
+        make_directory(plan.directory)
+        live = LiveView(plan.directory, settings, plan.scan_interval, arguments.live_interval, plan.price)
+        with ledger_directory() as ledgers:
+            return _observe(plan, ledgers, live, mask)
+
+
+def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
+    from trainwatch.run.exporter_process import ExporterProcess
+    from trainwatch.run.terminal import say
+    from trainwatch.run.training_command import TrainingCommand
+
+    run = _begin_recording(plan)
+    exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.reachable)
+    environment = {**os.environ, "TRAINWATCH_RUN": plan.name, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    command = TrainingCommand(plan.command, environment, mask)
+    try:
+        exporter.start()
+        say(
+            f"observing {plan.name}: http://{plan.reachable}/report (live), recording in {plan.directory}",
+            "dim",
+        )
+        command.start()
+        live.start()
+        status = command.wait(meanwhile=exporter.tend)
+    finally:
+        exporter.stop()
+        live.stop()
+    try:
+        with interruptible():
+            _report(plan, ledgers, run, live, status, command.end or time.time())
+    except KeyboardInterrupt:
+        _say_how_to_report(plan, "interrupted")
+    return status
+
+
+def _begin_recording(plan: Plan) -> RunFile:
+    from trainwatch.runs.recording.run_file import RunFile
+
+    run = RunFile(
+        name=plan.name,
+        start=time.time(),
+        command=plan.command_line,
+        interval=plan.interval,
+        versions={
+            "trainwatch": __version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+        },
+    )
+    try:
+        run.write(plan.directory)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {plan.directory}: {error.strerror}; choose another directory with --out"
+        ) from error
+    return run
+
+
+def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
+    return [
+        f"--web.listen-address={plan.address}",
+        f"--sample-interval={round(plan.interval * 1000)}ms",
+        f"--ledger-dir={ledgers}",
+        f"--run={plan.name}",
+        f"--node={plan.node}",
+        f"--recording.dir={plan.directory}",
+        f"--report-dir={plan.directory}",
+        "--log-level=warning",
+    ]
+
+
+def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int, end: float) -> None:
+    """Completes the recording and writes the report. What fails is said; the recording stays."""
+    from trainwatch.run.ending import finish_recording
+    from trainwatch.run.summary import say_summary
+    from trainwatch.run.terminal import say
+
+    try:
+        finish_recording(plan.directory, plan.node, run, ledgers, end, status)
+    except (OSError, UserError) as error:
+        say(f"the recording could not be completed: {error}", "warning")
+    try:
+        from trainwatch.report.write import write_report
+
+        analysis = live.final_analysis()
+        write_report(analysis, plan.directory, plan.price)
+        say_summary(analysis, plan.directory / "report.html")
+    except Exception as error:  # noqa: BLE001 - the command's exit status comes out whatever happens here
+        reason = str(error) if isinstance(error, (UserError, OSError)) else f"{type(error).__name__}: {error}"
+        _say_how_to_report(plan, reason)
+
+
+def _say_how_to_report(plan: Plan, reason: str) -> None:
+    from trainwatch.run.summary import shown
+    from trainwatch.run.terminal import say
+
+    directory = shown(plan.directory)
+    say(f"no report was written ({reason}); the recording is kept", "warning")
+    say(f"make the report with `trainwatch report {directory} --out {directory}`")

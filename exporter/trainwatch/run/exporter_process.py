@@ -1,0 +1,116 @@
+"""The exporter that `trainwatch run` keeps alive beside the command."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from trainwatch.errors import UserError
+from trainwatch.run.signals import raise_interrupt
+from trainwatch.run.terminal import say
+
+FIRST_PAUSE = 0.5  # seconds before it is started again; doubled each time, up to the longest
+LONGEST_PAUSE = 30.0
+GOOD_AFTER = 60.0  # an exporter that lived that long is not in a loop of deaths
+READY_WITHIN = 20.0  # seconds; a loaded machine imports slowly
+STOPPED_WITHIN = 20.0
+
+
+class ExporterProcess:
+    """A child in a session of its own, so that Ctrl-C does not reach it; started again when it dies.
+
+    `address` is HOST:PORT, where it serves. It ends when this process is killed.
+    """
+
+    def __init__(self, flags: Sequence[str], address: str) -> None:
+        module = "trainwatch.run.exporter_child"
+        self._command = [sys.executable, "-m", module, "--exit-with-parent", *flags]
+        self._address = address
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._pause = FIRST_PAUSE
+        self._start_at: float | None = None
+        self._said = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the exporter that lives now."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Starts the exporter and waits until it serves. Raises UserError when it ends instead."""
+        self._spawn()
+        assert self._process is not None
+        deadline = time.monotonic() + READY_WITHIN
+        while time.monotonic() < deadline:
+            raise_interrupt()
+            status = self._process.poll()
+            if status is not None:
+                raise UserError(f"the exporter ended at its start with status {status}; its message is above")
+            if self._is_ready():
+                return
+            time.sleep(0.05)
+        say(f"the exporter does not answer at http://{self._address} yet; going on without waiting for it")
+
+    def tend(self) -> None:
+        """Starts the exporter again when it has died and its pause is over. To be called now and then."""
+        if self._process is not None and self._process.poll() is not None:
+            self._note_death(self._process.returncode)
+        if self._start_at is not None and time.monotonic() >= self._start_at:
+            self._start_at = None
+            try:
+                self._spawn()
+            except OSError as error:  # no memory, no processes left
+                self._plan_start(str(error))
+
+    def stop(self) -> None:
+        """Lets the exporter write what it has, and ends it."""
+        self._start_at = None
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOPPED_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _spawn(self) -> None:
+        # In the root folder, so that no file beside the training script is taken for a module of ours.
+        self._process = subprocess.Popen(
+            self._command,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._started = time.monotonic()
+
+    def _note_death(self, status: int) -> None:
+        self._process = None
+        if time.monotonic() - self._started > GOOD_AFTER:
+            self._pause = FIRST_PAUSE
+            self._said = False
+        reason = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+        self._plan_start(reason)
+
+    def _plan_start(self, reason: str) -> None:
+        if not self._said:
+            self._said = True
+            say(f"the exporter {reason}; it is started again and the recording goes on")
+        self._start_at = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self._address, timeout=1)
+        try:
+            connection.request("GET", "/-/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()

@@ -1,0 +1,136 @@
+"""What `trainwatch run` was asked for, checked before anything is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import socket
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainwatch.errors import UserError
+from trainwatch.run.terminal import say
+from trainwatch.runs.recording.parts import holds_recording
+from trainwatch.web.server import bind, parse_address
+
+DEFAULT_ADDRESS = "127.0.0.1:9870"
+RUNS = Path("trainwatch-runs")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One observation. All paths are absolute; the address is free, or was a moment ago."""
+
+    name: str
+    node: str
+    command: tuple[str, ...]
+    directory: Path
+    address: str  # [HOST]:PORT that the exporter listens on
+    interval: float  # seconds
+    scan_interval: float  # seconds
+    settings: tuple[str, ...]  # Rule.parameter=value
+    price: float | None = None  # of this node for an hour, in dollars
+
+    @property
+    def reachable(self) -> str:
+        """HOST:PORT at which this machine reaches the exporter."""
+        host, _, port = self.address.rpartition(":")
+        return f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else self.address.replace("[::]", "[::1]")
+
+    @property
+    def command_line(self) -> str:
+        """The command as one would type it into a shell."""
+        return shlex.join(self.command)
+
+
+def plan_run(arguments: Namespace) -> Plan:
+    """Checks what can be checked, without creating anything. Raises UserError."""
+    command = _command(arguments.words)
+    name = arguments.name or name_of(command)
+    return Plan(
+        name=name,
+        node=socket.gethostname().partition(".")[0],
+        command=command,
+        directory=_directory(arguments.out, name),
+        address=_address(arguments.listen),
+        interval=arguments.interval,
+        scan_interval=arguments.scan_interval,
+        settings=tuple(arguments.set),
+        price=arguments.price,
+    )
+
+
+def name_of(command: Sequence[str]) -> str:
+    """A run's name from its command: the script's, the module's, else the program's."""
+    for before, word in zip(("", *command), command, strict=False):
+        if before == "-m" and Path(command[0]).name.startswith("python"):
+            return word
+        if word.endswith(".py"):
+            return Path(word).stem
+    return Path(command[0]).name
+
+
+def make_directory(directory: Path) -> None:
+    """Makes the recording's directory. Raises UserError where it cannot be written."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {directory}: {error.strerror}; choose another directory with --out"
+        ) from error
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    command = tuple(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise UserError("no command given: put it behind --, as in `trainwatch run -- python train.py`")
+    program = command[0]
+    if shutil.which(program) is None:
+        if os.sep in program and Path(program).exists():
+            raise UserError(f"{program} cannot be executed: run `chmod +x {program}`, or its interpreter")
+        raise UserError(f"command not found: {program}; check its name, or give its path")
+    return command
+
+
+def _directory(given: Path | None, name: str) -> Path:
+    if given is None:
+        folder = re.sub(r"[^\w.+-]+", "_", name) + time.strftime("-%Y%m%dT%H%M%SZ", time.gmtime())
+        # Two runs that start in the same second must not share a recording.
+        candidates = [RUNS / folder, *(RUNS / f"{folder}-{number}" for number in range(2, 1000))]
+        return next(path for path in candidates if not path.exists()).absolute()
+    if given.exists() and not given.is_dir():
+        raise UserError(f"{given} is not a directory: choose another one with --out")
+    if given.is_dir() and os.access(given, os.R_OK | os.X_OK) and holds_recording(given):
+        raise UserError(f"{given} holds a recording already: choose another directory with --out")
+    return given.absolute()
+
+
+def _address(given: str | None) -> str:
+    """The address to serve on. Without one given, a free port where the usual one is taken."""
+    if given is not None:
+        try:
+            return _free(given)
+        except UserError as error:
+            raise UserError(str(error).replace("--web.listen-address", "--listen")) from None
+    try:
+        return _free(DEFAULT_ADDRESS)
+    except UserError:
+        host, _, port = DEFAULT_ADDRESS.rpartition(":")
+        address = _free(f"{host}:0")
+        say(f"port {port} is taken; serving on {address} instead")
+        return address
+
+
+def _free(address: str) -> str:
+    """The address, with the port that the system chose for port 0. Raises UserError where it is taken."""
+    with bind(parse_address(address)) as listening:
+        port = listening.getsockname()[1]
+    return f"{address.rpartition(':')[0]}:{port}"

@@ -1,0 +1,1 @@
+"""Runs as they were recorded: the model, and a reader for each format."""

@@ -1,0 +1,1 @@
+"""Our own recordings: writing them while a run goes on, and reading them."""

@@ -1,0 +1,382 @@
+"""Writes a recording while a run goes on: a journal that grows each tick, a Parquet part each minute.
+
+The sampler only hands over what it sampled; a thread of the writer's own meets the disk, so that a
+slow, full or hung disk never delays a sample. Making a part (compressing, fsync) has a second thread,
+so that the journal keeps growing meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from trainwatch import __version__
+from trainwatch.errors import UserError
+from trainwatch.runs.model import COMPONENTS, PHASES, NodeFacts
+from trainwatch.runs.recording.journal import JournalWriter
+from trainwatch.runs.recording.parts import (
+    clear_unfinished,
+    journal_path,
+    journal_to_part,
+    part_path,
+    pieces,
+    read_piece,
+)
+from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.schema import (
+    CPU_COLUMNS,
+    GPU_COLUMNS,
+    NODE_COLUMNS,
+    PHASES_AND_MORE,
+    RANKS_SCHEMA,
+    STEPS_SCHEMA,
+    TABLES,
+    Layout,
+    facts_after,
+    facts_from_json,
+    facts_to_json,
+    metadata_of,
+    samples_schema,
+    with_metadata,
+)
+from trainwatch.sampling.sample import GpuSample, Snapshot
+
+if TYPE_CHECKING:
+    from trainwatch.training.reader import LedgerHeader, LedgerTotals, StepRecord
+
+log = logging.getLogger(__name__)
+
+PART_SECONDS = 60.0
+PART_STEPS = 100_000  # a part is cut before its minute is over at this many steps
+RANKS_SECONDS = 1.0  # the totals of the ledgers are journalled at most this often
+RETRY_SECONDS = 30.0  # after a full disk
+QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; what comes on top is dropped
+
+# Which rows of a table are the same thing later on, so that a part keeps the last of them.
+KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive")}
+
+
+class RecordingWriter:
+    """Records one node's samples and its ranks' steps in `directory`/`node`.
+
+    Takes over from a writer that was killed: its journals become parts, and steps that it had recorded
+    are not recorded again. Raises UserError where the directory cannot be written, or is being written.
+    """
+
+    def __init__(
+        self, directory: Path, node: str, interval: float, run: str, part_seconds: float = PART_SECONDS
+    ) -> None:
+        self._folder = directory / node.replace("/", "_")
+        self._part_seconds = part_seconds
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(self._folder)
+            clear_unfinished(self._folder)
+            if RunFile.read(directory) is None:
+                versions = {"trainwatch": __version__}
+                RunFile(run, start=time.time(), interval=interval, versions=versions).write(directory)
+        except OSError as error:
+            raise UserError(
+                f"cannot record in {self._folder}: {error.strerror}; choose another directory"
+            ) from error
+        self._part_failed = False
+        for table in TABLES:
+            self._make_parts(table, _last_number(self._folder, table))
+        self._facts, self._recorded = _left_by_the_writer_before(self._folder, node)
+        self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
+        self._common = {"node": node, "run": run, "interval": interval}
+
+        self._journals: dict[str, JournalWriter] = {}
+        self._numbers = {table: _last_number(self._folder, table) for table in TABLES}
+        self._minute: int | None = None
+        self._ranks: pa.RecordBatch | None = None  # totals that are not journalled yet
+        self._ranks_written = 0.0
+        self._retry_at: float | None = None  # set while the disk is full
+        self._dropping = False
+
+        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUE_LENGTH)
+        self._parts = ThreadPoolExecutor(1, thread_name_prefix="recording-parts")
+        self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
+        self._thread.start()
+
+    def snapshot(self, snapshot: Snapshot) -> None:
+        """Records one sample of the node. Returns at once."""
+        self._hand_over(partial(self._record_snapshot, snapshot))
+
+    def steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
+        """Records finished steps of one rank, in the order in which they ended. Returns at once."""
+        if records:
+            self._hand_over(partial(self._record_steps, header, records))
+
+    def ranks(
+        self, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]], now: float | None = None
+    ) -> None:
+        """Records what each rank's ledger holds now and whether its process lives. Returns at once."""
+        self._hand_over(partial(self._record_ranks, time.time() if now is None else now, list(ranks)))
+
+    def catch_up(self) -> None:
+        """Waits until all that was handed over is recorded: for who hands over faster than time passes."""
+        self._queue.join()
+
+    def close(self) -> None:
+        """Writes what is left and makes a part of it. Nothing may be recorded afterwards."""
+        self._queue.put(None)
+        self._thread.join()
+        self._parts.shutdown()
+        os.close(self._lock)
+
+    def _hand_over(self, record: Callable[[], None]) -> None:
+        if self._queue.empty():
+            self._dropping = False
+        try:
+            self._queue.put_nowait(record)
+        except queue.Full:
+            if not self._dropping:
+                self._dropping = True
+                log.warning("the disk under %s hangs: samples are dropped from the recording", self._folder)
+
+    # From here on: in the writer's thread.
+
+    def _work(self) -> None:
+        while (record := self._queue.get()) is not None:
+            self._guarded(record)
+            self._queue.task_done()
+        self._guarded(self._write_ranks)
+        for table in list(self._journals):
+            self._cut(table)
+
+    def _guarded(self, record: Callable[[], None]) -> None:
+        """Records, or notes that the disk does not let us: then nothing is tried for a while."""
+        if self._retry_at is not None and time.monotonic() < self._retry_at:
+            return
+        try:
+            record()
+        except OSError as error:
+            if self._retry_at is None:
+                log.warning(
+                    "recording in %s stopped: %s; it goes on when there is room", self._folder, error.strerror
+                )
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            for table in list(self._journals):
+                self._cut(table)
+        else:
+            if self._retry_at is not None:
+                log.warning("recording in %s goes on", self._folder)
+            self._retry_at = None
+
+    def _record_snapshot(self, snapshot: Snapshot) -> None:
+        minute = int(snapshot.time // self._part_seconds)
+        if minute != self._minute:
+            self._minute = minute
+            self._write_ranks()
+            for table in list(self._journals):
+                self._cut(table)
+        layout = self._layout.with_devices_of(snapshot)
+        if layout != self._layout:
+            self._cut("samples")
+            self._layout = layout
+        self._facts = facts_after(self._facts, self._layout, snapshot)
+        journal = self._journal("samples", samples_schema(layout), facts_to_json(self._facts))
+        journal.append(_snapshot_batch(snapshot, layout, journal.schema))
+
+    def _record_steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
+        key = _rank_key(header.rank, header.pid, header.start)
+        last = self._recorded.setdefault(key, {})
+        fresh = [record for record in records if record.number > last.get(record.phase, -1)]
+        if not fresh:
+            return
+        journal = self._journal("steps", STEPS_SCHEMA, {"recorded": self._recorded})
+        journal.append(_steps_batch(header, fresh, journal.schema))
+        last.update({record.phase: record.number for record in fresh})
+        if journal.rows >= PART_STEPS:
+            self._cut("steps")
+
+    def _record_ranks(self, now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> None:
+        if ranks:
+            batch = _ranks_batch(now, ranks)
+            if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
+                self._write_ranks()  # so that a process's last sign of life is known to the tick
+            self._ranks = batch
+        if abs(now - self._ranks_written) >= RANKS_SECONDS:
+            self._write_ranks()
+            self._ranks_written = now
+
+    def _write_ranks(self) -> None:
+        if self._ranks is not None:
+            self._journal("ranks", RANKS_SCHEMA, {}).append(self._ranks)
+            self._ranks = None
+
+    def _journal(self, table: str, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
+        """The table's open journal; a new one, with this schema and metadata, where none is open."""
+        if table not in self._journals:
+            path = journal_path(self._folder, table, self._numbers[table] + 1)
+            self._journals[table] = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
+            self._numbers[table] += 1
+        return self._journals[table]
+
+    def _cut(self, table: str) -> None:
+        """Closes the table's open journal and lets the other thread make a part of it."""
+        journal = self._journals.pop(table, None)
+        if journal is not None:
+            journal.close()
+            self._parts.submit(self._make_parts, table, self._numbers[table])
+
+    # In the thread that makes parts.
+
+    def _make_parts(self, table: str, last: int) -> None:
+        """Makes parts of the journals up to number `last`. What the disk refuses is tried again next time."""
+        try:
+            for piece in pieces(self._folder, table):
+                if piece.number > last:
+                    break
+                journal = journal_path(self._folder, table, piece.number)
+                if piece.is_part:
+                    journal.unlink(missing_ok=True)  # left over: killed between the rename and this
+                else:
+                    part = part_path(self._folder, table, piece.number)
+                    journal_to_part(journal, part, KEEP_LAST_BY.get(table, ()))
+            self._part_failed = False
+        except OSError as error:
+            if not self._part_failed:
+                reason = error.strerror
+                log.warning("cannot make a part in %s: %s; its journal stays", self._folder, reason)
+            self._part_failed = True
+
+
+def _lock(folder: Path) -> int:
+    """Makes sure that no other process records this node here. The kernel lets go when the process dies."""
+    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(f"{folder} is being recorded by another exporter; choose another directory") from None
+    return lock
+
+
+def _last_number(folder: Path, table: str) -> int:
+    return max((piece.number for piece in pieces(folder, table)), default=0)
+
+
+def _left_by_the_writer_before(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dict[str, int]]]:
+    """What the last parts say of the node, and the number of each rank's last recorded step by phase."""
+    facts = NodeFacts(node)
+    if (samples := _last_rows(folder, "samples")) is not None:
+        facts = facts_from_json(metadata_of(samples.schema))
+    recorded: dict[str, dict[str, int]] = {}
+    if (steps := _last_rows(folder, "steps")) is not None:
+        recorded = metadata_of(steps.schema)["recorded"]
+        names = ("rank", "pid", "rank_start", "phase", "number")
+        columns = (steps.column(name).to_pylist() for name in names)
+        for rank, pid, start, phase, number in zip(*columns, strict=True):
+            recorded.setdefault(_rank_key(rank, pid, start), {})[phase] = number
+    return facts, recorded
+
+
+def _last_rows(folder: Path, table: str) -> pa.Table | None:
+    """The rows of the table's last piece that has any."""
+    for piece in reversed(pieces(folder, table)):
+        rows = read_piece(piece)
+        if rows is not None:
+            return rows
+    return None
+
+
+def _rank_key(rank: int, pid: int, start: float) -> str:
+    """Tells apart the processes that a rank has had, and the runs that one process has started."""
+    return f"{rank}/{pid}/{start!r}"
+
+
+def _snapshot_batch(snapshot: Snapshot, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
+    columns: dict[str, pa.Array] = {"time": pa.array([snapshot.time], pa.float64())}
+    if layout.cpus:
+        for name, attribute in CPU_COLUMNS.items():
+            values = getattr(snapshot, attribute)
+            if snapshot.cpus != layout.cpus:
+                by_cpu = dict(zip(snapshot.cpus, values, strict=False))
+                values = [by_cpu.get(cpu, nan) for cpu in layout.cpus]
+            elif len(values) != len(layout.cpus):
+                values = [nan] * len(layout.cpus)
+            columns[name] = _one_list(values, pa.float32())
+    for name, attribute in NODE_COLUMNS.items():
+        columns[name] = pa.array([float(getattr(snapshot, attribute))], pa.float64())
+    if layout.gpus:
+        missing = GpuSample()
+        gpus = [snapshot.gpus.get(gpu, missing) for gpu in layout.gpus]
+        for name, (attribute, kind) in GPU_COLUMNS.items():
+            columns[name] = _one_list([getattr(gpu, attribute) for gpu in gpus], kind)
+    return pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _one_list(values: Sequence[float], kind: pa.DataType) -> pa.Array:
+    """One row of a list column."""
+    numbers = np.asarray(values, dtype=kind.to_pandas_dtype())
+    return pa.FixedSizeListArray.from_arrays(pa.array(numbers, kind), len(values))
+
+
+def _steps_batch(header: LedgerHeader, records: Sequence[StepRecord], schema: pa.Schema) -> pa.RecordBatch:
+    components = np.array([record.components for record in records], dtype=np.float64)
+    columns = [
+        pa.array([header.rank] * len(records), pa.int32()),
+        pa.array([header.pid] * len(records), pa.int64()),
+        pa.array([header.start] * len(records), pa.float64()),
+        pa.array([record.phase for record in records], pa.string()),
+        pa.array([record.number for record in records], pa.int64()),
+        pa.array([record.start for record in records], pa.float64()),
+        pa.array([record.duration for record in records], pa.float64()),
+        *(pa.array(components[:, column]) for column in range(len(COMPONENTS))),
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _ranks_batch(now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> pa.RecordBatch:
+    rows = [_rank_row(now, header, totals, alive) for header, totals, alive in ranks]
+    return pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
+
+
+def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: bool) -> dict[str, Any]:
+    return {
+        "time": now,
+        "rank": header.rank,
+        "pid": header.pid,
+        "alive": alive,
+        "world_size": header.world_size,
+        "framework": header.framework,
+        "framework_version": header.framework_version,
+        "start": header.start,
+        "first_step_start": totals.first_step_start,
+        "last_step_end": totals.last_step_end,
+        "end": totals.end,
+        **{f"{phase}_steps": totals.steps.get(phase, 0) for phase in PHASES},
+        **{f"{phase}_seconds": totals.phase_seconds.get(phase, 0.0) for phase in PHASES_AND_MORE},
+        **{f"{name}_seconds": totals.component_seconds.get(name, 0.0) for name in COMPONENTS},
+        "fetches": sum(totals.fetch_counts),
+        "fetch_seconds": totals.fetch_sum,
+        "fetch_cpu_seconds": totals.fetch_cpu_seconds,
+        "fetch_core_wait_seconds": totals.fetch_core_wait_seconds,
+        "loaders": [
+            {
+                "phase": loader.phase,
+                "workers": loader.workers,
+                "pin_memory": loader.pin_memory,
+                "prefetch_factor": loader.prefetch_factor,
+                "waits": sum(loader.wait_counts),
+                "wait_seconds": loader.wait_sum,
+                "batch_size": loader.batch_size,
+            }
+            for loader in totals.loaders
+        ],
+    }

@@ -1,0 +1,5 @@
+"""Reads traces of the PyTorch profiler (Kineto): `*.pt.trace.json[.gz]`, one file a rank."""
+
+from trainwatch.runs.traces.source import KinetoTraces, trace_files
+
+__all__ = ["KinetoTraces", "trace_files"]

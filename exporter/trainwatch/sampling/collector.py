@@ -1,0 +1,49 @@
+"""What every collector is: one source, read at each tick of the sampler."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable
+from typing import ClassVar
+
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
+
+
+class SourceAbsentError(OSError):
+    """This node does not have what the collector reads, as many have no GPU: worth a note, no warning."""
+
+
+class Collector(ABC):
+    """Reads one source. Being a module of this folder with a `Collector` in it is the registration.
+
+    `name` becomes the flag `--[no-]collector.NAME` and the label of `trainwatch_collector_success`.
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        """Adds the collector's own flags: at least the root that it reads, so that tests feed it files."""
+
+    @classmethod
+    @abstractmethod
+    def from_arguments(cls, arguments: Namespace) -> Collector:
+        """The collector that these flags ask for."""
+
+    @property
+    @abstractmethod
+    def families(self) -> Iterable[Family]:
+        """The metric families that this collector publishes, in the order in which they are written."""
+
+    @abstractmethod
+    def collect(self, snapshot: Snapshot) -> None:
+        """Reads the source, publishes to `families` and fills this collector's part of `snapshot`.
+
+        Raises on failure: the registry then clears every family of the collector, so that nothing
+        stale is published, and sets its `trainwatch_collector_success` to 0. Other collectors go on.
+        """
+
+    def close(self) -> None:
+        """Lets go of what the collector holds. Called once, when the exporter stops."""

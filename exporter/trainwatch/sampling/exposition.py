@@ -1,0 +1,212 @@
+"""Writes metric families as Prometheus reads them: text format 0.0.4 and OpenMetrics 1.0.
+
+Sources: prometheus.io/docs/instrumenting/exposition_formats and the OpenMetrics 1.0 specification.
+A histogram's `le` is written as OpenMetrics wants it ("1.0", not "1") in both formats, so that a
+series keeps its name whichever format the server negotiates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import accumulate
+from math import isfinite, isnan
+from threading import Lock
+from typing import Generic, Literal, TypeVar
+
+from trainwatch.sampling.families import Exemplar, Family, HistogramValue, LabelValues
+
+Format = Literal["text", "openmetrics"]
+Prefix = TypeVar("Prefix")
+
+CONTENT_TYPES: Mapping[Format, str] = {
+    "text": "text/plain; version=0.0.4; charset=utf-8",
+    "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
+}
+
+# What each kind is called in `# TYPE`, and which suffix of the name the family's own lines leave off.
+_TEXT_TYPES = {"info": "gauge", "unknown": "untyped"}
+_OPENMETRICS_SUFFIXES = {"counter": "_total", "info": "_info"}
+
+_NUMBERS = {int, float}
+_LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_TEXT_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+def negotiate(accept: str) -> Format:
+    """The format that an `Accept` header asks for; text where it asks for neither or nothing.
+
+    The most specific range that matches a format gives its q (RFC 9110, 12.5.1). OpenMetrics is
+    written only for who names it: `*/*` gets text, as browsers and curl send it.
+    """
+    text, openmetrics = (-1, 0.0), (-1, 0.0)  # (how specific, q)
+    for media_range, parameters, quality in _accepted(accept):
+        version = parameters.get("version", "")
+        specific = 2 + bool(version)
+        if media_range == "application/openmetrics-text" and version in ("", "1.0.0"):
+            openmetrics = max(openmetrics, (specific, quality))
+        elif media_range == "text/plain" and version in ("", "0.0.4"):
+            text = max(text, (specific, quality))
+        elif media_range in ("text/*", "*/*"):
+            text = max(text, (1 if media_range == "text/*" else 0, quality))
+    return "openmetrics" if openmetrics[1] > 0 and openmetrics[1] >= text[1] else "text"
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an `Accept-Encoding` header lets the answer be gzip."""
+    qualities = {coding: quality for coding, _, quality in _accepted(accept_encoding)}
+    return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) > 0
+
+
+def _accepted(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
+    for element in header.split(","):
+        name, *words = (word.strip() for word in element.split(";"))
+        parameters = {
+            key.strip().lower(): value.strip().strip('"')
+            for key, _, value in (word.partition("=") for word in words)
+        }
+        try:
+            quality = float(parameters.pop("q", "1"))
+        except ValueError:
+            quality = 0.0
+        if name and 0 <= quality <= 1:
+            yield name.lower(), parameters, quality
+
+
+class Exposition:
+    """Writes families, and remembers what of their lines stays the same from scrape to scrape."""
+
+    def __init__(self) -> None:
+        self._writers: dict[Family, _FamilyWriter] = {}
+        # One scrape is written at a time: the work is CPU only, so a second thread would gain nothing.
+        self._lock = Lock()
+
+    def write(self, families: Iterable[Family], format: Format) -> bytes:
+        """All samples that the families publish now; families without any are left out."""
+        with self._lock:
+            parts: list[str] = []
+            for family in families:
+                writer = self._writers.get(family)
+                if writer is None:
+                    writer = self._writers[family] = _FamilyWriter(family)
+                writer.write(format, parts)
+        if format == "openmetrics":
+            parts.append("# EOF\n")
+        return "".join(parts).encode("utf-8", "replace")  # a lone surrogate must not cost the scrape
+
+
+class _FamilyWriter:
+    """One family's metadata and the beginnings of its lines."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._metadata = {"text": _text_metadata(family), "openmetrics": _openmetrics_metadata(family)}
+        self._sample_prefixes = _Prefixes(self._prefix)
+        self._histogram_prefixes = _Prefixes(self._line_prefixes)
+
+    def write(self, format: Format, parts: list[str]) -> None:
+        samples, histograms = self._family.samples, self._family.histograms
+        if not samples and not histograms:
+            return
+        parts.append(self._metadata[format])
+        if samples:
+            prefixes = self._sample_prefixes.of(samples)
+            values = samples.values()
+            if _plain(values):
+                parts += [f"{prefix}{value!r}\n" for prefix, value in zip(prefixes, values, strict=True)]
+            else:
+                parts += [
+                    f"{prefix}{number(value)}\n" for prefix, value in zip(prefixes, values, strict=True)
+                ]
+        for prefix_list, histogram in zip(
+            self._histogram_prefixes.of(histograms), histograms.values(), strict=True
+        ):
+            _write_histogram(prefix_list, histogram, format == "openmetrics", parts)
+
+    def _prefix(self, values: LabelValues, suffix: str = "", bound: str | None = None) -> str:
+        family = self._family
+        pairs = [
+            f'{label}="{value.translate(_LABEL_ESCAPES)}"'
+            for label, value in zip(family.labels, values, strict=True)
+        ]
+        if bound is not None:
+            pairs.append(f'le="{bound}"')
+        return f"{family.name}{suffix}{{{','.join(pairs)}}} " if pairs else f"{family.name}{suffix} "
+
+    def _line_prefixes(self, values: LabelValues) -> list[str]:
+        """The beginnings of one histogram's lines: its buckets, its sum and its count."""
+        bounds = [number(float(bound)) for bound in self._family.bounds] + ["+Inf"]
+        lines = [self._prefix(values, "_bucket", bound) for bound in bounds]
+        return [*lines, self._prefix(values, "_sum"), self._prefix(values, "_count")]
+
+
+class _Prefixes(Generic[Prefix]):
+    """The prefixes of a family's series, in the order in which the family publishes them."""
+
+    def __init__(self, build: Callable[[LabelValues], Prefix]) -> None:
+        self._build = build
+        self._series: list[LabelValues] = []
+        self._prefixes: list[Prefix] = []
+
+    def of(self, published: Mapping[LabelValues, object]) -> list[Prefix]:
+        """Built anew for series that came, forgotten for series that went."""
+        series = list(published)
+        if series != self._series:  # seldom; comparing lists costs less than a look-up for each series
+            known = dict(zip(self._series, self._prefixes, strict=True))
+            self._prefixes = [known[key] if key in known else self._build(key) for key in series]
+            self._series = series
+        return self._prefixes
+
+
+def _write_histogram(
+    prefixes: list[str], histogram: HistogramValue, exemplars: bool, parts: list[str]
+) -> None:
+    *buckets, sum_prefix, count_prefix = prefixes
+    cumulative = list(accumulate(histogram.counts))
+    lines = [f"{prefix}{count}\n" for prefix, count in zip(buckets, cumulative, strict=True)]
+    if exemplars and histogram.exemplars:
+        for index, exemplar in histogram.exemplars.items():
+            lines[index] = f"{lines[index][:-1]}{_exemplar(exemplar)}\n"
+    parts += lines
+    parts.append(f"{sum_prefix}{number(histogram.sum)}\n{count_prefix}{cumulative[-1]}\n")
+
+
+def _plain(values: Collection[float]) -> bool:
+    """Whether `repr` writes every value as Prometheus reads it: only ints and finite floats."""
+    if not set(map(type, values)) <= _NUMBERS:
+        return False
+    try:
+        return isfinite(sum(values))
+    except OverflowError:  # an int beyond a float's range
+        return False
+
+
+def number(value: float) -> str:
+    """A sample value as both formats write it: integers as integers, floats with every digit."""
+    if isinstance(value, int):
+        return str(int(value))  # a bool is an int too
+    value = float(value)
+    if isnan(value):
+        return "NaN"
+    if not isfinite(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    labels = ",".join(
+        f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in exemplar.labels.items()
+    )
+    return f" # {{{labels}}} {number(exemplar.value)} {exemplar.time:.3f}"
+
+
+def _text_metadata(family: Family) -> str:
+    words = family.help.translate(_TEXT_HELP_ESCAPES)
+    kind = _TEXT_TYPES.get(family.kind, family.kind)
+    return f"# HELP {family.name} {words}\n# TYPE {family.name} {kind}\n"
+
+
+def _openmetrics_metadata(family: Family) -> str:
+    """OpenMetrics names a counter or info family without the suffix that its samples carry."""
+    name = family.name.removesuffix(_OPENMETRICS_SUFFIXES.get(family.kind, ""))
+    words = family.help.translate(_LABEL_ESCAPES)
+    return f"# TYPE {name} {family.kind}\n# HELP {name} {words}\n"

@@ -1,0 +1,191 @@
+"""Runs the collectors of a tick, each in isolation: one that fails or hangs costs only its own metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from time import monotonic, perf_counter
+
+from trainwatch.sampling.collector import Collector, SourceAbsentError
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.sample import Snapshot
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 2.0
+
+
+class Registry:
+    """The collectors, and how each of them did at the last tick.
+
+    Collectors run one after another on a thread of the registry's own. When one does not return within
+    `patience` seconds it is written off: the thread is left to it, a new one goes on with the collectors
+    behind it, and it is asked again only after that call has returned. No collector is ever called
+    twice at once (NVML must be polled from one thread at a time).
+    """
+
+    def __init__(self, collectors: Sequence[Collector], patience: float = PATIENCE_SECONDS) -> None:
+        self._entries = [_Entry(collector) for collector in collectors]
+        self._patience = patience
+        self._crew: _Crew | None = None
+        self._success = Family(
+            "trainwatch_collector_success",
+            "gauge",
+            "Whether the collector's last reading succeeded (1) or failed (0).",
+            ("collector",),
+        )
+        self._duration = Family(
+            "trainwatch_collector_duration_seconds",
+            "gauge",
+            "How long the collector's last reading took.",
+            ("collector",),
+        )
+
+    def collect(self, snapshot: Snapshot) -> None:
+        """Lets every collector read its source and fill `snapshot`; returns though some fail or hang."""
+        waiting = [entry for entry in self._entries if not entry.hanging]
+        while waiting:
+            crew = self._crew = self._crew or _Crew()
+            late = crew.run(waiting, snapshot, self._patience)
+            if late is None:
+                break
+            self._crew = None  # the thread is left to it
+            waiting = waiting[waiting.index(late) + 1 :]
+        self._success.publish({(entry.name,): int(entry.succeeded) for entry in self._entries})
+        self._duration.publish({(entry.name,): entry.seconds for entry in self._entries})
+
+    def families(self) -> Iterable[Family]:
+        """What may be published: nothing of a collector that hangs, though it may publish any moment."""
+        for entry in self._entries:
+            if not entry.hanging:
+                yield from entry.families
+        yield from self.own_families()
+
+    def own_families(self) -> Iterable[Family]:
+        """How the collectors did."""
+        return (self._success, self._duration)
+
+    def close(self) -> None:
+        """Ends the thread and closes every collector that is not in the middle of a reading."""
+        if self._crew is not None:
+            self._crew.dismiss()
+            self._crew = None
+        for entry in self._entries:
+            if entry.hanging:
+                continue
+            try:
+                entry.collector.close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed too
+                logger.warning("collector %s could not be closed: %s", entry.name, describe(error))
+
+
+class _Entry:
+    """One collector and its last result."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self.name = collector.name
+        self.families = tuple(collector.families)
+        self.succeeded = False
+        self.hanging = False
+        self.seconds = 0.0
+        self._complaint: str | None = None
+        self._absent = False  # the last reading failed because there is nothing to read
+        self._lock = Lock()  # between a reading that ends late and the one who writes it off
+        self._reading = False
+
+    def read(self, snapshot: Snapshot) -> bool:
+        """Whether the reading ended in time, well or not; after a late one the thread has to go."""
+        with self._lock:
+            self._reading = True
+        begin = perf_counter()
+        self._absent = False
+        try:
+            self.collector.collect(snapshot)
+            complaint = None
+        except SourceAbsentError as error:
+            complaint, self._absent = describe(error), True
+        except Exception as error:  # noqa: BLE001 - whatever a source raises, the other collectors go on
+            complaint = describe(error)
+        seconds = perf_counter() - begin
+        with self._lock:
+            self._reading = False
+            if self.hanging:  # the tick it was asked for is over: what it has published is stale
+                self._clear()
+                self.hanging = False
+                logger.info("collector %s returned after %.1f s, asking it again", self.name, seconds)
+                return False
+            self.seconds = seconds
+            self._report(complaint)
+            return True
+
+    def write_off(self, patience: float) -> bool:
+        """Whether the reading was still going on, and so the collector hangs from now on."""
+        with self._lock:
+            if self._reading:
+                self.hanging = True
+                self.seconds = patience
+                self._report(f"no answer within {patience:g} s")
+            return self.hanging
+
+    def _report(self, complaint: str | None) -> None:
+        """Says what went wrong once, not at each tick."""
+        self.succeeded = complaint is None
+        if complaint is not None:
+            self._clear()
+        if complaint != self._complaint:
+            if complaint is not None:
+                level = logging.INFO if self._absent else logging.WARNING
+                logger.log(level, "collector %s failed: %s", self.name, complaint)
+            else:
+                logger.info("collector %s works again", self.name)
+        self._complaint = complaint
+
+    def _clear(self) -> None:
+        for family in self.families:
+            family.clear()
+
+
+class _Crew:
+    """A thread that reads collectors one after another, and says which of them it is at."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[tuple[Sequence[_Entry], Snapshot] | None] = SimpleQueue()
+        self._done = Event()
+        self._at: tuple[_Entry, float] | None = None  # the entry being read, and since when (monotonic)
+        Thread(target=self._work, name="collectors", daemon=True).start()
+
+    def run(self, entries: Sequence[_Entry], snapshot: Snapshot, patience: float) -> _Entry | None:
+        """Returns when all are done, or with the first that took more than `patience` seconds."""
+        self._done.clear()
+        self._at = None
+        self._tasks.put((entries, snapshot))
+        remaining = patience
+        while not self._done.wait(remaining):
+            remaining = patience
+            if self._at is not None:
+                entry, since = self._at
+                remaining = max(0.0, since + patience - monotonic())
+                if remaining == 0 and entry.write_off(patience):
+                    return entry
+        return None
+
+    def dismiss(self) -> None:
+        self._tasks.put(None)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            entries, snapshot = task
+            for entry in entries:
+                self._at = (entry, monotonic())
+                if not entry.read(snapshot):
+                    return
+            self._done.set()
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    words = " ".join(str(error).split())
+    return words if isinstance(error, OSError) and words else f"{type(error).__name__}: {words}"

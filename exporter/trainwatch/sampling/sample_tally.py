@@ -1,0 +1,158 @@
+"""Counts the samples of one run so that counting is cheap and every threshold's answer is exact."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from math import isnan, nan
+from typing import Any
+
+from trainwatch.sampling.families import HistogramValue
+from trainwatch.sampling.sample import Snapshot
+
+# Utilisation in steps of 0.02, which has every default threshold among its bounds (0.1, 0.5, 0.7, 0.9).
+BOUNDS = tuple(step / 50 for step in range(1, 51))
+GRID = tuple(step / 10 for step in range(1, 10))
+CAUSES = ("cpu", "io")
+
+_CELLS = len(GRID) + 1
+# Ratios of counters that meet a threshold exactly must not miss it by the last bit of a sum or a
+# difference (1 - 0.3 is not 0.7); the evaluation's float32 samples have 7 digits as well.
+_DIGITS = 7
+
+
+class Histogram:
+    """How many samples fell between which bounds; a sample on a bound belongs below it (`le`)."""
+
+    def __init__(self) -> None:
+        self.counts = array("Q", bytes(8 * (len(BOUNDS) + 1)))
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        if not isnan(value):
+            self.counts[bisect_left(BOUNDS, round(value, _DIGITS))] += 1
+            self.sum += value
+
+    def value(self) -> HistogramValue:
+        return HistogramValue(self.counts.tolist(), self.sum)
+
+
+class StarvedGrid:
+    """Snapshots by their busiest core and their idlest GPU, each known to the step of the grid.
+
+    A cell (i, j) holds the snapshots whose cause was above exactly the first i thresholds and whose
+    GPU was below all but the first j, so one addition a snapshot answers all 81 pairs of thresholds.
+    """
+
+    def __init__(self) -> None:
+        self.cells = array("Q", bytes(8 * _CELLS * _CELLS))
+
+    def add(self, cause: float, gpu: float) -> None:
+        above = bisect_left(GRID, round(cause, _DIGITS))  # thresholds that the cause is strictly above
+        not_below = bisect_right(GRID, round(gpu, _DIGITS))  # thresholds that the GPU is not below
+        self.cells[above * _CELLS + not_below] += 1
+
+    def counts(self) -> list[list[int]]:
+        """[i][j]: snapshots with the cause strictly above GRID[i] and the GPU strictly below GRID[j]."""
+        rows = [self.cells[row * _CELLS : (row + 1) * _CELLS].tolist() for row in range(_CELLS)]
+        totals = [0] * _CELLS
+        counts: list[list[int]] = []
+        for row in reversed(rows[1:]):
+            totals = [total + cell for total, cell in zip(totals, row, strict=True)]
+            counts.append(list(accumulate(totals[:-1])))
+        return counts[::-1]
+
+
+class LowCounts:
+    """Snapshots by their idlest GPU."""
+
+    def __init__(self) -> None:
+        self.cells = array("Q", bytes(8 * _CELLS))
+
+    def add(self, gpu: float) -> None:
+        self.cells[bisect_right(GRID, round(gpu, _DIGITS))] += 1
+
+    def counts(self) -> list[int]:
+        """[j]: snapshots with some GPU strictly below GRID[j]."""
+        return list(accumulate(self.cells[:-1]))
+
+
+class SampleTally:
+    """All sample counters of one run on this node."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.cpu = Histogram()
+        self.io_wait = Histogram()
+        self.gpu: dict[str, Histogram] = {}
+        self.gpu_memory: dict[str, Histogram] = {}
+        self.starved = {cause: StarvedGrid() for cause in CAUSES}
+        self.low = LowCounts()
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Counts one snapshot. What it lacks (a GPU that is away, a failed reading) is not counted."""
+        self.samples += 1
+        cpu_max, cpu_mean = _max_and_mean(snapshot.cpu_utilization)
+        io_max, io_mean = _max_and_mean(snapshot.cpu_io_wait)
+        self.cpu.add(cpu_mean)
+        self.io_wait.add(io_mean)
+        for gpu, sample in snapshot.gpus.items():
+            if gpu not in self.gpu:  # its histograms begin with its first sample
+                self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
+            self.gpu[gpu].add(sample.utilization)
+            self.gpu_memory[gpu].add(_ratio(sample.memory_used_bytes, sample.memory_total_bytes))
+        known = [gpu.utilization for gpu in snapshot.gpus.values() if not isnan(gpu.utilization)]
+        if not known:
+            return
+        idlest = min(known)
+        self.low.add(idlest)
+        for cause, value in zip(CAUSES, (cpu_max, io_max), strict=True):
+            if not isnan(value):
+                self.starved[cause].add(value, idlest)
+
+    def to_bytes(self) -> bytes:
+        """All counts, in the order of `_parts`; `from_bytes` needs the same GPUs to read them."""
+        sums = array("d", [histogram.sum for histogram in self._histograms()])
+        counts = b"".join(part.tobytes() for part in self._parts())
+        return array("Q", [self.samples]).tobytes() + sums.tobytes() + counts
+
+    @classmethod
+    def from_bytes(cls, content: bytes, gpus: Iterable[str]) -> SampleTally:
+        """The tally that `to_bytes` wrote. Raises ValueError where the length does not fit the GPUs."""
+        tally = cls()
+        for gpu in gpus:
+            tally.gpu[gpu], tally.gpu_memory[gpu] = Histogram(), Histogram()
+        if len(content) != len(tally.to_bytes()):
+            raise ValueError("its length does not fit its GPUs")
+        words = memoryview(content)
+        tally.samples = words[:8].cast("Q")[0]
+        offset = 8
+        for histogram in tally._histograms():
+            histogram.sum = words[offset : offset + 8].cast("d")[0]
+            offset += 8
+        for part in tally._parts():
+            length = len(part) * part.itemsize
+            part[:] = array("Q", content[offset : offset + length])
+            offset += length
+        return tally
+
+    def _histograms(self) -> list[Histogram]:
+        return [self.cpu, self.io_wait, *self.gpu.values(), *self.gpu_memory.values()]
+
+    def _parts(self) -> list[array[Any]]:
+        """Every array of counts, in the order of the state file."""
+        grids = [self.starved[cause].cells for cause in CAUSES]
+        return [self.low.cells, *grids, *(histogram.counts for histogram in self._histograms())]
+
+
+def _max_and_mean(values: Sequence[float]) -> tuple[float, float]:
+    total = sum(values)
+    if isnan(total):
+        return _max_and_mean([value for value in values if not isnan(value)])
+    return (max(values), total / len(values)) if values else (nan, nan)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else nan

@@ -1,0 +1,117 @@
+"""Takes a snapshot each interval, without drift, and hands it to whoever keeps it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+
+from trainwatch.sampling.clock import Clock
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.registry import Registry, describe
+from trainwatch.sampling.sample import Snapshot
+
+logger = logging.getLogger(__name__)
+
+Sink = Callable[[Snapshot], None]
+
+
+class Schedule:
+    """Absolute deadlines, `interval` apart: a late tick does not put off the ones behind it."""
+
+    def __init__(self, interval: float, now: float) -> None:
+        self._interval = interval
+        self._origin = now
+        self._next = 0  # the number of the next deadline; the first one is now
+
+    def wait_seconds(self, now: float) -> float:
+        """Seconds until the next deadline; negative when it has passed."""
+        return self._origin + self._next * self._interval - now
+
+    def tick(self, now: float) -> int:
+        """Takes the deadline that has come; returns how many others have passed unserved."""
+        due = int((now - self._origin) / self._interval)
+        missed = max(0, due - self._next)
+        self._next += missed + 1
+        return missed
+
+
+class Sampler:
+    """A thread that ticks. Each tick fills a new `Snapshot` from the registry and calls every sink."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        interval: float,
+        sinks: Sequence[Sink] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._registry = registry
+        self._interval = interval
+        self._sinks = dict.fromkeys(sinks, "")  # and what each complained of last
+        self._clock = clock or Clock()
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="sampler", daemon=True)
+        self._last_tick: float | None = None  # by the monotonic clock
+        self._ticks = Family(
+            "trainwatch_sampler_ticks_total", "counter", "Snapshots that the sampler has taken."
+        )
+        self._missed = Family(
+            "trainwatch_sampler_ticks_missed_total",
+            "counter",
+            "Snapshots that were due but not taken, because the one before took too long.",
+        )
+        self._ticks_count = 0
+        self._missed_count = 0
+        self.families = (self._ticks, self._missed)
+        self._publish()
+
+    def start(self) -> None:
+        """Starts ticking, at once for the first time."""
+        self._thread.start()
+
+    def stop(self, patience: float = 5.0) -> bool:
+        """Lets a tick in progress end, for `patience` seconds at most. Returns whether it did."""
+        self._stopping.set()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a first snapshot has been taken."""
+        return self._last_tick is not None
+
+    def fresh(self) -> bool:
+        """Whether the last snapshot is young enough to be published: of the last few ticks."""
+        # A collector that hangs holds a tick up for the registry's patience, 2 s, before it is written off.
+        age_limit = max(4 * self._interval, 4.0)
+        return self._last_tick is not None and self._clock.monotonic() - self._last_tick < age_limit
+
+    def _run(self) -> None:
+        clock = self._clock
+        schedule = Schedule(self._interval, clock.monotonic())
+        while not clock.wait(self._stopping, max(0.0, schedule.wait_seconds(clock.monotonic()))):
+            self._missed_count += schedule.tick(clock.monotonic())
+            self.tick()
+
+    def tick(self) -> None:
+        """Takes one snapshot; the sampler's thread does so at each deadline."""
+        snapshot = Snapshot(time=self._clock.time(), interval=self._interval)
+        self._registry.collect(snapshot)
+        for sink, last_complaint in self._sinks.items():
+            try:
+                sink(snapshot)
+                complaint = ""
+            except Exception as error:  # noqa: BLE001 - a full disk must not end the sampling
+                complaint = describe(error)
+            if complaint and complaint != last_complaint:  # once, not at each tick
+                logger.error("a snapshot could not be kept: %s", complaint)
+            self._sinks[sink] = complaint
+        self._ticks_count += 1
+        self._publish()
+        self._last_tick = self._clock.monotonic()
+
+    def _publish(self) -> None:
+        self._ticks.publish({(): self._ticks_count})
+        self._missed.publish({(): self._missed_count})

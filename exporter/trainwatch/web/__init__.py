@@ -1,0 +1,1 @@
+"""HTTP for every command that serves: the server, TLS and passwords, the log."""

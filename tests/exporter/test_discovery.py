@@ -1,0 +1,57 @@
+"""Finding collectors: being in the folder is the registration, and a broken module takes no other down."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+import trainwatch.collectors
+from trainwatch.collectors import add_flags, discover, enabled, summary
+from trainwatch.sampling.registry import Registry
+from trainwatch.sampling.sample import Snapshot
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A second folder of collectors."""
+    monkeypatch.setattr(trainwatch.collectors, "__path__", [*trainwatch.collectors.__path__, str(tmp_path)])
+    return tmp_path
+
+
+def test_every_source_of_the_design_is_found_by_name() -> None:
+    names = [collector.name for collector in discover()]
+    assert names == sorted(names)
+    assert {"cpu", "memory", "disk", "network", "gpu", "training"} <= set(names)
+    assert all(summary(collector) for collector in discover())
+
+
+def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path) -> None:
+    (folder / "quantum.py").write_text('"""Qubits."""\nimport no_such_module\n')
+    found = discover()
+    (broken,) = [collector for collector in found if collector.name == "quantum"]
+    parser = ArgumentParser()
+    add_flags(parser, [broken])
+    registry = Registry(enabled(parser.parse_args([]), [broken]))
+    registry.collect(Snapshot(time=0.0))
+    success, _ = registry.own_families()
+    assert success.samples == {("quantum",): 0}
+    assert list(registry.families()) == list(registry.own_families())
+    registry.close()
+    assert {"cpu", "training"} <= {collector.name for collector in found}
+    assert enabled(parser.parse_args(["--no-collector.quantum"]), [broken]) == []
+
+
+def test_a_new_file_with_a_collector_in_it_is_enough(folder: Path) -> None:
+    (folder / "weather.py").write_text(
+        '"""What the weather is like.\n\nMore words."""\n'
+        "from trainwatch.sampling.collector import Collector\n"
+        "class Weather(Collector):\n"
+        "    name = 'weather'\n"
+        "    families = ()\n"
+        "    @classmethod\n"
+        "    def from_arguments(cls, arguments): return cls()\n"
+        "    def collect(self, snapshot): pass\n"
+    )
+    (weather,) = [collector for collector in discover() if collector.name == "weather"]
+    assert summary(weather) == "What the weather is like"

@@ -1,0 +1,248 @@
+"""The exporter as a whole, in a process of its own: what it serves, survives and refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+from trainwatch.sampling.state_file import StateFile
+
+from tests.support.exporter_process import ExporterProcess, Scrape, exporter
+from tests.support.training_process import TrainingProcess
+
+HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
+QUICK = "--sample-interval=50ms"
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Path:
+    return tmp_path / "ledgers"
+
+
+def samples(scrape: Scrape, run: str = "resnet") -> float:
+    return scrape.samples.get(("trainwatch_samples_total", frozenset({("run", run)})), 0.0)
+
+
+def test_it_serves_every_page_and_ends_with_status_0_when_it_is_told_to(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    with ExporterProcess("--ledger-dir", ledgers, "--report-dir", tmp_path, "--node=gpu-1", QUICK) as node:
+        page = node.get("/")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "gpu-1" in page.text
+        assert 'href="/metrics"' in page.text
+        assert node.get("/-/healthy").text == "Healthy\n"
+        node.wait_for(lambda: node.get("/-/ready").status_code == 200)
+        assert node.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert node.get("/nonsense").status_code == 404
+        refused = requests.post(f"{node.url}/metrics", timeout=60)
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
+        assert node.get("/report").status_code == 404
+        (tmp_path / "report.html").write_text("<p>found it</p>\n<script>draw()</script>\n</html>")
+        assert node.get("/report").text == "<p>found it</p>\n<script>draw()</script>\n</html>"
+        assert node.get("/report/content").text == "<p>found it</p>\n"
+        assert node.stop() == 0
+    assert "Traceback" not in "\n".join(node.log)
+
+
+def test_ctrl_c_ends_it_with_status_0(ledgers: Path) -> None:
+    with ExporterProcess("--ledger-dir", ledgers) as node:
+        assert node.stop(signal.SIGINT) == 0
+
+
+def test_it_says_what_it_is_and_what_it_uses(ledgers: Path) -> None:
+    with ExporterProcess("--ledger-dir", ledgers, QUICK) as node:
+        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") >= 2)
+        scrape = node.scrape()
+        (build,) = scrape.all("trainwatch_exporter_build_info")
+        assert dict(build)["python_version"].startswith("3.")
+        assert scrape.value("process_resident_memory_bytes") > 1e6
+        assert scrape.value("process_cpu_seconds_total") > 0
+        assert 0 < scrape.value("process_open_fds") < scrape.value("process_max_fds")
+        assert abs(scrape.value("process_start_time_seconds") - time.time()) < 120
+        assert scrape.value("trainwatch_collector_success", collector="training") == 1
+
+
+def test_without_a_recording_it_imports_neither_numpy_nor_pyarrow(ledgers: Path) -> None:
+    with ExporterProcess("--ledger-dir", ledgers, QUICK) as node:
+        node.wait_for(lambda: node.get("/-/ready").status_code == 200)
+        maps = Path(f"/proc/{node.process.pid}/maps").read_text()
+    assert "numpy" not in maps
+    assert "arrow" not in maps
+
+
+def test_a_failing_collector_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
+    procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
+    with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
+        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+        (procfs / "meminfo").rename(procfs / "gone")
+        node.wait_for(lambda: node.scrape().value("trainwatch_collector_success", collector="memory") == 0)
+        scrape = node.scrape()
+        assert "trainwatch_memory_used_bytes" not in scrape
+        assert scrape.value("trainwatch_collector_success", collector="disk") == 1
+        assert "trainwatch_disk_read_bytes" in {family.name for family in scrape.families}
+        (procfs / "gone").rename(procfs / "meminfo")
+        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+    said = [line for line in node.log if "collector memory" in line]
+    assert len(said) == 2  # that it failed, that it works again
+
+
+def test_a_reading_that_hangs_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
+    procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
+    with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
+        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+        (procfs / "meminfo").unlink()
+        os.mkfifo(procfs / "meminfo")  # opening it waits for a writer that never comes
+        node.wait_for(lambda: node.scrape().value("trainwatch_collector_success", collector="memory") == 0)
+        before = node.scrape()
+        assert "trainwatch_memory_used_bytes" not in before
+        node.wait_for(
+            lambda: (
+                node.scrape().value("trainwatch_sampler_ticks_total")
+                > before.value("trainwatch_sampler_ticks_total") + 3
+            )
+        )
+        assert node.scrape().value("trainwatch_collector_success", collector="disk") == 1
+        assert node.stop() == 0
+
+
+def test_a_collector_can_be_left_out(ledgers: Path) -> None:
+    with ExporterProcess(
+        "--ledger-dir", ledgers, "--no-collector.memory", "--no-collector.training", QUICK
+    ) as node:
+        node.wait_for(lambda: node.get("/-/ready").status_code == 200)
+        scrape = node.scrape()
+        assert "trainwatch_memory_used_bytes" not in scrape
+        names = {dict(labels)["collector"] for labels in scrape.all("trainwatch_collector_success")}
+        assert {"cpu", "disk"} <= names
+        assert not {"memory", "training"} & names
+
+
+def test_samples_are_counted_while_a_training_process_lives(ledgers: Path) -> None:
+    with ExporterProcess("--ledger-dir", ledgers, "--run-retention=1s", QUICK) as node:
+        with TrainingProcess(ledgers) as trainer:
+            trainer.do("trainwatch.start()")
+            node.wait_for(lambda: samples(node.scrape()) >= 3)
+        node.wait_for(lambda: "trainwatch_run_end_time_seconds" in node.scrape())
+        node.wait_for(lambda: "trainwatch_samples_total" not in node.scrape())
+
+
+def test_kill_9_of_the_exporter_loses_no_counted_sample(ledgers: Path) -> None:
+    flags = ("--ledger-dir", ledgers, QUICK)
+    with TrainingProcess(ledgers) as trainer:
+        trainer.do("trainwatch.start()")
+        with ExporterProcess(*flags) as node:
+            for _ in range(3):
+                node.wait_for(lambda: samples(node.scrape()) >= 3)
+            before = node.scrape()
+            node.stop(signal.SIGKILL)
+        trainer.kill()  # so that nothing is counted after the restart
+        (kept,) = ledgers.glob("*.samples")
+        counted = int.from_bytes(StateFile(kept).read().partition(b"\n")[2][:8], "little")
+        assert counted >= samples(before)
+        with ExporterProcess(*flags) as node:
+            node.wait_for(lambda: node.get("/-/ready").status_code == 200)
+            after = node.scrape()
+    assert samples(after) == counted
+    buckets = {("run", "resnet"), ("le", "+Inf")}
+    assert after.samples["trainwatch_cpu_utilization_samples_bucket", frozenset(buckets)] <= counted
+
+
+def test_a_state_file_that_cannot_be_used_is_said_and_set_aside(ledgers: Path) -> None:
+    with ExporterProcess("--ledger-dir", ledgers, "--run=resnet", QUICK) as node:
+        node.wait_for(lambda: samples(node.scrape()) >= 1)
+    (kept,) = ledgers.glob("*.samples")
+    kept.write_bytes(b"GIF89a")
+    with ExporterProcess("--ledger-dir", ledgers, "--run=resnet", QUICK) as node:
+        node.wait_for(lambda: samples(node.scrape()) >= 1)
+        assert kept.with_suffix(".unusable").read_bytes() == b"GIF89a"
+    assert sum(kept.name in line and "not a state file" in line for line in node.log) == 1
+
+
+def test_two_exporters_do_not_count_into_the_same_files(ledgers: Path) -> None:
+    flags = ("--ledger-dir", ledgers, "--run=resnet", QUICK)
+    with ExporterProcess(*flags) as first, ExporterProcess(*flags) as second:
+        second.wait_for(lambda: samples(second.scrape()) >= 1)
+        assert any("--state-dir" in line for line in second.log)
+        assert not any("--state-dir" in line for line in first.log)
+
+
+def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
+    words = [sys.executable, "-m", "trainwatch", "exporter", "--exit-with-parent"]
+    words += ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}"]
+    script = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen(sys.argv[1:], stderr=subprocess.PIPE, text=True)\n"
+        "print(child.stderr.readline(), flush=True)\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert "listening" in parent.stdout.readline()
+        parent.stdout.readline()
+        child = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":  # ended; nobody has asked for its status yet
+            break
+        time.sleep(0.05)
+    else:
+        assert not os.path.exists(f"/proc/{child}")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--nonsense"], "--nonsense"),
+        (["--sample-interval=fast"], "'fast' is not a duration"),
+        (["--sample-interval=0s"], "'0s' must be more than 0"),
+        (["--web.listen-address=9870"], "--web.listen-address 9870"),
+        (["--web.config.file=/nowhere/web.yml"], "/nowhere/web.yml: no such file"),
+        (["--path.nvml-library=/nowhere/nvml.so"], "/nowhere/nvml.so"),
+    ],
+)
+def test_a_wrong_flag_gets_one_line_and_status_2(words: list[str], named: str) -> None:
+    result = exporter("--web.listen-address=127.0.0.1:0", *words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert named in result.stderr
+
+
+def test_a_taken_port_gets_one_line_and_status_2_and_nothing_is_written(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = exporter(
+            f"--web.listen-address={address}", f"--ledger-dir={tmp_path}/l", f"--recording.dir={tmp_path}/r"
+        )
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"trainwatch: cannot listen on {address}: address already in use;"
+        " choose another with --web.listen-address\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_examples_and_every_collector() -> None:
+    result = exporter("--help")
+    assert result.returncode == 0
+    for words in (
+        "examples:",
+        "--web.config.file",
+        "--no-collector.training",
+        "PROCFS/stat",
+        "--recording.dir",
+    ):
+        assert words in result.stdout

@@ -1,0 +1,155 @@
+"""The whole scrape of a made-up node, 2 GPUs and 2 runs, against a golden file; `make golden` renews it.
+
+The host is files, the GPUs are the fake NVML, the ledgers are written by real training processes whose
+clock the test turns. What still varies from run to run is masked: see VARIES.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.exporter.command import Exporter, add_arguments
+from trainwatch.sampling.exposition import Format
+
+from tests.support.fake_nvml import FakeNvml
+from tests.support.training_process import TrainingProcess
+
+HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
+GOLDEN = Path(__file__).parent / "golden"
+CLOCK = 1_790_000_000.0
+TICKS = 4
+
+VARIES = re.compile(
+    r"^((?:process_|trainwatch_collector_duration_seconds)\S*) \S+$"
+    r'|(?<=[{,])(version|python_version|python_implementation)="[^"]*"',
+    re.MULTILINE,
+)
+
+
+class SteadyGpuCollector(GpuCollector):
+    """A GPU collector for which half a second passes from tick to tick."""
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> GpuCollector:
+        return cls(Path(arguments.path_nvml_library), clock=lambda: arguments.now, longest_patience=20)
+
+
+def advance(stat: Path) -> None:
+    """Half a second of a host whose first core is pinned and whose others are half idle."""
+    lines = stat.read_text().splitlines()
+    for index, line in enumerate(lines):
+        if re.match(r"cpu\d", line):
+            name, user, nice, system, idle, *rest = line.split()
+            busy = 50 if name == "cpu0" else 25
+            counters = [int(user) + busy, nice, system, int(idle) + 50 - busy, *rest]
+            lines[index] = " ".join([name, *map(str, counters)])
+    stat.write_text("\n".join(lines) + "\n")
+
+
+def train(trainer: TrainingProcess) -> None:
+    trainer.do("trainwatch.start(framework='pytorch', framework_version='2.13.0'); clock.now += 8.0")
+    trainer.do(
+        "def batches():\n"
+        "    for wait in (0.25, 0.0, 0.5):\n"
+        "        clock.now += wait\n"
+        "        yield wait\n"
+        "settings = dict(workers=2, pin_memory=False, prefetch_factor=4, batch_size=32)\n"
+        "for _ in trainwatch.watch(batches(), **settings):\n"
+        "    with trainwatch.step('train'):\n"
+        "        with trainwatch.component('forward'):\n"
+        "            clock.now += 0.125\n"
+        "        with trainwatch.component('backward'):\n"
+        "            clock.now += 0.25\n"
+        "@trainwatch.fetch\n"
+        "def fetch():\n"
+        "    clock.now += 0.0625\n"
+        "fetch()\n"
+    )
+    trainer.steps(1.0, phase="eval")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Exporter]:
+    """A node after some ticks: `resnet` trains on two ranks, `bert` has ended."""
+    ledgers, procfs = tmp_path / "ledgers", Path(shutil.copytree(HOST, tmp_path / "proc"))
+    nvml = FakeNvml(tmp_path / "nvml", gpus=2)
+    nvml.set(1, utilization=5)
+    parser = ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(
+        [
+            f"--ledger-dir={ledgers}",
+            f"--path.procfs={procfs}",
+            f"--path.nvml-library={nvml.library}",
+            "--sample-interval=20s",  # how long the GPU collector waits follows from it
+        ]
+    )
+    arguments.now = 1000.0
+    arguments.collectors = [
+        SteadyGpuCollector if collector is GpuCollector else collector for collector in arguments.collectors
+    ]
+    with TrainingProcess(ledgers, "bert", clock=CLOCK - 3600) as trainer:
+        trainer.steps(2.0)
+    exporter = Exporter(arguments)
+    with (
+        TrainingProcess(ledgers, clock=CLOCK) as rank_0,
+        TrainingProcess(ledgers, rank=1, clock=CLOCK) as rank_1,
+    ):
+        train(rank_0)
+        rank_1.steps(0.5)
+        for _ in range(TICKS):
+            exporter.tick()
+            advance(procfs / "stat")
+            arguments.now += 0.5
+        yield exporter
+        exporter.close()
+
+
+def scrape(node: Exporter, format: Format) -> str:
+    """A scrape with its varying values masked."""
+    return VARIES.sub(
+        lambda match: f"{match[1]} VARIES" if match[1] else f'{match[2]}="VARIES"',
+        node.scrape(format).decode(),
+    )
+
+
+def test_the_golden_scrape_in_both_formats(node: Exporter, golden: Callable[[Path, str], None]) -> None:
+    golden(GOLDEN / "scrape.txt", scrape(node, "text"))
+    golden(GOLDEN / "scrape.openmetrics.txt", scrape(node, "openmetrics"))
+
+
+def test_both_formats_hold_the_same_samples_for_prometheus_own_parsers(node: Exporter) -> None:
+    text = samples(parse_text(node.scrape("text").decode()))
+    families = parse_openmetrics(node.scrape("openmetrics").decode())  # type: ignore[no-untyped-call]
+    openmetrics = samples(families)
+    stable = {key for key in text if not key[0].startswith("process_")}
+    assert {key: text[key] for key in stable} == {key: openmetrics[key] for key in stable}
+    assert text.keys() == openmetrics.keys()
+    assert text["trainwatch_samples_total", frozenset({("run", "resnet")})] == TICKS
+    starved = {("run", "resnet"), ("cause", "cpu"), ("cause_above", "0.9"), ("gpu_below", "0.1")}
+    assert text["trainwatch_gpu_starved_samples_total", frozenset(starved)] == TICKS - 1  # no CPU at first
+
+
+def samples(families: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+def test_promtool_has_no_complaint_about_the_scrape(node: Exporter) -> None:
+    result = subprocess.run(["promtool", "check", "metrics"], input=node.scrape("text"), capture_output=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")

@@ -1,0 +1,172 @@
+"""Isolation: a collector that fails or hangs costs its own metrics and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterable
+from threading import Event
+from typing import ClassVar
+
+import pytest
+from trainwatch.sampling.collector import Collector, SourceAbsentError
+from trainwatch.sampling.families import Family
+from trainwatch.sampling.registry import Registry
+from trainwatch.sampling.sample import Snapshot
+
+
+class Stub(Collector):
+    """Publishes 1, or does what it was told to do instead."""
+
+    name: ClassVar[str] = "stub"
+
+    def __init__(self, name: str, act: Callable[[], object] = lambda: None) -> None:
+        self.name = name  # type: ignore[misc]
+        self.family = Family(f"{name}_value", "gauge", "A value.")
+        self.act = act
+        self.calls = 0
+        self.closed = False
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> Collector:
+        raise NotImplementedError
+
+    @property
+    def families(self) -> Iterable[Family]:
+        return (self.family,)
+
+    def collect(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+        self.calls += 1
+        self.act()
+        self.family.publish({(): 1})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Failing:
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+
+    def __call__(self) -> None:
+        if self.error:
+            raise self.error
+
+
+def tick(registry: Registry) -> None:
+    registry.collect(Snapshot(time=0.0))
+
+
+def published(registry: Registry) -> dict[str, float]:
+    return {family.name: family.samples[()] for family in registry.families() if () in family.samples}
+
+
+def success(registry: Registry) -> dict[str, float]:
+    family, _ = registry.own_families()
+    return {labels[0]: value for labels, value in family.samples.items()}
+
+
+def test_every_collector_is_read_and_timed() -> None:
+    registry = Registry([Stub("a"), Stub("b")])
+    tick(registry)
+    assert published(registry) == {"a_value": 1, "b_value": 1}
+    assert success(registry) == {"a": 1, "b": 1}
+    _, duration = registry.own_families()
+    assert all(seconds >= 0 for seconds in duration.samples.values())
+    registry.close()
+
+
+def test_a_failing_collector_publishes_nothing_and_the_others_everything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failing = Failing(ValueError("two\nlines"))
+    collectors = [Stub("a"), Stub("bad", failing), Stub("c")]
+    registry = Registry(collectors)
+    failing.error = None
+    tick(registry)
+    assert published(registry) == {"a_value": 1, "bad_value": 1, "c_value": 1}
+    failing.error = ValueError("two\nlines")
+    with caplog.at_level(logging.INFO):
+        tick(registry)
+        tick(registry)
+    assert published(registry) == {"a_value": 1, "c_value": 1}
+    assert success(registry) == {"a": 1, "bad": 0, "c": 1}
+    assert caplog.messages == ["collector bad failed: ValueError: two lines"]  # once, on one line
+
+    failing.error = None
+    with caplog.at_level(logging.INFO):
+        tick(registry)
+    assert success(registry)["bad"] == 1
+    assert caplog.messages[-1] == "collector bad works again"
+    registry.close()
+
+
+def test_a_source_that_this_node_does_not_have_is_noted_without_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = Registry([Stub("absent", Failing(SourceAbsentError("no such device here")))])
+    with caplog.at_level(logging.INFO):
+        tick(registry)
+        tick(registry)
+    assert success(registry) == {"absent": 0}
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", "collector absent failed: no such device here")
+    ]
+    registry.close()
+
+
+def test_a_hanging_collector_is_written_off_and_asked_again_when_it_has_returned() -> None:
+    release = Event()
+    hanging = Stub("hangs")
+    before, behind = Stub("a"), Stub("z")
+    registry = Registry([before, hanging, behind], patience=0.2)
+    tick(registry)
+
+    hanging.act = lambda: release.wait(60)
+    tick(registry)
+    assert success(registry) == {"a": 1, "hangs": 0, "z": 1}
+    assert published(registry) == {"a_value": 1, "z_value": 1}
+    assert behind.calls == 2
+    tick(registry)
+    assert (before.calls, hanging.calls, behind.calls) == (3, 2, 3)
+
+    hanging.act = lambda: None
+    release.set()
+    deadline = time.monotonic() + 30
+    while hanging.calls == 2 and time.monotonic() < deadline:
+        tick(registry)
+    assert published(registry) == {"a_value": 1, "hangs_value": 1, "z_value": 1}
+    assert success(registry) == {"a": 1, "hangs": 1, "z": 1}
+    registry.close()
+
+
+def test_what_a_hanging_collector_publishes_late_is_not_shown() -> None:
+    release, returned = Event(), Event()
+    hanging = Stub("hangs", lambda: release.wait(60))
+    registry = Registry([hanging], patience=0.1)
+    tick(registry)
+    publish = hanging.family.publish
+
+    def publish_and_tell(samples: dict[tuple[str, ...], float]) -> None:
+        publish(samples)
+        assert published(registry) == {}
+        returned.set()
+
+    hanging.family.publish = publish_and_tell  # type: ignore[method-assign, assignment]
+    release.set()
+    assert returned.wait(30)
+    deadline = time.monotonic() + 30
+    while hanging.family.samples and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert published(registry) == {}
+    registry.close()
+
+
+def test_closing_closes_every_collector_though_one_refuses() -> None:
+    refusing, other = Stub("a"), Stub("b")
+    refusing.close = Failing(RuntimeError("no"))  # type: ignore[method-assign]
+    registry = Registry([refusing, other])
+    tick(registry)
+    registry.close()
+    assert other.closed

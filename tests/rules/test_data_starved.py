@@ -1,0 +1,151 @@
+"""DataStarved: does training wait for data, and why. The causes are those of examples/images/slow.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.runs.model import Loader, NodeSamples, RunFacts, Steps
+
+from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
+
+
+def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
+    settings = Settings.parse([f"DataStarved.{name}={value}" for name, value in parameters.items()])
+    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
+    return next(found for found in analysis.rules if found.rule == "DataStarved")
+
+
+def run(
+    workers: int | None,
+    fetching: float,
+    computing: float,
+    *,
+    waiting: float = 60.0,
+    cores: int = 8,
+    cpu: float = 0.5,
+    io_wait: float = 0.0,
+    core_wait: float = 0.0,
+    steps: int = 200,
+) -> RuleResult:
+    """A run of 100 s that waits `waiting` s; its workers fetch for so many seconds, and compute in some."""
+    samples = node_samples(np.full((200, cores), cpu), io_wait=np.full((200, cores), io_wait))
+    trained = node_steps(np.full(steps, 100 / steps), data_wait=np.full(steps, waiting / steps))
+    loader = Loader(0, "train", workers, None, None, steps if fetching else 0, fetching, computing, core_wait)
+    return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
+
+
+@pytest.mark.parametrize(("waiting", "status"), [(0.19, "quiet"), (0.21, "fired")])
+def test_it_fires_above_20_percent_of_the_step_time(waiting: float, status: str) -> None:
+    assert result(node_steps(np.full(256, 1.0), data_wait=waiting)).status == status
+
+
+@pytest.mark.parametrize(("waiting", "status"), [(0.25, "quiet"), (0.25 + 1 / 1024, "fired")])
+def test_it_does_not_fire_exactly_at_its_threshold(waiting: float, status: str) -> None:
+    steps = node_steps(np.full(256, 1.0), data_wait=waiting)  # numbers that add up without rounding
+    assert result(steps, threshold=25).status == status
+
+
+@pytest.mark.parametrize(("count", "status"), [(19, "not judged"), (20, "not judged"), (21, "fired")])
+def test_patience_delays_the_first_decision(count: int, status: str) -> None:
+    found = result(node_steps(np.full(count, 1.0), data_wait=np.full(count, 0.5)))
+    assert found.status == status
+
+
+def test_without_steps_it_is_not_judged_and_says_how_to_add_them() -> None:
+    found = result(node_samples(np.ones((50, 2))))
+    assert found.status == "not judged"
+    assert "trainwatch.step" in found.finding
+
+
+def test_the_rank_that_waits_is_named_and_the_others_do_not_dilute_it() -> None:
+    starved = node_steps(np.full(50, 1.0), rank=3, data_wait=np.full(50, 0.6))
+    healthy = [node_steps(np.full(50, 1.0), rank=rank, data_wait=np.full(50, 0.01)) for rank in (0, 1, 2)]
+    found = result(*healthy, starved)
+    assert found.finding.startswith("Rank 3 waited for data for 60 %")
+    assert found.seconds_lost == pytest.approx(30)
+    assert found.triggered == 1
+
+
+def test_each_scan_that_fires_counts() -> None:
+    steps = node_steps(np.full(150, 1.0), data_wait=np.concatenate((np.zeros(60), np.full(90, 0.9))))
+    assert result(steps).triggered == 2  # quiet in the first minute, not in the second nor in the last half
+
+
+CAUSES = [
+    # Two workers on two cores, both busy: 90 % of their time is CPU time, more than the cores bear.
+    ({"workers": 2, "fetching": 190, "computing": 130, "cores": 2, "cpu": 0.97}, "heavy transform"),
+    # As many workers as cores, and still twice the work that they can do.
+    ({"workers": 16, "fetching": 1500, "computing": 1400, "cores": 16, "cpu": 0.93}, "heavy transform"),
+    # Four workers of 64 cores; even 64 workers could not keep up.
+    ({"workers": 4, "fetching": 390, "computing": 380, "cores": 4, "cpu": 0.98}, "heavy transform"),
+    # The training process loads each batch itself.
+    ({"workers": 0, "fetching": 60, "computing": 58, "cores": 8, "cpu": 0.13}, "too few workers"),
+    ({"workers": 1, "fetching": 98, "computing": 90, "cores": 8, "cpu": 0.2}, "too few workers"),
+    ({"workers": 2, "fetching": 195, "computing": 190, "cores": 64, "cpu": 0.1}, "too few workers"),
+    # Workers sleep in reads: no CPU time to speak of, and (a network disk) no I/O wait either.
+    ({"workers": 2, "fetching": 195, "computing": 20, "cores": 2, "cpu": 0.3}, "slow storage"),
+    ({"workers": 0, "fetching": 60, "computing": 5, "cores": 2, "cpu": 0.3}, "slow storage"),
+    # Workers wait for the disk that the kernel knows of.
+    ({"workers": 4, "fetching": 390, "computing": 300, "cores": 8, "io_wait": 0.4}, "slow storage"),
+    # Low CPU share because the cores are full: workers wait for cores, not for storage.
+    ({"workers": 8, "fetching": 780, "computing": 190, "cores": 2, "cpu": 0.99}, "heavy transform"),
+    # Somebody else fills the cores; that alone does not make two workers wait for 88 % of their fetches.
+    ({"workers": 2, "fetching": 195, "computing": 24, "cores": 2, "cpu": 0.97}, "slow storage"),
+    # Three processes that compute on two cores, and somebody else's: a share of 40 % is waiting for a core.
+    ({"workers": 2, "fetching": 195, "computing": 78, "cores": 2, "cpu": 0.97}, "heavy transform"),
+    # The same shares of CPU time, where the kernel has counted how long the workers waited for a core.
+    ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 140}, "heavy transform"),
+    ({"workers": 0, "fetching": 60, "computing": 29, "cores": 2, "core_wait": 28}, "too few workers"),
+    ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 30}, "slow storage"),
+    ({"workers": 2, "fetching": 200, "computing": 20, "cores": 2, "core_wait": 94}, "slow storage"),
+    # Workers idle: what takes long lies between them and the training loop.
+    ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
+    # Fetches were not timed: what the node shows must do.
+    ({"workers": 2, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.97}, "heavy transform"),
+    ({"workers": 0, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.5}, "too few workers"),
+    ({"workers": 1, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "too few workers"),
+    ({"workers": 8, "fetching": 0, "computing": 0, "cores": 8, "io_wait": 0.5}, "slow storage"),
+    ({"workers": None, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "not known"),
+]
+
+
+@pytest.mark.parametrize(("facts", "cause"), CAUSES)
+def test_the_cause_is_told_from_the_workers_and_the_cores(facts: dict[str, Any], cause: str) -> None:
+    found = run(**facts)
+    assert found.details["cause"] == cause
+
+
+def test_words_name_the_cause_and_the_mend() -> None:
+    heavy = run(2, 190, 130, cores=2, cpu=0.97)
+    assert "the transform is too heavy" in heavy.finding
+    assert "3.2 CPU seconds for each second of computing" in heavy.finding
+    assert "cheaper" in heavy.recommendation
+    few = run(1, 98, 90, cores=8)
+    assert "too few loader workers: 1 worker on a share of 8 cores, and about 3 would keep up" in few.finding
+    assert "num_workers=3" in few.recommendation
+    none = run(0, 60, 58, cores=2)
+    assert "no worker process" in none.finding
+    slow = run(2, 195, 20, cores=2, cpu=0.3)
+    assert "storage is slow: workers spend 90 % of a fetch waiting" in slow.finding
+    assert "local storage" in slow.recommendation
+
+
+def test_a_quiet_run_blames_nothing() -> None:
+    found = run(2, 150, 140, waiting=1.0, cores=2, cpu=0.97)
+    assert (found.status, found.details["cause"]) == ("quiet", None)
+    assert "heavy" not in found.finding
+
+
+def test_ranks_share_the_cores_of_their_node() -> None:
+    """Two ranks of 4 busy workers each on 8 cores: each has its share, so it is not that workers are few."""
+    loaders = [Loader(rank, "train", 4, None, None, 100, 390.0, 380.0) for rank in (0, 1)]
+    steps = [node_steps(np.full(100, 1.0), rank=rank, data_wait=np.full(100, 0.5)) for rank in (0, 1)]
+    facts = run_facts(ranks=[rank_facts(loader.rank, loaders=[loader]) for loader in loaders])
+    found = result(node_samples(np.full((200, 8), 0.98)), *steps, facts=facts)
+    assert found.details["cause"] == "heavy transform"
+    assert found.details["ranks"][0]["cores"] == 4

@@ -1,0 +1,65 @@
+"""Dataloader: workers against cores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.runs.model import Loader, RankFacts
+
+from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
+
+
+def result(cores: int, *ranks: RankFacts) -> RuleResult:
+    chunks = [node_steps(np.full(30, 1.0), rank=one.rank, data_wait=0.25) for one in ranks]
+    source = MemorySource(node_samples(np.zeros((60, cores))), *chunks, facts=run_facts(ranks=ranks))
+    return next(found for found in evaluate(source).rules if found.rule == "Dataloader")
+
+
+def loading(workers: int | None, rank: int = 0, phase: str = "train") -> RankFacts:
+    return rank_facts(rank, loaders=[Loader(rank, phase, workers, True, 2)])
+
+
+@pytest.mark.parametrize(
+    ("workers", "status"),
+    [(0, "fired"), (6, "fired"), (7, "quiet"), (8, "quiet"), (20, "quiet"), (21, "fired")],
+)
+def test_it_fires_beyond_70_and_200_percent_of_the_cores(workers: int, status: str) -> None:
+    found = result(10, loading(workers))
+    assert (found.status, found.triggered) == (status, status == "fired")
+
+
+def test_workers_of_all_ranks_of_a_node_count_together() -> None:
+    assert result(8, *(loading(2, rank) for rank in range(4))).status == "quiet"
+    assert result(8, loading(2)).status == "fired"
+
+
+def test_the_training_loader_counts_where_there_is_one() -> None:
+    both = rank_facts(loaders=[Loader(0, "train", 8, None, None), Loader(0, "eval", 1, None, None)])
+    assert result(8, both).status == "quiet"
+
+
+def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
+    found = result(8, loading(2))
+    assert found.finding == (
+        "node-a has 8 cores and 2 workers that load data (25 %), memory is pinned, each prefetches 2."
+    )
+    details = found.details
+    assert (details["cores"], details["dataloaders"]) == (8, 2)
+    assert (details["pin_memory"], details["prefetch"]) == (True, 2)
+    waits = details["dataloading_time"]
+    assert waits["p50"] == pytest.approx(0.25, rel=0.005)
+    assert (len(waits["probs"]), len(waits["binedges"]), sum(waits["probs"])) == (100, 101, 30)
+    assert found.datapoints == 30
+
+
+@pytest.mark.parametrize("ranks", [[], [rank_facts()], [loading(None)]])
+def test_without_a_known_loader_it_is_not_judged(ranks: list[RankFacts]) -> None:
+    assert result(8, *ranks).status == "not judged"
+
+
+def test_a_restarted_rank_counts_once() -> None:
+    first = loading(8)
+    again = rank_facts(0, pid=2000, start=first.start + 100, loaders=[Loader(0, "train", 8, None, None)])
+    assert result(8, first, again).details["dataloaders"] == 8

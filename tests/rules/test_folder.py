@@ -1,0 +1,68 @@
+"""Every file of the folder: registered, documented, pure."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainwatch.rules
+from trainwatch.rules import all_rules
+from trainwatch.rules.base import Rule
+from trainwatch.rules.parameters import specifications
+
+FOLDER = Path(trainwatch.rules.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs" / "heuristics.md"
+EVERY = pytest.mark.parametrize("heuristic", all_rules().values(), ids=str)
+
+
+def test_being_in_the_folder_is_being_registered() -> None:
+    defined = {
+        node.name
+        for file in FOLDER.glob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+        and any("parameters_type =" in ast.unparse(item) for item in node.body)
+    }
+    assert defined == set(all_rules())
+
+
+@EVERY
+def test_each_has_words_and_documented_parameters(heuristic: type[Rule[Any, Any]]) -> None:
+    for words in (heuristic.question, heuristic.description, heuristic.recommendation):
+        assert words[0].isupper()
+        assert words[-1] in ".?"
+    for specification in specifications(heuristic.parameters_type).values():
+        assert len(specification.doc) > 10
+
+
+@EVERY
+def test_each_has_a_section_of_the_docs_with_all_its_parameters(heuristic: type[Rule[Any, Any]]) -> None:
+    name = heuristic.__name__
+    sections = DOCS.read_text().split("\n## ")
+    section = next((section for section in sections if section.startswith(f"{name}\n")), "")
+    assert section, f"docs/heuristics.md has no section {name}"
+    assert heuristic.question in section
+    for specification in specifications(heuristic.parameters_type).values():
+        default = "none" if specification.default is None else f"{specification.default:g}"
+        assert f"| `{specification.name}` | {default} |" in section, specification.name
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.name)
+def test_no_heuristic_reads_or_writes_anything(file: Path) -> None:
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    pure = {"__future__", "abc", "collections", "dataclasses", "math", "numpy", "trainwatch", "typing"}
+    listing = {"functools", "importlib", "inspect", "pkgutil"} if file.name == "__init__.py" else set()
+    assert imported <= pure | listing
+    assert "open(" not in file.read_text()

@@ -1,0 +1,87 @@
+"""OverallSystemUsage: percentiles of what a node did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.rules.sketch import RatioSketch, SizeSketch
+
+from tests.support.source import MemorySource, node_samples
+
+NAN = float("nan")
+
+
+def busy_node(rows: int = 4000) -> tuple[Analysis, dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+    series = {
+        "cpu": random.random((rows, 4)),
+        "gpu": np.round(random.random((rows, 2)), 2),
+        "io_wait": random.random((rows, 4)) * 0.2,
+        "gpu_memory": random.random((rows, 2)),
+        "memory": random.random(rows),
+        "network": random.lognormal(12, 3, rows),
+        "disk": np.where(random.random(rows) < 0.4, 0.0, random.lognormal(15, 2, rows)),
+    }
+    return evaluate(MemorySource(node_samples(**series))), series  # type: ignore[arg-type]
+
+
+def test_each_resource_has_the_percentiles_of_its_mean_over_devices() -> None:
+    analysis, series = busy_node()
+    expected = {
+        "CPU": series["cpu"].mean(axis=1) * 100,
+        "CPU memory": series["memory"] * 100,
+        "GPU": series["gpu"].mean(axis=1) * 100,
+        "GPU memory": series["gpu_memory"].mean(axis=1) * 100,
+        "I/O wait": series["io_wait"].mean(axis=1) * 100,
+        "Network": series["network"],
+        "Disk": series["disk"],
+    }
+    assert [row.resource for row in analysis.usage] == list(expected)
+    for row in analysis.usage:
+        values = expected[row.resource]
+        for name, percent in (("max", 100), ("p99", 99), ("p95", 95), ("p50", 50), ("min", 0)):
+            exact = float(np.percentile(values, percent))
+            allowed = 0.011 if row.unit == "%" else 0.006 * exact
+            assert abs(getattr(row, name) - exact) <= allowed, (row.resource, name)
+
+
+def test_a_missing_device_does_not_weigh_on_the_mean() -> None:
+    samples = node_samples([[0.5, NAN], [0.5, NAN], [NAN, NAN]], [[NAN], [NAN], [NAN]])
+    rows = {row.resource: row for row in evaluate(MemorySource(samples)).usage}
+    assert rows["CPU"].min == rows["CPU"].max == 50
+    assert "GPU" not in rows
+
+
+def test_it_never_fires_and_has_the_metrics_that_debuggers_notebook_knows() -> None:
+    analysis, _ = busy_node()
+    found = next(found for found in analysis.rules if found.rule == "OverallSystemUsage")
+    assert (found.status, found.triggered, found.datapoints) == ("quiet", 0, 4000)
+    assert set(found.details) == {"CPU", "CPU memory", "GPU", "GPU memory", "I/O", "Network"}
+    assert set(found.details["CPU"]["node-a"]) == {"max", "p99", "p95", "p50", "min"}
+
+
+def test_a_sketch_of_whole_percents_is_exact() -> None:
+    values = np.round(np.random.default_rng(2).random(999), 2).astype(np.float32)
+    sketch = RatioSketch()
+    sketch.add(values)
+    for percent in range(0, 101, 5):
+        exact = np.percentile(values.astype(np.float64), percent)
+        assert sketch.percentile(percent) == pytest.approx(exact, abs=1e-6)
+
+
+def test_a_sketch_of_sizes_keeps_0_apart_and_is_within_half_a_percent() -> None:
+    sketch = SizeSketch()
+    sketch.add(np.array([0.0, 0.0, 3e-7, 1.0, 5e13]))
+    assert sketch.percentile(25) == 0
+    assert sketch.percentile(50) == pytest.approx(3e-7, rel=0.005)
+    assert sketch.percentile(75) == pytest.approx(1.0, rel=0.005)
+    assert sketch.percentile(100) == 5e13
+
+
+def test_an_empty_sketch_knows_nothing() -> None:
+    sketch = RatioSketch()
+    sketch.add(np.array([NAN], np.float32))
+    assert np.isnan(sketch.percentile(50))
+    assert np.isnan(sketch.mean)

@@ -1,0 +1,154 @@
+"""TrainingStalled: pauses between steps, and the one that lasts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Steps
+
+from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
+
+
+def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
+    settings = Settings.parse([f"TrainingStalled.{name}={value}" for name, value in parameters.items()])
+    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), settings)
+    return next(found for found in analysis.rules if found.rule == "TrainingStalled")
+
+
+def paused(after: int, seconds: float, count: int = 100, duration: float = 1.0, **components: Any) -> Steps:
+    """Steps of which the one after `after` others begins so much later."""
+    steps = node_steps(np.full(count, duration), **components)
+    steps.starts[after:] += seconds
+    return steps
+
+
+def alive(until: float | None, **more: Any) -> RunFacts:
+    """A run of one rank; steps of `node_steps(np.full(100, 1.0))` end 100 s after its start."""
+    exit_status = more.pop("exit_status", None)
+    last_alive = None if until is None else START + until
+    return run_facts(ranks=[rank_facts(last_alive=last_alive, **more)], exit_status=exit_status)
+
+
+@pytest.mark.parametrize(
+    ("factor", "minimum", "seconds", "status"),
+    [
+        (20, 1, 58.9, "quiet"),  # the pause and the step after it: 59.9 s
+        (20, 1, 59.0, "quiet"),  # exactly a minute
+        (20, 1, 59.5, "fired"),
+        (100, 1, 99.0, "quiet"),  # exactly 100 times the usual second
+        (100, 1, 99.5, "fired"),
+        (20, 0.1, 19.0, "quiet"),
+        (20, 0.1, 19.5, "fired"),
+    ],
+)
+def test_a_pause_longer_than_both_bounds_is_a_stall(
+    factor: float, minimum: float, seconds: float, status: str
+) -> None:
+    found = result(paused(50, seconds), factor=factor, minimum=minimum)
+    assert (found.status, found.triggered) == (status, int(status == "fired"))
+
+
+@pytest.mark.parametrize(("count", "status"), [(20, "not judged"), (21, "fired")])
+def test_patience_delays_the_first_decision(count: int, status: str) -> None:
+    assert result(paused(10, 600, count)).status == status
+
+
+def test_a_long_step_is_a_stall_but_not_one_that_writes_a_checkpoint_or_compiles() -> None:
+    durations = np.ones(100)
+    durations[50] = 200
+    assert result(node_steps(durations)).seconds_lost == pytest.approx(199, rel=0.01)
+    known = np.where(durations > 1, 150.0, 0.0)
+    assert result(node_steps(durations, checkpoint=known)).status == "quiet"
+    assert result(node_steps(durations, compile=known)).status == "quiet"
+    assert result(node_steps(durations, backward=known)).status == "fired"
+
+
+def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
+    found = result(node_steps(np.full(100, 1.0)), facts=alive(900))
+    assert found.finding == "Rank 0 has made no step for 800 s (usually one in 1 s)."
+    assert found.details["stalls"][0]["end"] is None
+    assert found.seconds_lost == pytest.approx(799, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        (alive(160), "quiet"),  # 60 s after the last step: exactly at the minimum
+        (alive(161), "fired"),
+        (alive(None), "quiet"),  # not known whether it lived
+        (alive(900, killed=True), "fired"),  # killed after it had hung
+        (alive(101, killed=True), "quiet"),
+        (alive(900, end=START + 900), "quiet"),  # it had other things to do at its end
+        (alive(900, end=START + 900, exit_status=0), "quiet"),
+        (alive(900, end=START + 900, exit_status=1), "fired"),  # interrupted by someone, after it had hung
+    ],
+)
+def test_a_process_that_lives_without_a_step_stands_still_and_one_that_has_ended_does_not(
+    facts: RunFacts, status: str
+) -> None:
+    assert result(node_steps(np.full(100, 1.0)), facts=facts).status == status
+
+
+def test_steps_that_were_counted_but_not_recorded_are_no_stall() -> None:
+    steps = paused(50, 600)
+    lost = replace(steps, numbers=steps.numbers + np.where(np.arange(100) < 50, 0, 500))
+    assert result(lost).status == "quiet"
+    assert result(steps).status == "fired"
+
+
+def test_the_last_step_that_was_counted_ends_the_pause_though_its_record_was_lost() -> None:
+    assert (
+        result(node_steps(np.full(100, 1.0)), facts=alive(900, last_step_end=START + 890)).status == "quiet"
+    )
+
+
+def test_the_time_between_two_processes_of_a_rank_is_no_stall() -> None:
+    processes: list[RankFacts] = [
+        rank_facts(end=START + 51),
+        rank_facts(pid=2000, start=START + 640, end=START + 700),
+    ]
+    assert result(paused(50, 600), facts=run_facts(ranks=processes)).status == "quiet"
+    assert result(paused(50, 600), facts=run_facts(ranks=processes[:1])).status == "fired"
+
+
+def test_a_new_process_that_has_made_no_step_yet_does_not_stand_still() -> None:
+    begun = rank_facts(start=START + 200, last_alive=START + 900)
+    assert result(node_steps(np.full(100, 1.0)), facts=run_facts(ranks=[begun])).status == "quiet"
+
+
+def test_the_rank_that_stopped_first_is_named() -> None:
+    ranks = [rank_facts(rank, last_alive=START + 900) for rank in (0, 1, 2)]
+    steps = [node_steps(np.full(count, 1.0), rank=rank) for rank, count in enumerate((100, 90, 100))]
+    found = result(*steps, facts=run_facts(ranks=ranks))
+    assert found.finding.startswith("Rank 1 has made no step for 810 s")
+    assert "2 more ranks after it" in found.finding
+    assert found.triggered == 3
+
+
+def test_without_steps_it_is_not_judged() -> None:
+    found = result(node_samples(np.ones((50, 2))))
+    assert (found.status, "trainwatch.step" in found.finding) == ("not judged", True)
+
+
+@given(st.floats(0.01, 100), st.integers(2, 400))
+def test_scaling_time_and_the_minimum_alike_changes_nothing(scale: float, seconds: int) -> None:
+    def run(by: float) -> int:
+        steps = paused(50, seconds + 0.5)
+        slow = replace(steps, starts=START + by * (steps.starts - START), durations=by * steps.durations)
+        return result(slow, minimum=by).triggered
+
+    assert run(scale) == run(1.0)
+
+
+def test_only_the_longest_pauses_are_kept_but_all_of_a_thousand() -> None:
+    steps = node_steps(np.full(3000, 1.0))
+    steps.starts[:] += 100.0 * (np.arange(3000) // 3)
+    assert result(steps).triggered == 999

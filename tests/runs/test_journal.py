@@ -1,0 +1,128 @@
+"""A journal that was cut off anywhere gives every row before the cut, and none that was not written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from trainwatch.runs.model import NodeFacts
+from trainwatch.runs.recording.journal import JournalReader, JournalWriter
+from trainwatch.runs.recording.parts import journal_path, journal_to_part, part_path
+from trainwatch.runs.recording.schema import Layout, facts_after, facts_to_json, samples_schema, with_metadata
+from trainwatch.runs.recording.writer import RecordingWriter, _snapshot_batch
+
+from tests.support.recording import Seen, header, snapshot, step
+
+ROWS = 3
+
+
+def make_journal(folder: Path) -> tuple[Path, list[int]]:
+    """A journal of ROWS snapshots and the file's size after each."""
+    layout = Layout().with_devices_of(snapshot(0))
+    facts = facts_to_json(facts_after(NodeFacts("n1"), layout, snapshot(0)))
+    schema = with_metadata(samples_schema(layout), {**facts, "run": "resnet", "interval": 0.5})
+    folder.mkdir(parents=True)
+    path = journal_path(folder, "samples", 1)
+    writer = JournalWriter(path, schema)
+    sizes = []
+    for tick in range(ROWS):
+        writer.append(_snapshot_batch(snapshot(tick), layout, schema))
+        sizes.append(path.stat().st_size)
+    writer.close()
+    return path, sizes
+
+
+def rows(batches: list[pa.RecordBatch]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+def test_a_journal_cut_at_every_byte_gives_all_whole_rows(tmp_path: Path) -> None:
+    path, sizes = make_journal(tmp_path / "n1")
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        reader = JournalReader(path)
+        expected = sum(size <= cut for size in sizes)
+        assert rows(reader.read()) == expected, cut
+        if cut not in sizes and expected:
+            assert reader.torn_bytes == cut - sizes[expected - 1]
+
+
+def test_a_journal_read_byte_by_byte_as_it_grows_gives_each_row_once(tmp_path: Path) -> None:
+    path, _ = make_journal(tmp_path / "n1")
+    whole = path.read_bytes()
+    reader = JournalReader(path)
+    times = []
+    for cut in [*range(0, len(whole), 97), len(whole)]:
+        path.write_bytes(whole[:cut])
+        times += [time for batch in reader.read() for time in batch.column("time").to_pylist()]
+    assert times == [snapshot(tick).time for tick in range(ROWS)]
+
+
+@pytest.mark.parametrize("zeros", [8, 64, 4096])
+def test_pages_that_a_power_loss_left_empty_are_no_rows(tmp_path: Path, zeros: int) -> None:
+    path, sizes = make_journal(tmp_path / "n1")
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(zeros))
+    reader = JournalReader(path)
+    assert rows(reader.read()) == ROWS
+    assert reader.torn_bytes == zeros
+    # The last batch's head reached the disk, its values did not.
+    body = len(whole) - sizes[-2]
+    path.write_bytes(whole[: -body // 2] + bytes(body // 2))
+    assert rows(JournalReader(path).read()) == ROWS - 1
+
+
+def test_a_torn_tail_is_left_out_of_the_part_and_said_by_every_later_reader(tmp_path: Path) -> None:
+    path, sizes = make_journal(tmp_path / "n1")
+    path.write_bytes(path.read_bytes()[: sizes[1] + 100])
+    sentence = "n1/samples-000001 was cut off in the middle of a row: its last 100 bytes could not be read."
+    before = Seen(tmp_path).read()
+    assert before.ticks() == [0, 1]
+    assert before.source.facts.unknowns == (sentence,)
+    RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()
+    assert not path.exists()
+    after = Seen(tmp_path).read()
+    assert after.ticks() == [0, 1]
+    assert after.source.facts.unknowns == (sentence,)
+    assert before.read().ticks() == [0, 1], "who has read the journal gets nothing twice from its part"
+
+
+def test_every_class_of_cut_of_every_table_can_be_taken_over(tmp_path: Path) -> None:
+    path, sizes = make_journal(tmp_path / "whole" / "n1")
+    whole = path.read_bytes()
+    for cut in (0, 1, 4, 200, sizes[0] - 1, sizes[0], sizes[0] + 5, sizes[1] - 8, len(whole) - 1):
+        directory = tmp_path / str(cut)
+        (directory / "n1").mkdir(parents=True)
+        journal_path(directory / "n1", "samples", 1).write_bytes(whole[:cut])
+        writer = RecordingWriter(directory, "n1", 0.5, "resnet")
+        writer.snapshot(snapshot(7))
+        writer.steps(header(), [step(0)])
+        writer.close()
+        expected = [*range(sum(size <= cut for size in sizes)), 7]
+        assert Seen(directory).read().ticks() == expected, cut
+
+
+def test_a_writer_killed_between_the_part_and_the_end_of_its_journal_gives_no_row_twice(
+    tmp_path: Path,
+) -> None:
+    path, _ = make_journal(tmp_path / "n1")
+    journal = path.read_bytes()
+    journal_to_part(path, part_path(tmp_path / "n1", "samples", 1))
+    path.write_bytes(journal)
+    assert Seen(tmp_path).read().ticks() == list(range(ROWS))
+    RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()
+    assert not path.exists()
+    assert Seen(tmp_path).read().ticks() == list(range(ROWS))
+
+
+def test_what_a_writer_killed_within_a_part_left_behind_is_cleared(tmp_path: Path) -> None:
+    path, _ = make_journal(tmp_path / "n1")
+    unfinished = tmp_path / "n1" / ".samples-000001.parquet.unfinished"
+    unfinished.write_bytes(b"PAR1 half")
+    assert Seen(tmp_path).read().ticks() == list(range(ROWS))
+    RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()
+    assert not unfinished.exists()
+    assert not path.exists()
+    assert Seen(tmp_path).read().ticks() == list(range(ROWS))

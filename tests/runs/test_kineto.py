@@ -1,0 +1,331 @@
+"""Traces of the PyTorch profiler: made-up ones of GPUs with exact numbers, and a real one of the CPU."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainwatch.cli import main
+from trainwatch.errors import UserError
+from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
+from trainwatch.runs.traces import KinetoTraces
+from trainwatch.runs.traces.intervals import Intervals
+from trainwatch.runs.traces.summary import SLICES, TraceSummary
+
+BASE = 1_700_000_000  # seconds since the epoch
+LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+Row = dict[str, Any]
+
+
+def row(category: str, name: str, start: float, end: float, thread: int = 1, **args: Any) -> Row:
+    """A complete event of the process 100; milliseconds since BASE."""
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 100,
+        "tid": thread,
+        "ts": start * 1000,
+        "dur": (end - start) * 1000,
+        "args": args,
+    }
+
+
+def on_gpu(category: str, name: str, start: float, end: float, stream: int = 7, **args: Any) -> Row:
+    device = args.setdefault("device", 0)
+    return {**row(category, name, start, end, stream, stream=stream, **args), "pid": device}
+
+
+def marked(number: int, start: float, end: float) -> Row:
+    return row("user_annotation", f"ProfilerStep#{number}", start, end)
+
+
+def write(path: Path, rows: list[Row], **more: Any) -> Path:
+    document = {"schemaVersion": 1, "host_name": "node-a", "baseTimeNanoseconds": BASE * 10**9, **more}
+    text = json.dumps({**document, "traceEvents": rows})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.name.endswith(".gz") else text.encode())
+    return path
+
+
+def read(place: Path) -> tuple[list[Steps], list[TraceSummary], RunFacts]:
+    source = KinetoTraces(place)
+    steps = [chunk for chunk in source.read() if isinstance(chunk, Steps)]
+    return steps, [summary for _, _, summary in source.summaries], source.facts
+
+
+def summary_of(tmp_path: Path, rows: list[Row]) -> TraceSummary:
+    return read(write(tmp_path / "node-a_100.1.pt.trace.json", rows))[1][0]
+
+
+def milliseconds(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value * 1000, 6) for name, value in values.items() if round(value * 1000, 6)}
+
+
+def test_each_moment_of_a_step_counts_once_for_the_first_that_runs(tmp_path: Path) -> None:
+    summary = summary_of(
+        tmp_path,
+        [
+            marked(3, 0, 100),
+            row("user_annotation", LOADING, 0, 20),
+            row("cpu_op", "aten::to", 10, 30),
+            row("cuda_runtime", "cudaLaunchKernel", 25, 40),
+            on_gpu("kernel", "sgemm", 35, 60),
+            on_gpu("kernel", "relu", 50, 65, stream=9),
+            on_gpu("gpu_memcpy", "Memcpy HtoD", 62, 70),
+            on_gpu("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", 55, 80, stream=20),
+            on_gpu("gpu_user_annotation", "ProfilerStep#3", 35, 80),
+            row("python_function", "train.py(12): step", 0, 100),
+        ],
+    )
+    assert len(summary.steps) == 1
+    step = summary.steps[0]
+    assert milliseconds(step.slices) == {
+        "data loading": 20,
+        "other CPU": 5,  # 20..25
+        "runtime": 10,  # 25..35
+        "kernel": 30,  # 35..65
+        "memory copy": 5,  # 65..70
+        "communication": 10,  # 70..80
+        "other": 20,  # 80..100
+    }
+    assert sum(step.slices.values()) == pytest.approx(step.seconds, abs=1e-12)
+    assert (step.number, step.start, round(step.seconds, 9)) == (3, BASE, 0.1)
+
+
+def test_what_goes_over_the_end_of_a_step_counts_in_both(tmp_path: Path) -> None:
+    rows = [marked(1, 0, 10), marked(2, 10, 20), on_gpu("kernel", "sgemm", 8, 14)]
+    steps = summary_of(tmp_path, rows).steps
+    assert [milliseconds(step.slices) for step in steps] == [
+        {"kernel": 2, "other": 8},
+        {"kernel": 4, "other": 6},
+    ]
+
+
+def test_a_device_is_idle_when_none_of_its_streams_runs(tmp_path: Path) -> None:
+    def launch(correlation: int, at: float) -> Row:
+        return row("cuda_runtime", "cudaLaunchKernel", at, at + 0.5, correlation=correlation)
+
+    summary = summary_of(
+        tmp_path,
+        [
+            on_gpu("kernel", "a", 0, 10, stream=7, correlation=1),
+            on_gpu("kernel", "b", 5, 20, stream=8, correlation=2),  # stream 7 is idle, the device is not
+            launch(3, 26),
+            on_gpu("kernel", "c", 30, 40, stream=7, correlation=3),  # 6 ms for the host, 4 for the launch
+            launch(4, 35),
+            on_gpu("gpu_memset", "Memset", 43, 50, stream=8, correlation=4),  # launched long before: 3 ms
+            on_gpu("kernel", "d", 55, 60, stream=7, correlation=5),  # nobody knows who launched it
+            on_gpu("kernel", "other device", 0, 1, device=1, correlation=6),
+        ],
+    )
+    devices = {one.device: one for one in summary.devices}
+    first = devices["gpu0"]
+    assert [
+        round(value * 1000, 6)
+        for value in (first.busy, first.idle, first.host_wait, first.launch_wait, first.not_known)
+    ] == [42, 18, 6, 7, 5]
+    assert devices["gpu1"].busy == pytest.approx(0.001)
+    assert devices["gpu1"].idle == 0
+
+
+def test_operators_have_their_own_time_and_that_of_what_they_call(tmp_path: Path) -> None:
+    summary = summary_of(
+        tmp_path,
+        [
+            row("cpu_op", "aten::linear", 0, 10),
+            row("cpu_op", "aten::addmm", 2, 9),
+            row("cpu_op", "aten::copy_", 3, 4),
+            row("cpu_op", "aten::addmm", 20, 25),
+            row("cpu_op", "aten::copy_", 3, 8, thread=2),  # on another thread: of no other operator
+            on_gpu("kernel", "sgemm", 5, 6),
+            on_gpu("kernel", "sgemm", 7, 9),
+        ],
+    )
+    assert [
+        (one.name, one.calls, round(one.seconds * 1000, 6), round(one.self_seconds * 1000, 6))
+        for one in summary.operators
+    ] == [("aten::addmm", 2, 12, 11), ("aten::copy_", 2, 6, 6), ("aten::linear", 1, 10, 3)]
+    assert [(one.device, one.name, one.calls, round(one.seconds * 1000, 6)) for one in summary.kernels] == [
+        ("gpu0", "sgemm", 2, 3)
+    ]
+
+
+def test_collectives_tell_what_nothing_hid(tmp_path: Path) -> None:
+    named: dict[str, Any] = {"Collective name": "_allgather_base"}
+    summary = summary_of(
+        tmp_path,
+        [
+            on_gpu("kernel", "sgemm", 0, 10),
+            on_gpu("kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)", 5, 12, stream=20),
+            on_gpu("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(...)", 20, 23, stream=20),
+            on_gpu("kernel", "ncclDevKernel_Generic(...)", 30, 31, 7, **named),
+            row("cpu_op", "nccl:all_reduce", 0, 1),  # this only starts it
+            row("user_annotation", "gloo:all_reduce", 40, 44, thread=5),
+        ],
+    )
+    assert [
+        (one.device, one.name, one.calls, round(one.seconds * 1000, 6), round(one.self_seconds * 1000, 6))
+        for one in summary.collectives
+    ] == [
+        ("cpu", "allreduce", 1, 4, 4),
+        ("gpu0", "allgatherbase", 1, 1, 1),
+        ("gpu0", "allreduce", 2, 10, 5),
+    ]
+
+
+@pytest.mark.parametrize("ending", [".pt.trace.json", ".pt.trace.json.gz"])
+def test_a_directory_has_a_trace_a_rank(tmp_path: Path, ending: str) -> None:
+    for rank in (1, 0):
+        rows = [marked(5, 0, 10), marked(6, 10, 20 + rank)]
+        rows.append(row("user_annotation", "Optimizer.step#Adam.step", 12, 14))
+        rows.append(
+            row("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10, 11)
+        )
+        job = {"backend": "nccl", "rank": rank, "world_size": 2}
+        gpus = [{"id": rank, "name": "NVIDIA H200"}]
+        path = tmp_path / f"node-{rank}_10{rank}.1700000000{ending}"
+        write(path, rows, host_name=f"node-{rank}", distributedInfo=job, deviceProperties=gpus)
+    steps, _, facts = read(tmp_path)
+    by_rank = {one.rank: one for one in steps}
+    assert by_rank[1].node == "node-1"
+    assert by_rank[1].numbers.tolist() == [5, 6]
+    np.testing.assert_allclose(by_rank[1].durations, [0.010, 0.011], atol=1e-9)
+    np.testing.assert_allclose(by_rank[0].starts, [BASE, BASE + 0.010], atol=1e-6)
+    waits = by_rank[0].components[:, COMPONENTS.index("data_wait")]
+    np.testing.assert_allclose(waits, [0, 0.001], atol=1e-9)
+    optimizer = by_rank[0].components[:, COMPONENTS.index("optimizer")]
+    np.testing.assert_allclose(optimizer, [0, 0.002], atol=1e-9)
+    assert [(one.rank, one.node, one.pid, one.world_size) for one in facts.ranks] == [
+        (0, "node-0", 100, 2),
+        (1, "node-1", 101, 2),
+    ]
+    assert [gpu.model for node in facts.nodes for gpu in node.gpus] == ["NVIDIA H200", "NVIDIA H200"]
+
+
+def test_several_traces_of_one_process_are_one_rank(tmp_path: Path) -> None:
+    for number, start in ((1, 0.0), (2, 5000.0)):
+        rows = [marked(number, start, start + 10), row("cpu_op", "aten::mm", start, start + 4)]
+        write(tmp_path / f"node-a_100.{number}.pt.trace.json", rows)
+    steps, _, facts = read(tmp_path)
+    assert [one.numbers.tolist() for one in steps] == [[1, 2]]
+    assert [(one.operator, one.calls, round(one.seconds, 9)) for one in facts.operators] == [
+        ("aten::mm", 2, 0.008)
+    ]
+
+
+def test_a_trace_without_steps_is_split_as_a_whole_and_that_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.pt.trace.json", [row("cpu_op", "aten::mm", 0, 3), row("cpu_op", "x", 8, 10)])
+    steps, summaries, facts = read(path)
+    assert steps == []
+    assert milliseconds(summaries[0].steps[0].slices) == {"other CPU": 5, "other": 5}
+    assert any("marks no step" in sentence for sentence in facts.unknowns)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"traceEvents": [\n{"ph": "X",', "line 2: not JSON"),
+        (b"{}", "no traceEvents"),
+        (b'{"traceEvents": []}', "holds no event"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k"}]}', "an event is not the profiler's"),
+        (gzip.compress(b"{}")[:-4], "cannot be read"),
+    ],
+)
+def test_a_corrupt_trace_gives_one_clear_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+) -> None:
+    path = tmp_path / ("t.pt.trace.json.gz" if content[:2] == b"\x1f\x8b" else "t.pt.trace.json")
+    path.write_bytes(content)
+    assert main(["report", str(path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert str(path) in said
+    assert said.count("\n") == 1
+
+
+def test_a_directory_without_a_trace_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no trace"):
+        KinetoTraces(tmp_path)
+
+
+TRAINING = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
+from torch.utils.data import DataLoader, TensorDataset
+
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(48, 64)), batch_size=8)
+plan = schedule(wait=1, warmup=1, active=3, repeat=1)
+handler = tensorboard_trace_handler(sys.argv[1], use_gzip=True)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=handler) as profiler:
+    for (batch,) in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        profiler.step()
+"""
+
+
+def test_a_real_trace_of_the_installed_pytorch_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    subprocess.run(
+        [sys.executable, "-c", TRAINING, str(tmp_path / "traces")], check=True, capture_output=True
+    )
+    steps, summaries, facts = read(tmp_path / "traces")
+    assert [one.numbers.tolist() for one in steps] == [[2, 3, 4]]
+    for step in summaries[0].steps:
+        assert sum(step.slices.values()) == pytest.approx(step.seconds, abs=1e-9)
+        assert step.slices["kernel"] == 0
+        assert 0 < step.slices["data loading"] <= step.data_wait
+        assert 0 < step.backward + step.optimizer + step.data_wait < step.seconds
+    operators = {one.operator: one for one in facts.operators}
+    assert operators["aten::linear"].calls == 3
+    assert 0 < (operators["aten::linear"].self_seconds or 0) < operators["aten::linear"].seconds
+    assert [one.calls for one in facts.activities] == [3]
+    assert main(["report", str(tmp_path / "traces"), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15)), max_size=12)
+
+
+@given(INTERVALS, INTERVALS, st.integers(0, 30), st.integers(0, 30))
+def test_intervals_are_sets_of_moments(
+    one: list[tuple[int, int]], other: list[tuple[int, int]], start: int, length: int
+) -> None:
+    def moments(pairs: list[tuple[int, int]]) -> set[int]:
+        return {moment for begin, size in pairs for moment in range(begin, begin + size)}
+
+    def intervals(pairs: list[tuple[int, int]]) -> Intervals:
+        begins = np.array([begin for begin, _ in pairs], float)
+        return Intervals.union(begins, begins + np.array([size for _, size in pairs], float))
+
+    both = intervals(one) | intervals(other)
+    expected = moments(one) | moments(other)
+    assert both.length == len(expected)
+    window = set(range(start, start + length))
+    assert both.within(np.array([float(start)]), np.array([float(start + length)])) == [
+        len(expected & window)
+    ]
+    if expected:
+        assert both.gaps().length == max(expected) + 1 - min(expected) - len(expected)
+
+
+def test_the_slices_are_those_of_the_documentation() -> None:
+    page = Path(__file__).parents[2] / "docs" / "migrating-from-debugger.md"
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in SLICES if name not in text] == []

@@ -1,0 +1,524 @@
+"""What is recorded can be read, by us and by others, while it is written and whatever ended the writer."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from trainwatch.errors import UserError
+from trainwatch.runs.model import COMPONENTS
+from trainwatch.runs.recording import directory
+from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
+from trainwatch.runs.recording.writer import RecordingWriter
+
+from tests.support.recording import START, Seen, header, snapshot, step, totals
+
+MINUTE = 120  # ticks
+
+
+def record(folder: Path, ticks: range, node: str = "n1", part_seconds: float = 60.0) -> RecordingWriter:
+    """A writer that has been given these ticks, each with a step of rank 0."""
+    writer = RecordingWriter(folder, node, 0.5, "resnet", part_seconds=part_seconds)
+    for tick in ticks:
+        writer.snapshot(snapshot(tick))
+        writer.steps(header(), [step(tick)])
+        writer.ranks([(header(), totals(tick + 1), True)])
+        if tick % 100 == 0:
+            wait_for(writer._queue.empty)  # faster than any sampler: let the disk keep up
+    return writer
+
+
+def files(folder: Path, pattern: str) -> list[str]:
+    return sorted(path.name for path in folder.glob(pattern))
+
+
+def wait_for(condition: object, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.01)
+
+
+def test_what_was_sampled_comes_back_with_rates_instead_of_counters(tmp_path: Path) -> None:
+    record(tmp_path, range(2 * MINUTE + 10)).close()
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == list(range(2 * MINUTE + 10))
+    assert seen.column("cpu")[7] == pytest.approx([0.07, 0.071])
+    assert seen.column("gpu")[49:51, 0] == pytest.approx([0.98, 0.0])
+    assert seen.column("gpu_memory")[0] == pytest.approx([0.125, 0.125])
+    assert seen.column("memory")[0] == pytest.approx(0.25)
+    assert seen.column("gpu_power_watts")[0].tolist() == [300, 301]
+    network, disk = seen.column("network"), seen.column("disk")
+    assert np.isnan(network[0])
+    assert network[1:] == pytest.approx(np.full(len(network) - 1, 300.0)), "also where a new part begins"
+    assert disk[1:] == pytest.approx(np.full(len(disk) - 1, 3000.0))
+
+
+def test_errors_and_throttling_of_gpus_come_back(tmp_path: Path) -> None:
+    record(tmp_path, range(10)).close()
+    seen = Seen(tmp_path).read()
+    assert seen.column("gpu_thermal_throttle_seconds")[8].tolist() == [2.0, 2.0]
+    assert seen.column("gpu_power_throttle_seconds")[8].tolist() == [1.0, 1.0]
+    assert seen.column("gpu_ecc_uncorrected_errors")[0].tolist() == [2, 2]
+    assert seen.column("gpu_xid_errors")[0].tolist() == [1, 2]
+    assert seen.column("gpu_last_xid")[0].tolist() == [63, 63]
+    assert seen.column("gpu_clock_hertz")[0].tolist() == [1.98e9, 1.98e9]
+
+
+def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_path: Path) -> None:
+    """A recording that went on after an update: the first part lacks columns that the second one has."""
+    record(tmp_path, range(2 * MINUTE)).close()
+    part = tmp_path / "n1" / "samples-000001.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns(["gpu_xid_errors_total", "gpu_thermal_throttle_seconds_total"]), part)
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == list(range(2 * MINUTE))
+    for name in ("gpu_xid_errors", "gpu_thermal_throttle_seconds"):
+        column = seen.column(name)
+        assert column.shape == (2 * MINUTE, 2)
+        assert np.isnan(column[:MINUTE]).all()
+        assert not np.isnan(column[MINUTE:]).any()
+    assert not np.isnan(seen.column("gpu")).any()
+
+
+def test_a_recording_of_an_older_trainwatch_has_loaders_without_a_batch_size(tmp_path: Path) -> None:
+    record(tmp_path, range(3)).close()
+    part = tmp_path / "n1" / "ranks-000001.parquet"
+    table = pq.read_table(part)
+    older = RANKS_SCHEMA.get_field_index("loaders")
+    known = [field for field in LOADER_TYPE if field.name != "batch_size"]
+    loaders = pa.array(table.column("loaders").to_pylist(), pa.list_(pa.struct(known)))
+    pq.write_table(table.set_column(older, "loaders", loaders), part)
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    assert [(loader.workers, loader.batch_size) for loader in rank.loaders] == [(4, None), (None, None)]
+
+
+def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.snapshot(snapshot(0))
+    writer.steps(header(0), [step(0), step(1), step(0, "eval")])
+    writer.steps(header(1), [step(0)])
+    writer.close()
+    first, second = sorted(Seen(tmp_path).read().steps, key=lambda steps: steps.rank)
+    assert (first.rank, second.rank) == (0, 1)
+    assert first.phases.tolist() == [0, 0, 1]
+    assert first.numbers.tolist() == [0, 1, 0]
+    assert first.starts.tolist() == [START, START + 0.5, START]
+    assert first.durations[1] == pytest.approx(0.400001)
+    assert first.components[0] == pytest.approx([0.01 * (index + 1) for index in range(len(COMPONENTS))])
+
+
+def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(10))
+    writer.ranks([(header(), totals(10, end=START + 6), False), (header(1, pid=101), totals(9), False)])
+    writer.close()
+    RunFile("resnet", START, START + 6, "python train.py", 3, 0.5, {"trainwatch": "1"}).write(tmp_path)
+    source = Seen(tmp_path).read().source
+    facts = source.facts
+    assert (facts.name, facts.command, facts.exit_status, facts.end) == (
+        "resnet",
+        "python train.py",
+        3,
+        START + 6,
+    )
+    (node,) = facts.nodes
+    assert (node.node, node.cpus, node.driver_version) == ("n1", ("0", "1"), "550.54")
+    assert [gpu.model for gpu in node.gpus] == ["NVIDIA H100"] * 2
+    assert node.gpus[0].power_limit_watts == 700
+    good, killed = facts.ranks
+    assert (good.rank, good.pid, good.end, good.killed) == (0, 100, START + 6, False)
+    assert (killed.rank, killed.end, killed.killed) == (1, None, True)
+    assert good.steps["train"] == 10
+    assert good.phase_seconds["train"] == pytest.approx(4.0)
+    assert good.component_seconds["forward"] == pytest.approx(1.0)
+    train, evaluation = good.loaders
+    assert (train.workers, train.pin_memory, train.prefetch_factor, train.batch_size) == (4, True, 2, 32)
+    assert (train.fetches, train.fetch_seconds, train.fetch_cpu_seconds) == (11, 3.0, 2.5)
+    assert (evaluation.workers, evaluation.pin_memory, evaluation.fetches) == (None, None, 0)
+    assert evaluation.batch_size is None
+    assert facts.unknowns == ()
+
+
+def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: Path) -> None:
+    before = time.time()
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.snapshot(snapshot(0))
+    writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), True)])
+    writer.snapshot(snapshot(MINUTE))
+    killed = time.time()
+    writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), False)])
+    writer.close()
+    alive, dead = Seen(tmp_path).read().source.facts.ranks
+    assert (alive.killed, dead.killed) == (False, True)
+    assert alive.last_alive is not None
+    assert alive.last_alive >= killed
+    assert dead.last_alive is not None
+    assert before <= dead.last_alive <= killed
+
+
+@pytest.mark.parametrize("apart", [0.5, 0.75, 1, 10])  # seconds; totals are recorded once a second
+def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path, apart: float) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.snapshot(snapshot(0))
+    for tick, alive in enumerate((True, True, False, False)):
+        writer.ranks([(header(), totals(9), alive)], now=START + apart * tick)
+    writer.close()
+    assert files(tmp_path, "n1/ranks-*") == ["ranks-000001.parquet"]
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    assert rank.killed
+    assert rank.last_alive == START + apart
+
+
+def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Path) -> None:
+    record(tmp_path, range(3 * MINUTE)).close()
+    assert files(tmp_path, "n1/samples-*") == [f"samples-00000{n}.parquet" for n in (1, 2, 3)]
+    table = pq.read_table(tmp_path / "n1" / "samples-000002.parquet")
+    assert table.num_rows == MINUTE
+    assert table.column("cpu_utilization_ratio")[7].as_py() == pytest.approx([0.27, 0.271])
+    steps = pq.read_table(tmp_path / "n1" / "steps-000002.parquet")
+    assert steps.column("phase")[0].as_py() == "train"
+    ranks = pq.read_table(tmp_path / "n1" / "ranks-000003.parquet")
+    assert ranks.num_rows == 1, "of totals, only the last of a minute are kept"
+    assert ranks.column("train_steps")[0].as_py() == 3 * MINUTE
+
+
+def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:
+    record(tmp_path, range(MINUTE + 5)).close()
+    assert files(tmp_path, "**/*.journal") == []
+    assert files(tmp_path, "**/*.unfinished") == []
+
+
+def test_a_reader_sees_each_row_once_while_journals_become_parts(tmp_path: Path) -> None:
+    ticks = 1500
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet", part_seconds=7.0)
+    seen = Seen(tmp_path)
+    done = threading.Event()
+
+    def write() -> None:
+        for tick in range(ticks):
+            writer.snapshot(snapshot(tick))
+            writer.steps(header(), [step(tick)])
+            if tick % 10 == 0:
+                wait_for(writer._queue.empty)
+        writer.close()
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    reads = 0
+    while not done.is_set():
+        seen.read()
+        reads += 1
+    thread.join()
+    seen.read()
+    assert seen.ticks() == list(range(ticks))
+    assert seen.numbers() == list(range(ticks))
+    assert reads > 5, "the reader did read while the writer wrote"
+    assert seen.source.facts.samples_missed == 0
+
+
+def test_a_part_that_replaces_a_journal_already_read_gives_no_row_again(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(10))
+    wait_for(lambda: len(Seen(tmp_path).read().ticks()) == 10)
+    seen = Seen(tmp_path).read()
+    writer.snapshot(snapshot(10))
+    writer.close()
+    seen.read().read()
+    assert seen.ticks() == list(range(11))
+
+
+def test_missed_ticks_are_counted_from_the_gaps(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(10))
+    for tick in range(14, 20):
+        writer.snapshot(snapshot(tick))
+    writer.close()
+    assert Seen(tmp_path).read().source.facts.samples_missed == 4
+
+
+def test_steps_that_nobody_recorded_are_counted_as_lost(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(5))
+    writer.steps(header(), [step(8), step(9)])
+    writer.close()
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    assert rank.records_lost == 3
+
+
+def test_a_gpu_that_vanishes_leaves_nan_and_comes_back_to_its_own_column(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for tick, gpus in enumerate((["1"], ["1"], [], ["0", "1"], ["0"])):
+        writer.snapshot(snapshot(tick + 1, gpus=gpus))
+    writer.close()
+    assert len(files(tmp_path, "n1/samples-*")) == 2, "only a GPU not seen before begins a new part"
+    seen = Seen(tmp_path).read()
+    powers = [chunk.gpu_power_watts.tolist() for chunk in seen.samples]
+    assert str(powers) == str([[[301.0], [301.0], [float("nan")]], [[301.0, 300.0], [float("nan"), 300.0]]])
+    assert [gpu.gpu for gpu in seen.source.facts.nodes[0].gpus] == ["1", "0"]
+
+
+def test_a_node_without_gpus_or_whose_cores_could_not_be_read_is_recorded(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.snapshot(snapshot(0, cores=0, gpus=()))
+    writer.snapshot(snapshot(1, cores=3, gpus=()))
+    writer.snapshot(snapshot(2, cores=0, gpus=()))
+    writer.close()
+    seen = Seen(tmp_path).read()
+    assert [chunk.cpu.shape for chunk in seen.samples] == [(1, 0), (2, 3)]
+    assert np.isnan(seen.samples[1].cpu[1]).all()
+    assert seen.samples[1].gpu.shape == (2, 0)
+
+
+def test_samples_of_several_nodes_are_not_mixed(tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        record(tmp_path, range(5), node=node).close()
+    samples = Seen(tmp_path).read().samples
+    assert sorted((chunk.node, len(chunk)) for chunk in samples) == [("n1", 5), ("n2", 5)]
+
+
+def test_samples_and_steps_of_the_same_time_come_near_each_other(tmp_path: Path) -> None:
+    record(tmp_path, range(30 * MINUTE)).close()
+    kinds = [type(chunk).__name__ for chunk in RecordingDirectory(tmp_path).read()]
+    assert kinds == ["NodeSamples", "Steps"] * 3, "10 minutes at a time"
+
+
+KILLED_WRITER = """
+import os, signal, sys, time
+from pathlib import Path
+from tests.support.recording import Seen, header, snapshot, step, totals
+from trainwatch.runs.recording.writer import RecordingWriter
+writer = RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
+for tick in range(130):
+    writer.snapshot(snapshot(tick))
+    writer.steps(header(), [step(tick)])
+    writer.ranks([(header(), totals(tick + 1), True)])
+while not writer._queue.empty() or len(Seen(Path(sys.argv[1])).read().numbers()) < 130:
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def left_by_killed_writer(tmp_path: Path) -> Path:
+    ended = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], check=False, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    return tmp_path
+
+
+def test_kill_9_of_the_writer_loses_nothing_that_it_was_given(left_by_killed_writer: Path) -> None:
+    assert files(left_by_killed_writer, "n1/*.journal") != []
+    seen = Seen(left_by_killed_writer).read()
+    assert seen.ticks() == list(range(130))
+    assert seen.numbers() == list(range(130))
+    assert seen.source.facts.unknowns == ()
+
+
+def test_the_next_writer_takes_over_and_records_no_step_twice(left_by_killed_writer: Path) -> None:
+    seen = Seen(left_by_killed_writer).read()
+    writer = RecordingWriter(left_by_killed_writer, "n1", 0.5, "resnet")
+    writer.steps(header(), [step(number) for number in range(100, 133)])  # what is still in the ledger's ring
+    writer.steps(header(), [step(133)])
+    writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins anew,
+    writer.steps(header(0, pid=999, start=START + 9), [step(0)])  # and so does a new run in that process
+    for tick in range(131, 135):
+        writer.snapshot(snapshot(tick))
+    writer.close()
+    assert files(left_by_killed_writer, "n1/*.journal") == []
+    for reader in (seen.read(), Seen(left_by_killed_writer).read()):
+        assert reader.numbers() == [*range(134), 0, 0]
+        assert reader.ticks() == [*range(130), *range(131, 135)]
+        assert reader.source.facts.samples_missed == 1
+
+
+def test_a_writer_that_takes_over_again_still_knows_the_steps_of_long_ago(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    for round_ in range(1, 4):
+        writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+        writer.steps(header(1, pid=round_), [step(0)])
+        writer.steps(header(), [step(4)])
+        writer.close()
+    assert Seen(tmp_path).read().numbers() == [0, 1, 2, 3, 4]
+
+
+def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(1))
+    with pytest.raises(UserError, match="is being recorded by another exporter"):
+        RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.close()
+
+
+FULL_DISK = """
+import logging, resource, sys, time
+from pathlib import Path
+from tests.support.recording import header, snapshot, step
+from trainwatch.runs.recording import writer as module
+module.RETRY_SECONDS = 0.2
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+writer = module.RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
+def give(ticks):
+    for tick in ticks:
+        writer.snapshot(snapshot(tick))
+    while not writer._queue.empty():
+        time.sleep(0.01)
+give(range(20))
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+give(range(20, 60))
+time.sleep(0.3)
+give(range(60, 61))  # tried again, and refused again: a new journal is still small enough
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+time.sleep(0.3)
+give(range(61, 100))
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+time.sleep(0.3)
+give(range(100, 110))
+writer.close()
+"""
+
+
+def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    lines = ended.stdout.splitlines()
+    stopped = [line for line in lines if "stopped: File too large" in line]
+    went_on = [line for line in lines if line.endswith("goes on")]
+    assert len(stopped) == len(went_on) in (1, 2), ended.stdout
+    seen = Seen(tmp_path).read()
+    ticks = seen.ticks()
+    assert ticks[:20] == list(range(20)), "what was written stays"
+    assert ticks[-10:] == list(range(100, 110)), "and it goes on"
+    assert ticks == sorted(set(ticks))
+    assert 61 not in ticks
+    assert seen.source.facts.unknowns == ()
+
+
+def test_a_read_only_directory_is_named_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot record in .*/file/n1: Not a directory; choose another"):
+        RecordingWriter(tmp_path / "file", "n1", 0.5, "resnet")
+
+
+def test_a_part_that_was_cut_short_is_named_with_the_mend(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    part = tmp_path / "n1" / "samples-000001.parquet"
+    whole = part.read_bytes()
+    for size in (0, 3, 100, len(whole) // 2, len(whole) - 1):
+        part.write_bytes(whole[:size])
+        with pytest.raises(
+            UserError, match=r"samples-000001\.parquet is not a whole Parquet file .*; move it away"
+        ):
+            Seen(tmp_path).read()
+
+
+def test_a_part_that_somebody_else_wrote_is_named(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    part = tmp_path / "n1" / "samples-000001.parquet"
+    pq.write_table(pq.read_table(part).replace_schema_metadata(None), part)
+    with pytest.raises(UserError, match=r"samples-000001\.parquet was not written by Trainwatch"):
+        Seen(tmp_path).read()
+
+
+@pytest.mark.parametrize("content", [None, {"notes.txt": ""}])
+def test_a_directory_without_a_recording_is_refused_in_one_line(
+    tmp_path: Path, content: dict[str, str] | None
+) -> None:
+    for name, text in (content or {}).items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match="is not a recording"):
+        RecordingDirectory(tmp_path)
+    with pytest.raises(UserError, match="is not a directory"):
+        RecordingDirectory(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"name": "x", "format": 1, "colour": "red"}', '{"format": 99}']
+)
+def test_a_run_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json") as caught:
+        RecordingDirectory(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recording_of_a_newer_trainwatch_is_refused(tmp_path: Path) -> None:
+    record(tmp_path, range(2)).close()
+    values = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**values, "format": 2}))
+    with pytest.raises(UserError, match="has format 2, this Trainwatch reads up to 1: update Trainwatch"):
+        RecordingDirectory(tmp_path)
+
+
+def test_a_recording_whose_run_file_is_gone_can_be_read(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    (tmp_path / "run.json").unlink()
+    seen = Seen(tmp_path).read()
+    assert seen.source.facts.name == "resnet"
+    assert seen.ticks() == list(range(5))
+
+
+def test_a_run_of_which_nothing_is_recorded_yet_has_facts_and_no_rows(tmp_path: Path) -> None:
+    RunFile("resnet", START).write(tmp_path)
+    seen = Seen(tmp_path).read()
+    assert seen.samples == []
+    assert seen.source.facts.start == START
+    record(tmp_path, range(3)).close()
+    assert seen.read().ticks() == [0, 1, 2], "and a reader that came first sees what comes"
+
+
+def test_a_counter_that_begins_anew_gives_no_rate(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for tick in (10, 11):
+        writer.snapshot(snapshot(tick))
+    after_reboot = snapshot(12)
+    after_reboot.network_received_bytes = 0.0
+    writer.snapshot(after_reboot)
+    writer.close()
+    network = Seen(tmp_path).read().column("network")
+    assert network[1] == pytest.approx(300.0)
+    assert np.isnan(network[2])
+
+
+def test_a_chunk_is_bounded_however_wide_the_machine_and_however_many_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "CHUNK_VALUES", 200_000)
+    monkeypatch.setattr(directory, "CHUNK_STEPS", 500)
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    for tick in range(6 * MINUTE):
+        writer.snapshot(snapshot(tick, cores=192, gpus=[str(gpu) for gpu in range(8)]))
+        writer.steps(header(), [step(2 * tick), step(2 * tick + 1)])
+        if tick % 100 == 0:
+            wait_for(writer._queue.empty)
+    writer.close()
+    seen = Seen(tmp_path).read()
+    assert [len(chunk) for chunk in seen.samples] == [3 * MINUTE, 3 * MINUTE], (
+        "360 of 416 values and more each"
+    )
+    assert [len(chunk) for chunk in seen.steps] == [4 * MINUTE] * 3
+
+
+def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(3))
+    wait_for(writer._queue.empty)
+    hanging = threading.Event()
+    writer._hand_over(lambda: bool(hanging.wait(60)))  # type: ignore[arg-type]
+    for tick in range(3, 3 + 2000):
+        writer.snapshot(snapshot(tick))
+    assert writer._queue.full(), "what is kept waiting is bounded"
+    hanging.set()
+    writer.close()
+    assert Seen(tmp_path).read().ticks()[:500] == list(range(500))
