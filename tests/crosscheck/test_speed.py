@@ -24,12 +24,7 @@ class Counting(Server):
     def __init__(self) -> None:
         pass
 
-    def points(
-        self,
-        selector: str,  # noqa: ARG002
-        start: Milliseconds,
-        end: Milliseconds,
-    ) -> dict[Labels, Points]:
+    def points(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Labels, Points]:
         times = np.arange(start, end + 1, 1000, dtype=np.int64)
         return {CALLED: (times, times.astype(np.float64) * 0.006)}
 

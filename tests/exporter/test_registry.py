@@ -36,7 +36,7 @@ class Stub(Collector):
     def families(self) -> Iterable[Family]:
         return (self.family,)
 
-    def collect(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+    def collect(self, snapshot: Snapshot) -> None:
         self.calls += 1
         self.act()
         self.family.publish({(): 1})

@@ -146,7 +146,7 @@ class _Run:
                 _count(its, steps, int(row))
         return totals
 
-    def exemplars(self, rank: int, phase: str) -> None:  # noqa: ARG002
+    def exemplars(self, rank: int, phase: str) -> None:
         return None
 
     def newest(self) -> dict[int, Any]:

@@ -84,7 +84,7 @@ def _unusable(module_name: str, reason: Exception) -> type[Collector]:
         def families(self) -> Iterable[Family]:
             return ()
 
-        def collect(self, snapshot: Snapshot) -> None:  # noqa: ARG002
+        def collect(self, snapshot: Snapshot) -> None:
             raise RuntimeError(f"the collector's module could not be imported: {reason!r}")
 
     return Unusable

@@ -41,7 +41,7 @@ class PressureCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.waiting,)
 
-    def collect(self, snapshot: Snapshot) -> None:  # noqa: ARG002  (pressure is no part of a snapshot)
+    def collect(self, snapshot: Snapshot) -> None:
         waited: dict[tuple[str, ...], float] = {}
         for resource in RESOURCES:
             seconds = read_waiting_seconds(self.directory / resource)

@@ -95,10 +95,10 @@ class SimulatedNvml(Nvml):
     def identity(self, handle: Handle) -> Identity:
         return Identity(f"GPU-simulated-{handle}", MODEL, f"00000000:{0x10 + handle:02X}:00.0")
 
-    def mig_enabled(self, handle: Handle) -> bool:  # noqa: ARG002
+    def mig_enabled(self, handle: Handle) -> bool:
         return False
 
-    def gpm_supported(self, handle: Handle) -> bool:  # noqa: ARG002
+    def gpm_supported(self, handle: Handle) -> bool:
         return False
 
     def fields(self, handle: Handle, batch: FieldBatch) -> dict[int, float]:
@@ -118,7 +118,7 @@ class SimulatedNvml(Nvml):
     def sm_clock(self, handle: Handle) -> int:
         return self.gpus[handle].megahertz
 
-    def memory_clock(self, handle: Handle) -> int:  # noqa: ARG002
+    def memory_clock(self, handle: Handle) -> int:
         return MEMORY_CLOCK_MEGAHERTZ
 
     def compute_processes(self, handle: Handle) -> list[int]:

@@ -28,7 +28,7 @@ Sink = Callable[[Snapshot], None]
 class SimulatedGpus(GpuCollector):
     """The real collector, which asks a simulation."""
 
-    def patience(self, interval: float) -> float:  # noqa: ARG002
+    def patience(self, interval: float) -> float:
         return PATIENCE
 
 

@@ -108,15 +108,15 @@ class Scenario:
     gpu_load: ClassVar[Range] = (0.96, 1.0)  # while its rank computes
     celsius: ClassVar[float] = 64.0  # of a busy GPU
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         """What a rank does in its step of this number."""
         return compute(0.36, random)
 
-    def pause_after(self, number: int) -> float:  # noqa: ARG002
+    def pause_after(self, number: int) -> float:
         """Seconds in which no rank makes a step, behind the step of this number."""
         return 0.0
 
-    def hangs(self, number: int, elapsed: float) -> bool:  # noqa: ARG002
+    def hangs(self, number: int, elapsed: float) -> bool:
         """Whether the exchange of the step that begins so long after the start never ends."""
         return False
 
@@ -136,11 +136,11 @@ class Scenario:
         begin = step.start + step.work.data_wait
         yield Busy(rank, begin, step.computed, random.uniform(*self.gpu_load))
 
-    def gpu_memory(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+    def gpu_memory(self, gpu: int, elapsed: float) -> float:
         """The share of a GPU's memory in use so long after the start."""
         return 0.77
 
-    def heat_throttling(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+    def heat_throttling(self, gpu: int, elapsed: float) -> float:
         """The share of the time in which a GPU's clocks are held down by heat."""
         return 0.0
 

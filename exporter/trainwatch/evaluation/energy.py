@@ -45,7 +45,7 @@ class EnergyOfGpu(GpuState):
         self.joules = self.seconds = 0.0
         self.last: tuple[float, float] | None = None  # when, and watts
 
-    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:  # noqa: ARG002
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
         known = ~np.isnan(samples.gpu_power_watts[:, column])
         times: Times = samples.times[known]
         watts: NDArray[np.float64] = samples.gpu_power_watts[known, column].astype(np.float64)

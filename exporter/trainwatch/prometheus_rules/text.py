@@ -19,10 +19,10 @@ RENDERED_BY = "#   "
 class _Dumper(yaml.SafeDumper):
     """Indents lists below their key, and writes out what occurs twice."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+    def ignore_aliases(self, data: object) -> bool:
         return True
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
 

@@ -58,7 +58,7 @@ class Rule(ABC, Generic[P, N]):
     @abstractmethod
     def judge(self, nodes: Mapping[str, N], facts: RunFacts) -> Verdict: ...
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:
         """The same in PromQL; None: there is nothing to alert on.
 
         Raises ValueError where the exporter has no bound at one of the parameters.

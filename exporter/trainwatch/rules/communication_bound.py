@@ -98,7 +98,7 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
             return 'No communication was timed: mark it with trainwatch.component("communication").'
         return too_few("steps of a rank", most, self.parameters.patience)
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         its = self.parameters
         summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
         # A symptom must not outlive the straggler that explains it, whose alert goes by the last minutes.

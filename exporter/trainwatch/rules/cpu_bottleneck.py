@@ -48,7 +48,7 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         its = self.parameters
         return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         its = self.parameters
         above = "cpu_threshold", its.cpu_threshold
         return starved_rules("cpu", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

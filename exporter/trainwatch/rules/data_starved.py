@@ -85,7 +85,7 @@ class DataStarved(Rule[DataStarvedParameters, "StarvedRanks"]):
             return "No step was recorded: mark steps with trainwatch.step and loaders with trainwatch.watch."
         return too_few("steps of a rank", most, self.parameters.patience)
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         its = self.parameters
         summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} waits for its data"
         return component_rules("data_wait", its.threshold, its.patience, summary, "waited for data")
@@ -131,7 +131,7 @@ class StarvedRanks(NodeState):
         self.cpu_sum = self.io_wait_sum = 0.0  # of the mean of the cores, over snapshots
         self.cpu_count = self.io_wait_count = 0
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:  # noqa: ARG002
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
         self.cores = samples.cpu.shape[1]
         self.cpu_sum += float(np.nansum(samples.cpu_mean, dtype=np.float64))
         self.cpu_count += int(np.count_nonzero(~np.isnan(samples.cpu_mean)))

@@ -65,7 +65,7 @@ class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
     def _unsuited(self, found: _Found) -> bool:
         return not self.parameters.min_threshold <= found.percent <= self.parameters.max_threshold
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
         record = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
         workers = "trainwatch_dataloader_workers"
@@ -108,10 +108,10 @@ class LoadingNode(NodeState):
         self.waits = SizeSketch()
         self.first_start, self.last_end = np.inf, -np.inf  # of steps
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:  # noqa: ARG002
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
         self.cores = samples.cpu.shape[1]
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         if len(steps):
             self.waits.add(steps.components[:, DATA_WAIT])
             self.first_start = min(self.first_start, float(steps.starts.min()))

@@ -70,7 +70,7 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
             details={"gpus": [_details(*one) for one in gpus]},
         )
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """New errors of the last minutes. A counter of an XID begins to be published with its first error."""
         of_programs = "|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)
         xids = f'trainwatch_gpu_xid_errors_total{{xid!~"{of_programs}"}}'

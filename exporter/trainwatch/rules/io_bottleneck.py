@@ -49,7 +49,7 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
             f"while a GPU was below {its.gpu_threshold:g} %"
         )
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         its = self.parameters
         above = "io_threshold", its.io_threshold
         return starved_rules("io", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

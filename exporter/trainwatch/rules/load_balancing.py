@@ -92,7 +92,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
             f"(mean {means[other]:.0f} %) differs most, by {distance:.2f}{scans}."
         )
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """The widest gap at each bound between the GPU with the largest share and the one with the least.
 
         GPUs of a node nearly always have the same number of readings: the gap of their counts is divided by

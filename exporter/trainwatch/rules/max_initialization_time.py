@@ -68,7 +68,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"
             return f"On {shown.node}, no step had finished {_time(shown.took)} after the run's start{late}."
         return f"On {shown.node}, the first step finished {_time(shown.took)} after the run's start{late}."
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """The first step's start is known once it has finished; until then the time goes on."""
         threshold = self.parameters.threshold
         start, first = "trainwatch_run_start_time_seconds", "trainwatch_run_first_step_time_seconds"
@@ -127,7 +127,7 @@ class StartingNode(NodeState):
         if np.isnan(self.first_sample):
             self.first_sample = float(times[min(1, len(times) - 1)])
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         if len(steps):
             ends = steps.starts + steps.durations
             self.steps += len(steps)

@@ -52,7 +52,7 @@ class CountedSteps(NodeState):
     def __init__(self) -> None:
         self.steps = 0
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         self.steps += len(steps)
 
 

@@ -44,7 +44,7 @@ class OverallSystemUsage(Rule[OverallSystemUsageParameters, "UsageOfNode"]):
     def node(self) -> UsageOfNode:
         return UsageOfNode()
 
-    def judge(self, nodes: Mapping[str, UsageOfNode], facts: RunFacts) -> Verdict:  # noqa: ARG002
+    def judge(self, nodes: Mapping[str, UsageOfNode], facts: RunFacts) -> Verdict:
         rows = usage_rows(nodes)
         details: dict[str, Any] = {}
         for row in rows:
@@ -75,7 +75,7 @@ class UsageOfNode(NodeState):
             "Disk": SizeSketch(),
         }
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:  # noqa: ARG002
+    def observe(self, samples: NodeSamples, scans: Scans) -> None:
         self.snapshots += len(samples)
         self.sketches["CPU"].add(samples.cpu_mean)
         self.sketches["CPU memory"].add(samples.memory)

@@ -60,7 +60,7 @@ class StarvedNode(NodeState):
         )
         self.last = np.concatenate((self.last, concerned))[-SNAPSHOTS_LISTED:]
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         self.ranks.setdefault(steps.rank, RecentSteps()).add(steps)
 
     @property

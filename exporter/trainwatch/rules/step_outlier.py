@@ -65,7 +65,7 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
     def node(self) -> NodeOfSteps:
         return NodeOfSteps(self.parameters)
 
-    def judge(self, nodes: Mapping[str, NodeOfSteps], facts: RunFacts) -> Verdict:  # noqa: ARG002
+    def judge(self, nodes: Mapping[str, NodeOfSteps], facts: RunFacts) -> Verdict:
         series = [one for node in nodes.values() for one in node.judged_series()]
         triggered = sum(one.triggered for one in series)
         status = status_of(triggered, sum(one.judged for one in series))
@@ -92,7 +92,7 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
             },
         )
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Counts the steps beyond the first bound of their histogram that is not below the limit.
 
         Steps between the limit and that bound are not counted, for other steps may lie there too: never more

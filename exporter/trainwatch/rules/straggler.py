@@ -60,7 +60,7 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
     def node(self) -> NodeOfRanks:
         return NodeOfRanks()
 
-    def judge(self, nodes: Mapping[str, NodeOfRanks], facts: RunFacts) -> Verdict:  # noqa: ARG002
+    def judge(self, nodes: Mapping[str, NodeOfRanks], facts: RunFacts) -> Verdict:
         ranks = {
             (name, rank): slices
             for name, node in nodes.items()
@@ -187,7 +187,7 @@ class NodeOfRanks(NodeState):
     def __init__(self) -> None:
         self.ranks: dict[int, Slices] = {}
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         its = steps.phases == TRAIN
         if its.any():
             slices = self.ranks.setdefault(steps.rank, Slices())

@@ -83,7 +83,7 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
             sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
         return f"{sentence}."
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Over the last minutes: the driver's counters know of no run."""
         its = self.parameters
         record = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"

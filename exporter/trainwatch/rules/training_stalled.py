@@ -112,7 +112,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
         usual = seconds(ranks[key].usual)
         return f"Rank {key[1]} {verb} {seconds(first.seconds)} (usually one in {usual}){others}."
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:  # noqa: ARG002
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Of a node's last step, of whatever rank; what is usual is the mean, not the median."""
         its = self.parameters
         first, last = (f"trainwatch_run_{which}_step_time_seconds" for which in ("first", "last"))
@@ -149,7 +149,7 @@ class NodeOfPauses(NodeState):
         self.parameters = parameters
         self.ranks: dict[int, Pauses] = {}
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:  # noqa: ARG002
+    def observe_steps(self, steps: Steps, scans: Scans) -> None:
         if len(steps):
             self.ranks.setdefault(steps.rank, Pauses(self.parameters)).observe(steps)
 

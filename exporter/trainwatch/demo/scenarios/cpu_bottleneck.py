@@ -23,5 +23,5 @@ class CpuBottleneck(Scenario):
     fetch_seconds = 9.6
     fetch_cpu_share = 0.97
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.25, random, data_wait=2.15, width=0.05)

@@ -24,7 +24,7 @@ class FewDataloaders(Scenario):
     fetch_cpu_share = 0.95
     gpu_load = (0.93, 0.97)
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.3, random, data_wait=0.27)
 
     def cores(self, random: Random) -> list[float]:

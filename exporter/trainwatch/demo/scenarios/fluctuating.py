@@ -21,7 +21,7 @@ class Fluctuating(Scenario):
     fires = frozenset({"LowGPUUtilization"})
     look_at = "dark stripes in the heatmap of the GPUs"
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.36, random)
 
     def pause_after(self, number: int) -> float:

@@ -24,10 +24,10 @@ class Imbalance(Scenario):
     workers = CORES
     fetch_seconds = 5.0
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.5, random)
 
-    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:  # noqa: ARG002
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         begin = step.start + step.work.data_wait
         together = begin + 0.58 * (step.end - begin)
         for gpu in range(GPUS):

@@ -23,5 +23,5 @@ class MemoryLeak(Scenario):
     minutes = 15
     look_at = "the GPUs' memory over time"
 
-    def gpu_memory(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+    def gpu_memory(self, gpu: int, elapsed: float) -> float:
         return min(AT_START + A_MINUTE * elapsed / 60, MOST)

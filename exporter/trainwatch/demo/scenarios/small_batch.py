@@ -23,8 +23,8 @@ class SmallBatch(Scenario):
     celsius = 48.0
     fetch_seconds = 0.1
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.12, random, data_wait=0.001)
 
-    def gpu_memory(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+    def gpu_memory(self, gpu: int, elapsed: float) -> float:
         return 0.24

@@ -19,5 +19,5 @@ class Stall(Scenario):
     fires = frozenset({"TrainingStalled"})
     look_at = "power of the GPUs; seconds since the last step"
 
-    def hangs(self, number: int, elapsed: float) -> bool:  # noqa: ARG002
+    def hangs(self, number: int, elapsed: float) -> bool:
         return elapsed >= AFTER

@@ -22,6 +22,6 @@ class StepOutliers(Scenario):
     fires = frozenset({"StepOutlier"})
     look_at = "the histogram of step durations; the long steps' numbers in StepOutlier's details"
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         work = compute(0.36, random)
         return replace(work, checkpoint=0.8) if number % EVERY == EVERY - 1 else work

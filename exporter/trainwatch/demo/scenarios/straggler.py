@@ -22,6 +22,6 @@ class SlowRank(Scenario):
     fires = frozenset({"CommunicationBound", "Straggler"})
     look_at = "communication by rank: rank 5 has next to none"
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         work = compute(0.36, random)
         return work.slower(1.6) if rank == SLOW_RANK else work

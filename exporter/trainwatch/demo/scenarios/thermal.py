@@ -20,8 +20,8 @@ class Thermal(Scenario):
     look_at = "clocks and temperatures of the GPUs"
     celsius = 88.0
 
-    def work(self, rank: int, number: int, random: Random) -> Work:  # noqa: ARG002
+    def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.36 * 1.3, random)
 
-    def heat_throttling(self, gpu: int, elapsed: float) -> float:  # noqa: ARG002
+    def heat_throttling(self, gpu: int, elapsed: float) -> float:
         return 0.6
