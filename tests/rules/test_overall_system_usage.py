@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.rules.sketch import RatioSketch, SizeSketch
+from trainwatch.measurements.sketch import RatioSketch, SizeSketch
 
 from tests.support.source import MemorySource, node_samples
 

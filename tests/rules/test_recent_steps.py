@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.rules.recent_steps import END, SPANS_KEPT, START, RecentSteps
+from trainwatch.measurements.recent_steps import END, SPANS_KEPT, START, RecentSteps
 from trainwatch.runs.model import COMPONENTS, PHASES, Steps
 
 from tests.support import source

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from trainwatch.rules.state import Scans, State
+from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import NodeSamples, Steps, Times
 
 # Rows of a block: enough that a block's fixed cost is small beside its values, also of a node with few

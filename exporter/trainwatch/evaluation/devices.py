@@ -6,11 +6,11 @@ import math
 from typing import Literal
 
 from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
+from trainwatch.measurements.box_plot import box_plot
+from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.rules.batch_size import SmallBatchNode
-from trainwatch.rules.box_plot import box_plot
 from trainwatch.rules.load_balancing import NodeOfDistributions
 from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.rules.sketch import RatioSketch
 from trainwatch.runs.model import RunFacts
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Energy, GpuEnergy
+from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
 from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.rules.state import GpuByGpu, GpuState, Scans
 from trainwatch.runs.model import NodeSamples, RunFacts, Times
 
 LONGEST_BRIDGE = 4.5  # sampling intervals: a few ticks that were missed, or readings that failed

@@ -14,6 +14,7 @@ from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
 from trainwatch.evaluation.step_timeline import StepsOfNode
+from trainwatch.measurements.state import NodeState, State
 from trainwatch.rules.base import Rule
 from trainwatch.rules.batch_size import BatchSize, SmallBatchGpu
 from trainwatch.rules.cpu_bottleneck import CPUBottleneck
@@ -21,7 +22,6 @@ from trainwatch.rules.io_bottleneck import IOBottleneck
 from trainwatch.rules.load_balancing import LoadBalancing
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.overall_system_usage import OverallSystemUsage, usage_rows
-from trainwatch.rules.state import NodeState, State
 from trainwatch.rules.step_outlier import Series, StepOutlier, histogram
 from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.state import State
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.starvation import StarvedNode
-from trainwatch.rules.state import State
 from trainwatch.runs.model import NodeSamples, RunFacts
 
 MOST_COLUMNS = 600

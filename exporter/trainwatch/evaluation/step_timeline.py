@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import StepMark, StepTimeline
 from trainwatch.evaluation.heatmap import MOST_COLUMNS, SHORTEST_COLUMN
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 from trainwatch.runs.model import PHASES, Steps, Times
 
 MOST_MARKS = 512

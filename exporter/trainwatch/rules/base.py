@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from trainwatch.evaluation.analysis import RuleResult, Status
+from trainwatch.measurements.state import NodeState
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import PrometheusRules, Scraping
-from trainwatch.rules.state import NodeState
 from trainwatch.runs.model import RunFacts
 
 P = TypeVar("P", bound=Parameters)

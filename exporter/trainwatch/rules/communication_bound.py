@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_starved import Wait
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
 from trainwatch.rules.shared_rules import component_rules
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.rules.words import seconds, too_few
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
 

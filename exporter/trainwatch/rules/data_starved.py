@@ -12,12 +12,12 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 
+from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import Loading, ranks_of, workers_of
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
 from trainwatch.rules.shared_rules import component_rules
-from trainwatch.rules.state import NodeState, Scans, State
 from trainwatch.rules.words import seconds, too_few
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
 

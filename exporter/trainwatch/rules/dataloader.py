@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainwatch.measurements.sketch import SizeSketch
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.data_loading import ranks_of, workers_of
 from trainwatch.rules.parameters import AnyPercent, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
-from trainwatch.rules.sketch import SizeSketch
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.rules.words import count
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
 

@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.growth import Lows
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import P, Rule, Verdict, status_of
-from trainwatch.rules.growth import Lows
 from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 

@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.box_plot import box_plot
+from trainwatch.measurements.sketch import RatioSketch
+from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.box_plot import box_plot
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Bounds, Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
@@ -28,8 +30,6 @@ from trainwatch.rules.promql import (
     ratio,
     time_span,
 )
-from trainwatch.rules.sketch import RatioSketch
-from trainwatch.rules.state import NodeState, Scans, State
 from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 

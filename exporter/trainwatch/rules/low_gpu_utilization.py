@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.box_plot import box_plot
+from trainwatch.measurements.last_readings import LastReadings, percentiles
+from trainwatch.measurements.sketch import RatioSketch
+from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.box_plot import box_plot
-from trainwatch.rules.last_readings import LastReadings, percentiles
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -26,8 +28,6 @@ from trainwatch.rules.promql import (
     share_at_most,
 )
 from trainwatch.rules.shared_rules import GOING_ON
-from trainwatch.rules.sketch import RatioSketch
-from trainwatch.rules.state import GpuByGpu, GpuState, Scans
 from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 

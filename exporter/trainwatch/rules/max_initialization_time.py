@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.rules.words import seconds
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps, Times
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts, Steps
 
 OPERATORS_LISTED = 20  # of each device

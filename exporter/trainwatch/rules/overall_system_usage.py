@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from trainwatch.evaluation.analysis import UsageRow
+from trainwatch.measurements.sketch import RatioSketch, SizeSketch, Sketch
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.parameters import Parameters
-from trainwatch.rules.sketch import RatioSketch, SizeSketch, Sketch
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts
 
 # Debugger's names of the metrics; it has none for the disk, and its notebook knows no other.

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Generic
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.recent_steps import DIGITS, RecentSteps
+from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import P, Rule, Verdict, status_of
-from trainwatch.rules.recent_steps import DIGITS, RecentSteps
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.rules.state import NodeState, Scans
 from trainwatch.rules.words import too_few
 from trainwatch.runs.model import COMPONENTS, PHASES, Floats, NodeSamples, RunFacts, Steps
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.durations import Durations
+from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.durations import Durations
 from trainwatch.rules.parameters import (
     Deviations,
     Parameters,
@@ -24,7 +25,6 @@ from trainwatch.rules.parameters import (
 )
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.rules.state import NodeState, Scans, State
 from trainwatch.rules.words import ordinal, seconds
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
 

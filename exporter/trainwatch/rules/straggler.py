@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.parameters import Parameters, Percent, StepWindow
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
-from trainwatch.rules.state import NodeState, Scans, State
 from trainwatch.rules.step_outlier import MENDS
 from trainwatch.rules.words import seconds
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times

@@ -13,12 +13,12 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from trainwatch.measurements.sketch import SizeSketch
+from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from trainwatch.rules.sketch import SizeSketch
-from trainwatch.rules.state import NodeState, Scans, State
 from trainwatch.rules.words import count, seconds, too_few
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Steps, Times
 

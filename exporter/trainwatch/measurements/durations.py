@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 from trainwatch.runs.model import COMPONENTS, Times
 
 # Which steps were outliers is known of this many of the longest; how many were is always exact.

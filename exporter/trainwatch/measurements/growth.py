@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 from trainwatch.runs.model import Floats, Times
 
 # Readings are kept as the lowest of each of so many stretches of equal length: what is freed at the end of

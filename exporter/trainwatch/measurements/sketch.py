@@ -7,7 +7,7 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 
 Numbers = NDArray[np.float32] | NDArray[np.float64]
 

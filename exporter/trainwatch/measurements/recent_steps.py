@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 from trainwatch.runs.model import COMPONENTS, PHASES, Steps, Times
 
 # Steps that end within the same half second, the time between two snapshots, are kept as one span:

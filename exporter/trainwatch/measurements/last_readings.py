@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trainwatch.rules.state import Scans, State
+from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import Floats, Times
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainwatch.rules.state import State
+from trainwatch.measurements.state import State
 from trainwatch.runs.model import Times
 
 

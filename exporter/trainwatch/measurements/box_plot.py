@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.rules.sketch import RatioSketch
+from trainwatch.measurements.sketch import RatioSketch
 
 
 def box_plot(readings: RatioSketch, *more: int) -> dict[str, float]:
