@@ -1,5 +1,6 @@
 """Trainwatch: why a training job leaves its GPUs idle. This module is what a training script imports.
 
+The distribution is `trainwatch-exporter`; trainwatch_exporter.py looks for that name here.
 Standard library only. With the environment variable TRAINWATCH=off all of it does nothing.
 """
 

@@ -59,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (missing.name or "trainwatch").startswith("trainwatch"):
             raise
         needs = f"needs the package {missing.name}, which is not installed here"
-        print(f"trainwatch: {words[0]} {needs}; install trainwatch with its dependencies", file=sys.stderr)
+        print(
+            f"trainwatch: {words[0]} {needs}; install trainwatch-exporter with its dependencies",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         return 130

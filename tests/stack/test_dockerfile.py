@@ -92,7 +92,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", built, context], check=True, timeout=SECONDS)
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (wheel,) = built.glob("trainwatch-*.whl")
+    (wheel,) = built.glob("trainwatch_exporter-*.whl")
     shutil.unpack_archive(wheel, packages, "zip")
     for name in listed_packages():
         installed = distribution(name)
@@ -106,7 +106,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", [["exporter"], ["demo"], ["actions"]])
 def test_the_small_image_has_all_that_its_commands_need(image: Path, words: list[str]) -> None:
     told = subprocess.run(
-        [image, "-m", "trainwatch", *words, "--help"],
+        [image, "-m", "trainwatch_exporter", *words, "--help"],
         capture_output=True,
         text=True,
         cwd="/",
