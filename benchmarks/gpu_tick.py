@@ -16,7 +16,7 @@ import pynvml
 from trainwatch.collectors.gpu import GpuCollector
 from trainwatch.nvidia.device import FAST_FIELDS
 from trainwatch.nvidia.nvml import FieldBatch, Nvml
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds
@@ -53,7 +53,7 @@ def _tick_milliseconds(fake: FakeNvml) -> float:
         time.sleep(PAUSE_SECONDS)
 
     try:
-        return cpu_seconds(lambda: collector.collect(Snapshot(time.time())), TICKS, before_each) * 1e3
+        return cpu_seconds(lambda: collector.collect(Sample(time.time())), TICKS, before_each) * 1e3
     finally:
         collector.close()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from trainwatch.collectors.cpu import CpuCollector
 from trainwatch.sampling.procfs import psutil_reading
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds
@@ -32,7 +32,7 @@ def rows() -> list[Row]:
             _nothing_failed(exporter.scrape("text").decode())
         share = _share_of_a_core(node)
         cores = CpuCollector(node.procfs)
-        ours = cpu_seconds(lambda: cores.collect(Snapshot(time=0.0)), 100, before_each=node.advance)
+        ours = cpu_seconds(lambda: cores.collect(Sample(time=0.0)), 100, before_each=node.advance)
         theirs = cpu_seconds(lambda: _psutil_cpu_percent(node.procfs), 100, before_each=node.advance)
     return [
         (f"sampler tick, {CORES} cores and {GPUS} GPUs", tick * 1e3, "ms CPU", "<= 1.5"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.collectors.cpu import CpuCollector
 from trainwatch.sampling.procfs import psutil_reading
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 IDLE_HOST: dict[str, tuple[int, ...]] = {"0": (0,) * 10, "1": (0,) * 10}
 
@@ -25,17 +25,17 @@ class Host:
         self.stat = procfs / "stat"
         self.collector = CpuCollector(procfs)
 
-    def tick(self, cores: dict[str, tuple[int, ...]]) -> Snapshot:
+    def tick(self, cores: dict[str, tuple[int, ...]]) -> Sample:
         """Writes these counters of each core, in the order of proc(5), and collects."""
         lines = [f"cpu{name} {' '.join(map(str, ticks))}" for name, ticks in cores.items()]
         total = " ".join(str(sum(column)) for column in zip(*cores.values(), strict=True))
         self.stat.write_text("\n".join([f"cpu  {total}", *lines, "intr 279755 0 0 1", "ctxt 573326", ""]))
         return self.collect()
 
-    def collect(self) -> Snapshot:
-        snapshot = Snapshot(time=0.0)
-        self.collector.collect(snapshot)
-        return snapshot
+    def collect(self) -> Sample:
+        sample = Sample(time=0.0)
+        self.collector.collect(sample)
+        return sample
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def core(
 
 def test_45_busy_ticks_of_50_are_exactly_nine_tenths(host: Host) -> None:
     host.tick({"0": core(user=1000, idle=1000)})
-    snapshot = host.tick({"0": core(user=1045, idle=1005)})
-    assert snapshot.cpu_utilization == [0.9]
-    assert not snapshot.cpu_utilization[0] > 0.9
+    sample = host.tick({"0": core(user=1045, idle=1005)})
+    assert sample.cpu_utilization == [0.9]
+    assert not sample.cpu_utilization[0] > 0.9
 
 
 @pytest.mark.parametrize("busy", range(51))
@@ -63,17 +63,17 @@ def test_every_share_of_50_ticks_is_the_double_nearest_to_it(host: Host, busy: i
 
 
 def test_the_first_tick_gives_nothing(host: Host) -> None:
-    snapshot = host.tick({"0": core(user=5, idle=5)})
-    assert (snapshot.cpus, snapshot.cpu_utilization, snapshot.cpu_io_wait) == ((), [], [])
+    sample = host.tick({"0": core(user=5, idle=5)})
+    assert (sample.cpus, sample.cpu_utilization, sample.cpu_io_wait) == ((), [], [])
     assert all(not family.samples for family in host.collector.families)
 
 
 def test_each_core_has_its_utilisation_and_its_io_wait(host: Host) -> None:
     host.tick(IDLE_HOST)
-    snapshot = host.tick({"0": core(user=10, system=10, idle=60, io_wait=20), "1": core(idle=100)})
-    assert snapshot.cpus == ("0", "1")
-    assert snapshot.cpu_utilization == [0.2, 0.0]
-    assert snapshot.cpu_io_wait == [0.2, 0.0]
+    sample = host.tick({"0": core(user=10, system=10, idle=60, io_wait=20), "1": core(idle=100)})
+    assert sample.cpus == ("0", "1")
+    assert sample.cpu_utilization == [0.2, 0.0]
+    assert sample.cpu_io_wait == [0.2, 0.0]
     utilization, io_wait = host.collector.families
     assert utilization.name == "trainwatch_cpu_utilization_ratio"
     assert utilization.samples == {("0",): 0.2, ("1",): 0.0}
@@ -100,16 +100,16 @@ def test_time_stolen_by_the_hypervisor_is_busy(host: Host) -> None:
 
 def test_an_io_wait_that_steps_back_counts_as_none(host: Host) -> None:
     host.tick({"0": core(io_wait=500)})
-    snapshot = host.tick({"0": core(io_wait=490, user=25, idle=25)})
-    assert (snapshot.cpu_utilization, snapshot.cpu_io_wait) == ([0.5], [0.0])
+    sample = host.tick({"0": core(io_wait=490, user=25, idle=25)})
+    assert (sample.cpu_utilization, sample.cpu_io_wait) == ([0.5], [0.0])
 
 
 def test_a_core_whose_every_counter_stepped_back_gives_nothing_and_the_others_go_on(host: Host) -> None:
     host.tick({"0": core(user=500, idle=500), "1": core(user=500, idle=500)})
-    snapshot = host.tick({"0": core(user=1, idle=1), "1": core(user=510, idle=530)})
-    assert (snapshot.cpus, snapshot.cpu_utilization) == (("1",), [0.25])
-    snapshot = host.tick({"0": core(user=11, idle=1), "1": core(user=510, idle=540)})
-    assert (snapshot.cpus, snapshot.cpu_utilization) == (("0", "1"), [1.0, 0.0])
+    sample = host.tick({"0": core(user=1, idle=1), "1": core(user=510, idle=530)})
+    assert (sample.cpus, sample.cpu_utilization) == (("1",), [0.25])
+    sample = host.tick({"0": core(user=11, idle=1), "1": core(user=510, idle=540)})
+    assert (sample.cpus, sample.cpu_utilization) == (("0", "1"), [1.0, 0.0])
 
 
 def test_a_host_whose_time_stands_still_is_a_failure_that_names_the_file(host: Host) -> None:
@@ -120,13 +120,13 @@ def test_a_host_whose_time_stands_still_is_a_failure_that_names_the_file(host: H
 
 def test_a_core_that_goes_offline_leaves_and_comes_back_with_its_second_sample(host: Host) -> None:
     host.tick(IDLE_HOST)
-    snapshot = host.tick({"1": core(user=50)})
-    assert (snapshot.cpus, snapshot.cpu_utilization) == (("1",), [1.0])
+    sample = host.tick({"1": core(user=50)})
+    assert (sample.cpus, sample.cpu_utilization) == (("1",), [1.0])
     assert host.collector.utilization.samples == {("1",): 1.0}
-    snapshot = host.tick({"0": core(user=7, idle=3), "1": core(user=50, idle=50)})
-    assert (snapshot.cpus, snapshot.cpu_utilization) == (("1",), [0.0])
-    snapshot = host.tick({"0": core(user=7, idle=53), "1": core(user=60, idle=90)})
-    assert (snapshot.cpus, snapshot.cpu_utilization) == (("0", "1"), [0.0, 0.2])
+    sample = host.tick({"0": core(user=7, idle=3), "1": core(user=50, idle=50)})
+    assert (sample.cpus, sample.cpu_utilization) == (("1",), [0.0])
+    sample = host.tick({"0": core(user=7, idle=53), "1": core(user=60, idle=90)})
+    assert (sample.cpus, sample.cpu_utilization) == (("0", "1"), [0.0, 0.2])
 
 
 def test_a_host_whose_cores_were_all_exchanged_begins_anew(host: Host) -> None:
@@ -144,9 +144,9 @@ def test_192_cores_each_keep_their_own_ratio(host: Host) -> None:
         name: (user + busy[name], nice, system, idle + 50 - busy[name], *rest)
         for name, (user, nice, system, idle, *rest) in before.items()
     }
-    snapshot = host.tick(after)
-    assert snapshot.cpus == tuple(map(str, range(192)))
-    assert snapshot.cpu_utilization == [ticks / 50 for ticks in busy.values()]
+    sample = host.tick(after)
+    assert sample.cpus == tuple(map(str, range(192)))
+    assert sample.cpu_utilization == [ticks / 50 for ticks in busy.values()]
 
 
 def test_the_last_core_is_read_where_no_other_line_follows(host: Host) -> None:
@@ -198,8 +198,8 @@ def test_ratios_are_within_0_and_1_whatever_the_counters_do(
 ) -> None:
     host = Host(tmp_path_factory.getbasetemp() / "bounds")
     host.tick({"0": before, "1": core()})
-    snapshot = host.tick({"0": after, "1": core(idle=1)})
-    for busy, waiting in zip(snapshot.cpu_utilization, snapshot.cpu_io_wait, strict=True):
+    sample = host.tick({"0": after, "1": core(idle=1)})
+    for busy, waiting in zip(sample.cpu_utilization, sample.cpu_io_wait, strict=True):
         assert 0.0 <= busy <= 1.0
         assert 0.0 <= waiting <= 1.0
         assert busy + waiting <= 1.0 + 2**-52  # each is rounded by itself
@@ -226,13 +226,13 @@ def test_the_definition_is_the_one_of_psutil(
     host.tick({"0": (0,) * 10})
     with psutil_reading(host.stat.parent, "stat"):
         psutil.cpu_percent(percpu=True)
-    snapshot = host.tick({"0": (user + guest, *others, guest, 0)})
+    sample = host.tick({"0": (user + guest, *others, guest, 0)})
     with psutil_reading(host.stat.parent, "stat"):
         percent = psutil.cpu_percent(percpu=True)
-    assert percent == [pytest.approx(snapshot.cpu_utilization[0] * 100, abs=0.0501)]  # psutil rounds to 0.1
+    assert percent == [pytest.approx(sample.cpu_utilization[0] * 100, abs=0.0501)]  # psutil rounds to 0.1
 
 
 def test_the_flag_for_the_root_of_proc_is_the_exporters(procfs: Path) -> None:
     collector = CpuCollector.from_arguments(Namespace(path_procfs=str(procfs)))
-    collector.collect(Snapshot(time=0.0))
+    collector.collect(Sample(time=0.0))
     assert collector.path == procfs / "stat"

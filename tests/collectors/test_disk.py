@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.disk import DiskCollector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 SECTOR = 512
 
@@ -21,10 +21,10 @@ def collector_of(procfs: Path, *flags: str) -> DiskCollector:
     return DiskCollector.from_arguments(arguments)
 
 
-def collected(collector: DiskCollector) -> Snapshot:
-    snapshot = Snapshot(time=0.0)
-    collector.collect(snapshot)
-    return snapshot
+def collected(collector: DiskCollector) -> Sample:
+    sample = Sample(time=0.0)
+    collector.collect(sample)
+    return sample
 
 
 def devices(collector: DiskCollector) -> set[str]:
@@ -53,9 +53,9 @@ def test_partitions_and_devices_that_are_no_disks_are_left_out(procfs: Path) -> 
 
 
 def test_the_nodes_sum_counts_each_byte_once_where_disks_are_stacked(procfs: Path) -> None:
-    snapshot = collected(collector_of(procfs))
-    assert snapshot.disk_read_bytes == (4_255_154 + 2000 + 8 + 56) * SECTOR
-    assert snapshot.disk_written_bytes == (5_572_136 + 400) * SECTOR
+    sample = collected(collector_of(procfs))
+    assert sample.disk_read_bytes == (4_255_154 + 2000 + 8 + 56) * SECTOR
+    assert sample.disk_written_bytes == (5_572_136 + 400) * SECTOR
 
 
 def test_a_flag_says_which_devices_to_leave_out(procfs: Path) -> None:
@@ -85,10 +85,10 @@ def test_a_disk_that_was_pulled_leaves_no_sample_behind(procfs: Path) -> None:
 def test_a_host_without_disks_publishes_none(procfs: Path) -> None:
     (procfs / "diskstats").write_text("")
     collector = collector_of(procfs)
-    snapshot = collected(collector)
+    sample = collected(collector)
     assert devices(collector) == set()
-    assert isnan(snapshot.disk_read_bytes)
-    assert isnan(snapshot.disk_written_bytes)
+    assert isnan(sample.disk_read_bytes)
+    assert isnan(sample.disk_written_bytes)
 
 
 def test_a_missing_file_is_named_instead_of_the_machines_own_disks_being_read(procfs: Path) -> None:

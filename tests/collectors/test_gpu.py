@@ -102,13 +102,13 @@ def test_every_value_of_two_gpus_in_base_units(nvml: FakeNvml, ticks: GpuTicks) 
     }
 
 
-def test_the_snapshot_carries_the_gpus_and_their_compute_processes(nvml: FakeNvml, ticks: GpuTicks) -> None:
+def test_the_sample_carries_the_gpus_and_their_compute_processes(nvml: FakeNvml, ticks: GpuTicks) -> None:
     nvml.run_processes(0, 4711, 4712)
     nvml.run_processes(1, 4713)
     ticks.tick()
-    snapshot = ticks.tick()
-    assert list(snapshot.gpus) == ["0", "1"]
-    assert snapshot.gpus["1"] == GpuSample(
+    sample = ticks.tick()
+    assert list(sample.gpus) == ["0", "1"]
+    assert sample.gpus["1"] == GpuSample(
         utilization=0.91,
         memory_used_bytes=40_000_000_001,
         memory_total_bytes=85_899_345_920,
@@ -122,30 +122,30 @@ def test_the_snapshot_carries_the_gpus_and_their_compute_processes(nvml: FakeNvm
         power_throttle_seconds=1.0,
         ecc_uncorrected_errors=0.0,
         xid_errors=0.0,
-        last_xid=snapshot.gpus["1"].last_xid,  # NaN, which equals nothing but itself
+        last_xid=sample.gpus["1"].last_xid,  # NaN, which equals nothing but itself
         sm_active=0.81,
         tensor_active=0.31,
         power_limit_watts=700.0,
         model="NVIDIA H100 80GB HBM3",
         uuid="GPU-00000000-0000-0000-0000-000000000001",
     )
-    assert isnan(snapshot.gpus["1"].last_xid)
-    assert snapshot.gpu_processes == {4711: "0", 4712: "0", 4713: "1"}
-    assert snapshot.driver_version == "580.95.05"
+    assert isnan(sample.gpus["1"].last_xid)
+    assert sample.gpu_processes == {4711: "0", 4712: "0", 4713: "1"}
+    assert sample.driver_version == "580.95.05"
 
 
 def test_a_tick_shows_what_changed_since_the_last_one(nvml: FakeNvml, ticks: GpuTicks) -> None:
     ticks.tick()
     nvml.set(0, utilization=3, memory_used=17, temperature=88, sm_clock_mhz=210)
     nvml.set_fields(0, {186: 71_500, 83: 5_000_900})
-    snapshot = ticks.tick()
+    sample = ticks.tick()
     assert ticks.value("utilization_ratio", "0") == 0.03
     assert ticks.value("memory_used_bytes", "0") == 17
     assert ticks.value("temperature_celsius", "0") == 88
     assert ticks.value("clock_hertz", "0", "sm") == 210e6
     assert ticks.value("power_watts", "0") == 71.5
     assert ticks.value("energy_joules_total", "0") == 5000.9
-    assert snapshot.gpus["0"].utilization == 0.03
+    assert sample.gpus["0"].utilization == 0.03
 
 
 def test_busy_time_is_the_utilisation_added_up(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -230,13 +230,13 @@ def test_a_gpu_in_mig_mode_gives_everything_but_its_utilisation(nvml: FakeNvml, 
 def test_an_old_driver_is_asked_by_the_functions_that_it_has(old_nvml: FakeNvml, old_ticks: GpuTicks) -> None:
     old_nvml.run_processes(0, 99)
     old_ticks.tick()
-    snapshot = old_ticks.tick()
+    sample = old_ticks.tick()
     assert old_ticks.value("memory_used_bytes", "0") == 40_000_000_000
     assert old_ticks.value("memory_total_bytes", "0") == 85_299_345_920  # without the driver's own share
     assert old_ticks.value("temperature_celsius", "0") == 50
     assert old_ticks.value("power_watts", "0") == 500.0
     assert old_ticks.value("power_limit_watts", "0") == 700.0
-    assert snapshot.gpu_processes == {99: "0"}
+    assert sample.gpu_processes == {99: "0"}
     assert not old_ticks.samples("sm_active_ratio")
     assert not old_ticks.samples("nvlink_transmit_bytes_total")
 
@@ -249,7 +249,7 @@ def test_throttling_that_an_old_driver_does_not_count_is_added_up_from_the_reaso
     old_ticks.tick()
     old_ticks.tick(after=0.5)
     old_nvml.set(0, clock_reasons=brake)
-    snapshot = old_ticks.tick(after=0.25)
+    sample = old_ticks.tick(after=0.25)
     assert old_ticks.samples("throttle_seconds_total") == {
         ("0", "sw_power_cap"): 1.0,  # counted by the driver, and so not by us
         ("0", "sync_boost"): 0,
@@ -259,9 +259,9 @@ def test_throttling_that_an_old_driver_does_not_count_is_added_up_from_the_reaso
         ("0", "board_limit"): 0,
         ("0", "reliability"): 0,
     }
-    assert snapshot.gpus["0"].throttle_seconds == 1.75
-    assert snapshot.gpus["0"].thermal_throttle_seconds == 0.5
-    assert snapshot.gpus["0"].power_throttle_seconds == 1.25
+    assert sample.gpus["0"].throttle_seconds == 1.75
+    assert sample.gpus["0"].thermal_throttle_seconds == 0.5
+    assert sample.gpus["0"].power_throttle_seconds == 1.25
 
 
 def test_fields_that_meant_something_else_before_driver_580_are_not_read(
@@ -403,11 +403,11 @@ def test_the_flag_names_a_library_and_a_wrong_one_is_said_in_one_line(nvml: Fake
 def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -> None:
     code = (
         "from trainwatch.collectors.gpu import GpuCollector\n"
-        "from trainwatch.sampling.sample import Snapshot\n"
-        "collector, snapshot = GpuCollector(), Snapshot(time=0, interval=60)\n"
-        "collector.collect(snapshot)\n"
+        "from trainwatch.sampling.sample import Sample\n"
+        "collector, sample = GpuCollector(), Sample(time=0, interval=60)\n"
+        "collector.collect(sample)\n"
         "collector.close()\n"
-        "print(*(gpu.utilization for gpu in snapshot.gpus.values()))\n"
+        "print(*(gpu.utilization for gpu in sample.gpus.values()))\n"
     )
     environment = os.environ | nvml.environment()
     result = subprocess.run(
@@ -428,16 +428,16 @@ def test_a_real_gpu_answers_with_plausible_values() -> None:
     ticks = GpuTicks()
     try:
         for _ in range(3):
-            snapshot = ticks.tick(interval=60)
+            sample = ticks.tick(interval=60)
             time.sleep(0.2)  # GPM wants more than 0.1 s between two samples
     finally:
         ticks.collector.close()
-    assert len(snapshot.gpus) == number
-    for label, sample in snapshot.gpus.items():
-        assert sample.uuid.startswith("GPU-")
+    assert len(sample.gpus) == number
+    for label, gpu in sample.gpus.items():
+        assert gpu.uuid.startswith("GPU-")
         assert ticks.value("up", label) == 1
-        assert 0 <= sample.utilization <= 1 or isnan(sample.utilization)
-        assert 0 < sample.memory_total_bytes < 2**42
-        assert 0 <= sample.memory_used_bytes <= sample.memory_total_bytes
-        assert 1 < sample.power_watts < 2000
-        assert 0 < sample.temperature_celsius < 120
+        assert 0 <= gpu.utilization <= 1 or isnan(gpu.utilization)
+        assert 0 < gpu.memory_total_bytes < 2**42
+        assert 0 <= gpu.memory_used_bytes <= gpu.memory_total_bytes
+        assert 1 < gpu.power_watts < 2000
+        assert 0 < gpu.temperature_celsius < 120

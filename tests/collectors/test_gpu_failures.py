@@ -14,7 +14,7 @@ from trainwatch.nvidia import thread as gpu_thread
 from trainwatch.nvidia.session import NoReadingError
 from trainwatch.nvidia.xid_events import last_xids
 from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
@@ -57,11 +57,11 @@ def test_a_lost_gpu_is_down_with_no_other_value_and_the_others_go_on(
     everything = ticks.published_of("1")
     nvml.lose(1, code)
     for _ in range(3):
-        snapshot = ticks.tick()
+        sample = ticks.tick()
         assert ticks.samples("up") == {("0",): 1, ("1",): 0, ("2",): 1}
         assert ticks.published_of("1") == {"up"}
         assert ticks.published_of("0") == ticks.published_of("2") == everything
-        assert list(snapshot.gpus) == ["0", "2"]
+        assert list(sample.gpus) == ["0", "2"]
 
 
 def test_an_unknown_error_of_one_value_costs_only_that_value(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -79,10 +79,10 @@ def test_a_gpu_that_is_lost_in_the_middle_of_a_reading_leaves_no_half_of_it(
     ticks.tick()
     nvml.fail(1, "nvmlDeviceGetClockInfo", GPU_IS_LOST)  # asked after most of the others
     nvml.run_processes(1, 4711)
-    snapshot = ticks.tick(after=10)
+    sample = ticks.tick(after=10)
     assert ticks.published_of("1") == {"up"}
     assert ticks.value("up", "1") == 0
-    assert snapshot.gpu_processes == {}
+    assert sample.gpu_processes == {}
 
 
 def test_a_lost_gpu_comes_back_and_our_counters_go_on(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -98,9 +98,9 @@ def test_a_lost_gpu_comes_back_and_our_counters_go_on(nvml: FakeNvml, ticks: Gpu
     nvml.restore(1)
     nvml.set_fields(1, {197: 300})
     ticks.tick(after=10)  # behind this one the GPU is looked for
-    snapshot = ticks.tick()
+    sample = ticks.tick()
     assert ticks.value("up", "1") == 1
-    assert "1" in snapshot.gpus
+    assert "1" in sample.gpus
     assert ticks.value("busy_seconds_total", "1") == 4  # nothing of the time of which nothing is known
     assert ticks.value("pcie_transmit_bytes_total", "1") == 500  # its counter began anew: no wrap
     ticks.tick(after=1)
@@ -226,17 +226,17 @@ def test_a_hang_costs_the_exporter_only_the_gpu_metrics_and_one_line_in_the_log(
         )
         return family.samples[("gpu",)]
 
-    registry.collect(Snapshot(time=0, interval=60))
+    registry.collect(Sample(time=0, interval=60))
     assert success() == 1
     assert ticks.samples("up")
     nvml.hang("nvmlDeviceGetMemoryInfo_v2", 0)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            snapshot = Snapshot(time=0, interval=SHORT)
-            registry.collect(snapshot)
+            sample = Sample(time=0, interval=SHORT)
+            registry.collect(sample)
             assert success() == 0
             assert not any(family.samples for family in ticks.collector.families)
-            assert snapshot.gpus == {}
+            assert sample.gpus == {}
     assert [record.getMessage() for record in caplog.records] == [
         "collector gpu failed: nvmlDeviceGetMemoryInfo_v2, about GPU 0, has not returned yet; "
         "going on when it does"
@@ -343,7 +343,7 @@ def test_xid_errors_are_counted_by_gpu_and_number_and_stay_over_a_restart_of_nvm
     eventually(lambda: counts() == {("1", "79"): 3, ("0", "31"): 1})
 
 
-def test_the_snapshot_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml, ticks: GpuTicks) -> None:
+def test_the_sample_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml, ticks: GpuTicks) -> None:
     def errors() -> dict[str, float]:
         return {gpu: sample.xid_errors for gpu, sample in ticks.tick().gpus.items()}
 

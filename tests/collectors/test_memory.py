@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from trainwatch.collectors.memory import MemoryCollector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 KIB = 1024
 
@@ -20,15 +20,15 @@ def collector(procfs: Path) -> MemoryCollector:
 
 
 def test_used_memory_is_total_less_available_and_not_less_free(collector: MemoryCollector) -> None:
-    snapshot = Snapshot(time=0.0)
-    collector.collect(snapshot)
-    assert snapshot.memory_total_bytes == 1_056_763_904 * KIB
-    assert snapshot.memory_used_bytes == (1_056_763_904 - 792_723_456) * KIB
-    assert snapshot.swap_used_bytes == (8_388_604 - 8_126_460) * KIB
+    sample = Sample(time=0.0)
+    collector.collect(sample)
+    assert sample.memory_total_bytes == 1_056_763_904 * KIB
+    assert sample.memory_used_bytes == (1_056_763_904 - 792_723_456) * KIB
+    assert sample.swap_used_bytes == (8_388_604 - 8_126_460) * KIB
     assert {family.name: dict(family.samples) for family in collector.families} == {
-        "trainwatch_memory_used_bytes": {(): snapshot.memory_used_bytes},
-        "trainwatch_memory_total_bytes": {(): snapshot.memory_total_bytes},
-        "trainwatch_swap_used_bytes": {(): snapshot.swap_used_bytes},
+        "trainwatch_memory_used_bytes": {(): sample.memory_used_bytes},
+        "trainwatch_memory_total_bytes": {(): sample.memory_total_bytes},
+        "trainwatch_swap_used_bytes": {(): sample.swap_used_bytes},
     }
 
 
@@ -37,17 +37,17 @@ def test_a_host_without_swap_uses_none(collector: MemoryCollector, procfs: Path)
     meminfo.write_text(
         meminfo.read_text().replace("8388604 kB", "0 kB").replace("SwapFree:        8126460", "SwapFree: 0")
     )
-    snapshot = Snapshot(time=0.0)
-    collector.collect(snapshot)
-    assert snapshot.swap_used_bytes == 0.0
+    sample = Sample(time=0.0)
+    collector.collect(sample)
+    assert sample.swap_used_bytes == 0.0
 
 
 def test_a_missing_file_is_named_and_fills_nothing(collector: MemoryCollector, procfs: Path) -> None:
     (procfs / "meminfo").unlink()
-    snapshot = Snapshot(time=0.0)
+    sample = Sample(time=0.0)
     with pytest.raises(FileNotFoundError, match=str(procfs / "meminfo")):
-        collector.collect(snapshot)
-    assert isnan(snapshot.memory_used_bytes)
+        collector.collect(sample)
+    assert isnan(sample.memory_used_bytes)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_garbage_is_a_failure_that_names_the_file(
 ) -> None:
     (procfs / "meminfo").write_text(text)
     with pytest.raises(ValueError, match=str(procfs / "meminfo")):
-        collector.collect(Snapshot(time=0.0))
+        collector.collect(Sample(time=0.0))
 
 
 def test_psutil_sees_the_real_proc_again_after_a_reading_and_after_a_failure(
     collector: MemoryCollector, procfs: Path
 ) -> None:
-    collector.collect(Snapshot(time=0.0))
+    collector.collect(Sample(time=0.0))
     assert psutil.PROCFS_PATH == "/proc"
     (procfs / "meminfo").write_text("garbage\n")
     with pytest.raises(ValueError, match="meminfo"):
-        collector.collect(Snapshot(time=0.0))
+        collector.collect(Sample(time=0.0))
     assert psutil.PROCFS_PATH == "/proc"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.network import NetworkCollector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 def collector_of(procfs: Path, *flags: str) -> NetworkCollector:
@@ -19,10 +19,10 @@ def collector_of(procfs: Path, *flags: str) -> NetworkCollector:
     return NetworkCollector.from_arguments(arguments)
 
 
-def collected(collector: NetworkCollector) -> Snapshot:
-    snapshot = Snapshot(time=0.0)
-    collector.collect(snapshot)
-    return snapshot
+def collected(collector: NetworkCollector) -> Sample:
+    sample = Sample(time=0.0)
+    collector.collect(sample)
+    return sample
 
 
 def test_each_interface_has_its_exact_bytes(procfs: Path) -> None:
@@ -52,9 +52,9 @@ def test_each_interface_has_its_exact_bytes(procfs: Path) -> None:
 def test_the_nodes_sum_counts_each_byte_once_and_no_loopback(procfs: Path) -> None:
     """eth0's bytes appear again in bond0 and eth0.100, a container's in docker0 and veth12ab3c."""
     for flags in ((), ("--collector.network.device-exclude", "veth.*")):
-        snapshot = collected(collector_of(procfs, *flags))
-        assert snapshot.network_received_bytes == float(312_507_920 + 9_007_199_254_740_993 + 4000)
-        assert snapshot.network_transmitted_bytes == 309_224 + 1000 + 2000
+        sample = collected(collector_of(procfs, *flags))
+        assert sample.network_received_bytes == float(312_507_920 + 9_007_199_254_740_993 + 4000)
+        assert sample.network_transmitted_bytes == 309_224 + 1000 + 2000
 
 
 def test_a_flag_says_which_interfaces_to_leave_out(procfs: Path) -> None:
@@ -76,10 +76,10 @@ def test_a_host_with_loopback_only_publishes_nothing(procfs: Path) -> None:
     devices = procfs / "net" / "dev"
     devices.write_text("".join(devices.read_text().splitlines(keepends=True)[:3]))
     collector = collector_of(procfs)
-    snapshot = collected(collector)
+    sample = collected(collector)
     assert all(not family.samples for family in collector.families)
-    assert isnan(snapshot.network_received_bytes)
-    assert isnan(snapshot.network_transmitted_bytes)
+    assert isnan(sample.network_received_bytes)
+    assert isnan(sample.network_transmitted_bytes)
 
 
 def test_a_missing_file_is_named(procfs: Path) -> None:

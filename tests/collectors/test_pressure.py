@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.pressure import PressureCollector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def collector(procfs: Path) -> PressureCollector:
 
 
 def collected(collector: PressureCollector) -> dict[tuple[str, ...], float]:
-    collector.collect(Snapshot(time=0.0))
+    collector.collect(Sample(time=0.0))
     return dict(collector.waiting.samples)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.sampling.families import Family, HistogramValue
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 from trainwatch.training.reader import STEP_BOUNDS, LedgerReader, open_ledgers
 
 from tests.support.training_process import TrainingProcess
@@ -27,7 +27,7 @@ class Node:
 
     def tick(self, seconds: float = 0.5) -> None:
         self.now += seconds
-        self.collector.collect(Snapshot(time=self.now))
+        self.collector.collect(Sample(time=self.now))
 
     def family(self, name: str) -> Family:
         return next(family for family in self.collector.families if family.name == f"trainwatch_{name}")

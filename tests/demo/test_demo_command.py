@@ -145,7 +145,7 @@ def test_prometheus_counts_exactly_the_samples_that_were_simulated(tmp_path: Pat
 
 
 def count_starved(scenario: str, seed: int, seconds: int) -> int:
-    """Snapshots with a core above 90 % and a GPU below 10 %, told by the simulated hardware itself."""
+    """Samples with a core above 90 % and a GPU below 10 %, told by the simulated hardware itself."""
     starved, before = 0, None
     with simulated(scenario, seed) as node:
         for _ in range(2 * seconds):

@@ -10,21 +10,21 @@ from trainwatch.demo.clock import SimulatedClock
 from tests.support.demo import START, simulated
 
 
-def test_a_seed_gives_the_same_snapshots_again_and_another_seed_others() -> None:
+def test_a_seed_gives_the_same_samples_again_and_another_seed_others() -> None:
     seen = []
     for seed in (1, 1, 2):
         with simulated("cpu-bottleneck", seed) as node:
-            seen.append(repr(node.go(20).snapshots))
+            seen.append(repr(node.go(20).samples))
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_snapshots_are_exactly_an_interval_apart_and_hold_the_whole_node() -> None:
+def test_samples_are_exactly_an_interval_apart_and_hold_the_whole_node() -> None:
     with simulated("healthy") as node:
-        snapshots = node.go(10).snapshots
-    assert [snapshot.time - START for snapshot in snapshots] == [tick / 2 for tick in range(20)]
-    assert all(len(snapshot.gpus) == 8 for snapshot in snapshots)
-    assert [len(snapshot.cpus) for snapshot in snapshots] == [0] + [32] * 19  # the first one has no before
-    assert set(snapshots[-1].gpu_processes) == set(range(4001, 4009))
+        samples = node.go(10).samples
+    assert [sample.time - START for sample in samples] == [tick / 2 for tick in range(20)]
+    assert all(len(sample.gpus) == 8 for sample in samples)
+    assert [len(sample.cpus) for sample in samples] == [0] + [32] * 19  # the first one has no before
+    assert set(samples[-1].gpu_processes) == set(range(4001, 4009))
 
 
 def test_a_run_of_a_minute_is_counted_for_a_minute_and_then_ends_in_good_order() -> None:
@@ -34,19 +34,19 @@ def test_a_run_of_a_minute_is_counted_for_a_minute_and_then_ends_in_good_order()
     families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
     assert families["trainwatch_samples"].samples[0].value == 120
     assert families["trainwatch_run_end_time_seconds"].samples[0].value == START + 60
-    assert node.snapshots[-1].gpu_processes == {}
-    assert all(gpu.utilization == 0 for gpu in node.snapshots[-1].gpus.values())
+    assert node.samples[-1].gpu_processes == {}
+    assert all(gpu.utilization == 0 for gpu in node.samples[-1].gpus.values())
 
 
 def test_ranks_that_hang_live_on_and_their_gpus_look_busy_at_low_power() -> None:
     with simulated("stall") as node:
         node.go(8 * 60)
-        busy = node.snapshots[-1].gpus["0"]
+        busy = node.samples[-1].gpus["0"]
         node.go(60)
-        hanging = node.snapshots[-1].gpus["0"]
+        hanging = node.samples[-1].gpus["0"]
     assert hanging.utilization == 1
     assert hanging.power_watts < busy.power_watts / 2
-    assert node.snapshots[-1].gpu_processes
+    assert node.samples[-1].gpu_processes
     assert node.simulation.stalled
 
 

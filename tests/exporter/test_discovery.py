@@ -9,7 +9,7 @@ import pytest
 import trainwatch.collectors
 from trainwatch.collectors import add_flags, discover, enabled, summary
 from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path
     parser = ArgumentParser()
     add_flags(parser, [broken])
     registry = Registry(enabled(parser.parse_args([]), [broken]))
-    registry.collect(Snapshot(time=0.0))
+    registry.collect(Sample(time=0.0))
     success, _ = registry.own_families()
     assert success.samples == {("quantum",): 0}
     assert list(registry.families()) == list(registry.own_families())
@@ -51,7 +51,7 @@ def test_a_new_file_with_a_collector_in_it_is_enough(folder: Path) -> None:
         "    families = ()\n"
         "    @classmethod\n"
         "    def from_arguments(cls, arguments): return cls()\n"
-        "    def collect(self, snapshot): pass\n"
+        "    def collect(self, sample): pass\n"
     )
     (weather,) = [collector for collector in discover() if collector.name == "weather"]
     assert summary(weather) == "What the weather is like"

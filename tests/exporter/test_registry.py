@@ -13,7 +13,7 @@ import pytest
 from trainwatch.sampling.collector import Collector, SourceAbsentError
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 class Stub(Collector):
@@ -36,7 +36,7 @@ class Stub(Collector):
     def families(self) -> Iterable[Family]:
         return (self.family,)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         self.calls += 1
         self.act()
         self.family.publish({(): 1})
@@ -55,7 +55,7 @@ class Failing:
 
 
 def tick(registry: Registry) -> None:
-    registry.collect(Snapshot(time=0.0))
+    registry.collect(Sample(time=0.0))
 
 
 def published(registry: Registry) -> dict[str, float]:

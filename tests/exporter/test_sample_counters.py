@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 
 NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC
@@ -38,9 +38,7 @@ class Node:
         }
         processes = dict.fromkeys(pids, "0")
         self.counters.count(
-            Snapshot(
-                self.now, cpu_utilization=[0.95], cpu_io_wait=[0.0], gpus=samples, gpu_processes=processes
-            )
+            Sample(self.now, cpu_utilization=[0.95], cpu_io_wait=[0.0], gpus=samples, gpu_processes=processes)
         )
 
     def published(self, name: str) -> dict[tuple[str, ...], object]:
@@ -54,7 +52,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path / "state")
 
 
-def test_each_active_run_counts_every_snapshot(node: Node) -> None:
+def test_each_active_run_counts_every_sample(node: Node) -> None:
     node.tick()
     node.runs = {"a"}
     node.tick()

@@ -7,25 +7,25 @@ from math import nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.sampling.sample_tally import BOUNDS, GRID, SampleTally
 
 percents = st.integers(0, 100).map(lambda percent: percent / 100)
 
 
-def snapshot(
+def sample(
     cpu: list[float] | None = None, io_wait: list[float] | None = None, gpus: list[float] | None = None
-) -> Snapshot:
+) -> Sample:
     samples = {
         str(index): GpuSample(utilization=value, memory_used_bytes=value * 80e9, memory_total_bytes=80e9)
         for index, value in enumerate(gpus or [])
     }
-    return Snapshot(time=0.0, cpu_utilization=cpu or [], cpu_io_wait=io_wait or [], gpus=samples)
+    return Sample(time=0.0, cpu_utilization=cpu or [], cpu_io_wait=io_wait or [], gpus=samples)
 
 
-def tally(*snapshots: Snapshot) -> SampleTally:
+def tally(*samples: Sample) -> SampleTally:
     counted = SampleTally()
-    for each in snapshots:
+    for each in samples:
         counted.add(each)
     return counted
 
@@ -41,21 +41,21 @@ def test_every_default_threshold_of_the_heuristics_is_a_bound() -> None:
     assert len(BOUNDS) == 50
 
 
-def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_starved_snapshot() -> None:
-    counted = tally(snapshot(cpu=[0.1] * 191 + [0.91], gpus=[1.0] * 7 + [0.09]))
+def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_starved_sample() -> None:
+    counted = tally(sample(cpu=[0.1] * 191 + [0.91], gpus=[1.0] * 7 + [0.09]))
     assert starved(counted, 0.9, 0.1) == 1
 
 
 @pytest.mark.parametrize("core", [0.9, 45 / 50, 1 - 0.1, 0.3 * 3])
 def test_a_core_at_exactly_the_threshold_is_not_above_it(core: float) -> None:
-    counted = tally(snapshot(cpu=[core], gpus=[0.0]))
+    counted = tally(sample(cpu=[core], gpus=[0.0]))
     assert starved(counted, 0.9, 0.1) == 0
     assert starved(counted, 0.8, 0.1) == 1
 
 
 @pytest.mark.parametrize("gpu", [0.1, 10 / 100, 1 - 0.9])
 def test_a_gpu_at_exactly_the_threshold_is_not_below_it(gpu: float) -> None:
-    counted = tally(snapshot(cpu=[1.0], gpus=[gpu]))
+    counted = tally(sample(cpu=[1.0], gpus=[gpu]))
     assert starved(counted, 0.9, 0.1) == 0
     assert starved(counted, 0.9, 0.2) == 1
     assert counted.low.counts()[:2] == [0, 1]
@@ -63,7 +63,7 @@ def test_a_gpu_at_exactly_the_threshold_is_not_below_it(gpu: float) -> None:
 
 @pytest.mark.parametrize("percent", range(0, 101, 2))
 def test_a_sample_on_a_bound_is_counted_in_the_bucket_of_that_bound(percent: int) -> None:
-    counted = tally(snapshot(gpus=[percent / 100]))
+    counted = tally(sample(gpus=[percent / 100]))
     assert counted.gpu["0"].counts.index(1) == max(0, percent // 2 - 1)
     assert counted.gpu_memory["0"].counts.index(1) == max(0, percent // 2 - 1)
 
@@ -71,17 +71,17 @@ def test_a_sample_on_a_bound_is_counted_in_the_bucket_of_that_bound(percent: int
 def test_the_mean_of_cores_is_counted_on_its_bound_though_its_sum_is_rounded() -> None:
     cores = [0.7] * 192
     assert sum(cores) / 192 != 0.7  # else this proves nothing
-    counted = tally(snapshot(cpu=cores))
+    counted = tally(sample(cpu=cores))
     assert counted.cpu.counts[BOUNDS.index(0.7)] == 1
 
 
 def test_readings_that_are_missing_are_not_counted() -> None:
     counted = tally(
-        snapshot(),
-        snapshot(cpu=[nan, 0.95], gpus=[nan, 0.05]),
-        snapshot(cpu=[nan], gpus=[nan]),
-        snapshot(gpus=[0.05]),
-        snapshot(cpu=[1.0]),
+        sample(),
+        sample(cpu=[nan, 0.95], gpus=[nan, 0.05]),
+        sample(cpu=[nan], gpus=[nan]),
+        sample(gpus=[0.05]),
+        sample(cpu=[1.0]),
     )
     assert counted.samples == 5
     assert starved(counted, 0.9, 0.1) == 1
@@ -103,7 +103,7 @@ def test_readings_that_are_missing_are_not_counted() -> None:
 def test_the_starved_grid_equals_a_count_by_brute_force(
     samples: list[tuple[list[float], list[float], list[float]]],
 ) -> None:
-    counted = tally(*(snapshot(*sample) for sample in samples))
+    counted = tally(*(sample(*parts) for parts in samples))
     for above in GRID:
         for below in GRID:
             by_cpu = sum(max(cpu) > above and min(gpu) < below for cpu, _, gpu in samples)
@@ -116,7 +116,7 @@ def test_the_starved_grid_equals_a_count_by_brute_force(
 
 @given(st.lists(percents, max_size=30))
 def test_histograms_count_samples_at_or_below_each_bound(values: list[float]) -> None:
-    counted = tally(*(snapshot(cpu=[value], io_wait=[1 - value]) for value in values))
+    counted = tally(*(sample(cpu=[value], io_wait=[1 - value]) for value in values))
     for index, bound in enumerate(BOUNDS):
         assert sum(counted.cpu.counts[: index + 1]) == sum(value <= bound for value in values)
     assert sum(counted.cpu.counts) == sum(counted.io_wait.counts) == len(values)
@@ -125,7 +125,7 @@ def test_histograms_count_samples_at_or_below_each_bound(values: list[float]) ->
 
 @given(st.lists(st.lists(percents, max_size=3), max_size=8))
 def test_counts_survive_being_written_and_read(samples: list[list[float]]) -> None:
-    before = tally(*(snapshot(cpu=[0.95], io_wait=[0.5], gpus=gpus) for gpus in samples))
+    before = tally(*(sample(cpu=[0.95], io_wait=[0.5], gpus=gpus) for gpus in samples))
     after = SampleTally.from_bytes(before.to_bytes(), list(before.gpu))
     assert after.to_bytes() == before.to_bytes()
     assert after.samples == len(samples)
@@ -137,4 +137,4 @@ def test_counts_survive_being_written_and_read(samples: list[list[float]]) -> No
 
 def test_counts_of_other_gpus_than_announced_are_refused() -> None:
     with pytest.raises(ValueError, match="length"):
-        SampleTally.from_bytes(tally(snapshot(gpus=[0.5])).to_bytes(), ["0", "1"])
+        SampleTally.from_bytes(tally(sample(gpus=[0.5])).to_bytes(), ["0", "1"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.sampling.clock import Clock
 from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 from trainwatch.sampling.sampler import Sampler, Schedule
 
 
@@ -63,9 +63,9 @@ def test_ticks_taken_and_missed_add_up_to_the_deadlines_that_passed(lateness: li
     assert taken + missed == (int(now) + 1 if lateness else 0)
 
 
-def test_each_tick_hands_a_snapshot_to_every_sink_and_is_counted() -> None:
-    first: list[Snapshot] = []
-    second: list[Snapshot] = []
+def test_each_tick_hands_a_sample_to_every_sink_and_is_counted() -> None:
+    first: list[Sample] = []
+    second: list[Sample] = []
     sampler = Sampler(Registry([]), 0.01, [first.append, second.append])
     assert not sampler.ready
     sampler.start()
@@ -77,13 +77,13 @@ def test_each_tick_hands_a_snapshot_to_every_sink_and_is_counted() -> None:
     assert first == second
 
 
-def test_a_sink_that_fails_is_said_once_and_the_others_get_their_snapshots(
+def test_a_sink_that_fails_is_said_once_and_the_others_get_their_samples(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def full_disk(_: Snapshot) -> None:
+    def full_disk(_: Sample) -> None:
         raise OSError(28, "No space left on device")
 
-    kept: list[Snapshot] = []
+    kept: list[Sample] = []
     sampler = Sampler(Registry([]), 0.01, [full_disk, kept.append])
     with caplog.at_level(logging.ERROR):
         sampler.start()
@@ -97,7 +97,7 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
     going_on, stuck, now = Event(), Event(), [1000.0]
     going_on.set()
 
-    def sink(_: Snapshot) -> None:
+    def sink(_: Sample) -> None:
         if not going_on.is_set():
             stuck.set()
             going_on.wait(60)

@@ -10,24 +10,24 @@ from trainwatch.runs.model import NodeFacts
 from trainwatch.runs.recording.journal import JournalReader, JournalWriter
 from trainwatch.runs.recording.parts import journal_path, journal_to_part, part_path
 from trainwatch.runs.recording.schema import Layout, facts_after, facts_to_json, samples_schema, with_metadata
-from trainwatch.runs.recording.writer import RecordingWriter, _snapshot_batch
+from trainwatch.runs.recording.writer import RecordingWriter, _sample_batch
 
-from tests.support.recording import Seen, header, snapshot, step
+from tests.support.recording import Seen, header, sample, step
 
 ROWS = 3
 
 
 def make_journal(folder: Path) -> tuple[Path, list[int]]:
-    """A journal of ROWS snapshots and the file's size after each."""
-    layout = Layout().with_devices_of(snapshot(0))
-    facts = facts_to_json(facts_after(NodeFacts("n1"), layout, snapshot(0)))
+    """A journal of ROWS samples and the file's size after each."""
+    layout = Layout().with_devices_of(sample(0))
+    facts = facts_to_json(facts_after(NodeFacts("n1"), layout, sample(0)))
     schema = with_metadata(samples_schema(layout), {**facts, "run": "resnet", "interval": 0.5})
     folder.mkdir(parents=True)
     path = journal_path(folder, "samples", 1)
     writer = JournalWriter(path, schema)
     sizes = []
     for tick in range(ROWS):
-        writer.append(_snapshot_batch(snapshot(tick), layout, schema))
+        writer.append(_sample_batch(sample(tick), layout, schema))
         sizes.append(path.stat().st_size)
     writer.close()
     return path, sizes
@@ -57,7 +57,7 @@ def test_a_journal_read_byte_by_byte_as_it_grows_gives_each_row_once(tmp_path: P
     for cut in [*range(0, len(whole), 97), len(whole)]:
         path.write_bytes(whole[:cut])
         times += [time for batch in reader.read() for time in batch.column("time").to_pylist()]
-    assert times == [snapshot(tick).time for tick in range(ROWS)]
+    assert times == [sample(tick).time for tick in range(ROWS)]
 
 
 @pytest.mark.parametrize("zeros", [8, 64, 4096])
@@ -97,7 +97,7 @@ def test_every_class_of_cut_of_every_table_can_be_taken_over(tmp_path: Path) -> 
         (directory / "n1").mkdir(parents=True)
         journal_path(directory / "n1", "samples", 1).write_bytes(whole[:cut])
         writer = RecordingWriter(directory, "n1", 0.5, "resnet")
-        writer.snapshot(snapshot(7))
+        writer.sample(sample(7))
         writer.steps(header(), [step(0)])
         writer.close()
         expected = [*range(sum(size <= cut for size in sizes)), 7]

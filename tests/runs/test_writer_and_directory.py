@@ -22,7 +22,7 @@ from trainwatch.runs.recording.run_file import RunFile
 from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
 from trainwatch.runs.recording.writer import RecordingWriter
 
-from tests.support.recording import START, Seen, header, snapshot, step, totals
+from tests.support.recording import START, Seen, header, sample, step, totals
 
 MINUTE = 120  # ticks
 
@@ -31,7 +31,7 @@ def record(folder: Path, ticks: range, node: str = "n1", part_seconds: float = 6
     """A writer that has been given these ticks, each with a step of rank 0."""
     writer = RecordingWriter(folder, node, 0.5, "resnet", part_seconds=part_seconds)
     for tick in ticks:
-        writer.snapshot(snapshot(tick))
+        writer.sample(sample(tick))
         writer.steps(header(), [step(tick)])
         writer.ranks([(header(), totals(tick + 1), True)])
         if tick % 100 == 0:
@@ -106,7 +106,7 @@ def test_a_recording_of_an_older_trainwatch_has_loaders_without_a_batch_size(tmp
 
 def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
-    writer.snapshot(snapshot(0))
+    writer.sample(sample(0))
     writer.steps(header(0), [step(0), step(1), step(0, "eval")])
     writer.steps(header(1), [step(0)])
     writer.close()
@@ -153,9 +153,9 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
 def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: Path) -> None:
     before = time.time()
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
-    writer.snapshot(snapshot(0))
+    writer.sample(sample(0))
     writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), True)])
-    writer.snapshot(snapshot(MINUTE))
+    writer.sample(sample(MINUTE))
     killed = time.time()
     writer.ranks([(header(), totals(9), True), (header(1, pid=101), totals(9), False)])
     writer.close()
@@ -170,7 +170,7 @@ def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: 
 @pytest.mark.parametrize("apart", [0.5, 0.75, 1, 10])  # seconds; totals are recorded once a second
 def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path, apart: float) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
-    writer.snapshot(snapshot(0))
+    writer.sample(sample(0))
     for tick, alive in enumerate((True, True, False, False)):
         writer.ranks([(header(), totals(9), alive)], now=START + apart * tick)
     writer.close()
@@ -207,7 +207,7 @@ def test_a_reader_sees_each_row_once_while_journals_become_parts(tmp_path: Path)
 
     def write() -> None:
         for tick in range(ticks):
-            writer.snapshot(snapshot(tick))
+            writer.sample(sample(tick))
             writer.steps(header(), [step(tick)])
             if tick % 10 == 0:
                 wait_for(writer._queue.empty)
@@ -232,7 +232,7 @@ def test_a_part_that_replaces_a_journal_already_read_gives_no_row_again(tmp_path
     writer = record(tmp_path, range(10))
     wait_for(lambda: len(Seen(tmp_path).read().ticks()) == 10)
     seen = Seen(tmp_path).read()
-    writer.snapshot(snapshot(10))
+    writer.sample(sample(10))
     writer.close()
     seen.read().read()
     assert seen.ticks() == list(range(11))
@@ -241,7 +241,7 @@ def test_a_part_that_replaces_a_journal_already_read_gives_no_row_again(tmp_path
 def test_missed_ticks_are_counted_from_the_gaps(tmp_path: Path) -> None:
     writer = record(tmp_path, range(10))
     for tick in range(14, 20):
-        writer.snapshot(snapshot(tick))
+        writer.sample(sample(tick))
     writer.close()
     assert Seen(tmp_path).read().source.facts.samples_missed == 4
 
@@ -257,7 +257,7 @@ def test_steps_that_nobody_recorded_are_counted_as_lost(tmp_path: Path) -> None:
 def test_a_gpu_that_vanishes_leaves_nan_and_comes_back_to_its_own_column(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     for tick, gpus in enumerate((["1"], ["1"], [], ["0", "1"], ["0"])):
-        writer.snapshot(snapshot(tick + 1, gpus=gpus))
+        writer.sample(sample(tick + 1, gpus=gpus))
     writer.close()
     assert len(files(tmp_path, "n1/samples-*")) == 2, "only a GPU not seen before begins a new part"
     seen = Seen(tmp_path).read()
@@ -268,9 +268,9 @@ def test_a_gpu_that_vanishes_leaves_nan_and_comes_back_to_its_own_column(tmp_pat
 
 def test_a_node_without_gpus_or_whose_cores_could_not_be_read_is_recorded(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
-    writer.snapshot(snapshot(0, cores=0, gpus=()))
-    writer.snapshot(snapshot(1, cores=3, gpus=()))
-    writer.snapshot(snapshot(2, cores=0, gpus=()))
+    writer.sample(sample(0, cores=0, gpus=()))
+    writer.sample(sample(1, cores=3, gpus=()))
+    writer.sample(sample(2, cores=0, gpus=()))
     writer.close()
     seen = Seen(tmp_path).read()
     assert [chunk.cpu.shape for chunk in seen.samples] == [(1, 0), (2, 3)]
@@ -294,11 +294,11 @@ def test_samples_and_steps_of_the_same_time_come_near_each_other(tmp_path: Path)
 KILLED_WRITER = """
 import os, signal, sys, time
 from pathlib import Path
-from tests.support.recording import Seen, header, snapshot, step, totals
+from tests.support.recording import Seen, header, sample, step, totals
 from trainwatch.runs.recording.writer import RecordingWriter
 writer = RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 for tick in range(130):
-    writer.snapshot(snapshot(tick))
+    writer.sample(sample(tick))
     writer.steps(header(), [step(tick)])
     writer.ranks([(header(), totals(tick + 1), True)])
 while not writer._queue.empty() or len(Seen(Path(sys.argv[1])).read().numbers()) < 130:
@@ -330,7 +330,7 @@ def test_the_next_writer_takes_over_and_records_no_step_twice(left_by_killed_wri
     writer.steps(header(0, pid=999), [step(0)])  # a new process of the same rank begins anew,
     writer.steps(header(0, pid=999, start=START + 9), [step(0)])  # and so does a new run in that process
     for tick in range(131, 135):
-        writer.snapshot(snapshot(tick))
+        writer.sample(sample(tick))
     writer.close()
     assert files(left_by_killed_writer, "n1/*.journal") == []
     for reader in (seen.read(), Seen(left_by_killed_writer).read()):
@@ -359,14 +359,14 @@ def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:
 FULL_DISK = """
 import logging, resource, sys, time
 from pathlib import Path
-from tests.support.recording import header, snapshot, step
+from tests.support.recording import header, sample, step
 from trainwatch.runs.recording import writer as module
 module.RETRY_SECONDS = 0.2
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 writer = module.RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 def give(ticks):
     for tick in ticks:
-        writer.snapshot(snapshot(tick))
+        writer.sample(sample(tick))
     while not writer._queue.empty():
         time.sleep(0.01)
 give(range(20))
@@ -482,10 +482,10 @@ def test_a_run_of_which_nothing_is_recorded_yet_has_facts_and_no_rows(tmp_path: 
 def test_a_counter_that_begins_anew_gives_no_rate(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     for tick in (10, 11):
-        writer.snapshot(snapshot(tick))
-    after_reboot = snapshot(12)
+        writer.sample(sample(tick))
+    after_reboot = sample(12)
     after_reboot.network_received_bytes = 0.0
-    writer.snapshot(after_reboot)
+    writer.sample(after_reboot)
     writer.close()
     network = Seen(tmp_path).read().column("network")
     assert network[1] == pytest.approx(300.0)
@@ -499,7 +499,7 @@ def test_a_chunk_is_bounded_however_wide_the_machine_and_however_many_the_steps(
     monkeypatch.setattr(directory, "CHUNK_STEPS", 500)
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     for tick in range(6 * MINUTE):
-        writer.snapshot(snapshot(tick, cores=192, gpus=[str(gpu) for gpu in range(8)]))
+        writer.sample(sample(tick, cores=192, gpus=[str(gpu) for gpu in range(8)]))
         writer.steps(header(), [step(2 * tick), step(2 * tick + 1)])
         if tick % 100 == 0:
             wait_for(writer._queue.empty)
@@ -517,7 +517,7 @@ def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: P
     hanging = threading.Event()
     writer._hand_over(lambda: bool(hanging.wait(60)))  # type: ignore[arg-type]
     for tick in range(3, 3 + 2000):
-        writer.snapshot(snapshot(tick))
+        writer.sample(sample(tick))
     assert writer._queue.full(), "what is kept waiting is bounded"
     hanging.set()
     writer.close()

@@ -12,7 +12,7 @@ from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.demo.simulation import Simulation
 from trainwatch.exporter.command import Exporter
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
 
@@ -28,7 +28,7 @@ class DemoProcess(ExporterProcess):
 
 
 class Node:
-    """A simulated node that takes a snapshot when it is told to."""
+    """A simulated node that takes a sample when it is told to."""
 
     def __init__(
         self, directory: Path, scenario: str, seed: int, duration: float | None, speed: float, run: str
@@ -36,9 +36,9 @@ class Node:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
         self.simulation = Simulation(all_scenarios()[scenario](), seed, run, START, duration, directory)
-        self.snapshots: list[Snapshot] = []
+        self.samples: list[Sample] = []
         self.exporter: Exporter = make_exporter(
-            self.simulation, self.clock, directory, sinks=[self.snapshots.append]
+            self.simulation, self.clock, directory, sinks=[self.samples.append]
         )
 
     def go(self, seconds: float) -> Node:

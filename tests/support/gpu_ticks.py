@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 Samples = dict[tuple[str, ...], float]
 
@@ -18,12 +18,12 @@ class GpuTicks:
         self.now = 1000.0
         self.collector = GpuCollector(library, clock=lambda: self.now, longest_patience=10)
 
-    def tick(self, after: float = 0.5, interval: float = 20.0) -> Snapshot:
+    def tick(self, after: float = 0.5, interval: float = 20.0) -> Sample:
         """One collect(), `after` seconds by the collector's clock, with half of `interval` of patience."""
         self.now += after
-        snapshot = Snapshot(time=time.time(), interval=interval)
-        self.collector.collect(snapshot)
-        return snapshot
+        sample = Sample(time=time.time(), interval=interval)
+        self.collector.collect(sample)
+        return sample
 
     def samples(self, name: str) -> Samples:
         """What is published of trainwatch_gpu_NAME."""

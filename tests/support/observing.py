@@ -81,8 +81,8 @@ class Observed:
         wait_until(lambda: text in self.said, f"{text!r} on stderr")
 
     def until_samples(self, count: int = 1) -> None:
-        """Waits until the recording holds that many snapshots."""
-        wait_until(lambda: self._recorded() >= count, f"{count} recorded snapshots")
+        """Waits until the recording holds that many samples."""
+        wait_until(lambda: self._recorded() >= count, f"{count} recorded samples")
 
     def exporters(self) -> list[psutil.Process]:
         """Its exporter processes, also when their parent is gone."""

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 from trainwatch.runs.model import COMPONENTS, NodeSamples, Steps
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
 START = 1_700_000_040.0  # a whole minute
 
 
-def snapshot(tick: int, cores: int = 2, gpus: Iterable[str] = ("0", "1"), interval: float = 0.5) -> Snapshot:
-    """The tick-th snapshot: every value can be told from those of other ticks and devices."""
-    return Snapshot(
+def sample(tick: int, cores: int = 2, gpus: Iterable[str] = ("0", "1"), interval: float = 0.5) -> Sample:
+    """The tick-th sample: every value can be told from those of other ticks and devices."""
+    return Sample(
         time=START + tick * interval,
         interval=interval,
         cpus=tuple(str(core) for core in range(cores)),
@@ -110,7 +110,7 @@ class Seen:
         return self
 
     def ticks(self, interval: float = 0.5) -> list[int]:
-        """The ticks of the snapshots, in the order in which they came."""
+        """The ticks of the samples, in the order in which they came."""
         return [round((time - START) / interval) for chunk in self.samples for time in chunk.times]
 
     def numbers(self, rank: int = 0) -> list[int]:

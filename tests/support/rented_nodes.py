@@ -7,9 +7,9 @@ from pathlib import Path
 from trainwatch.runs.recording.run_file import RunFile
 from trainwatch.runs.recording.writer import RecordingWriter
 
-from tests.support.recording import START, snapshot
+from tests.support.recording import START, sample
 
-INTERVAL = 5.0  # seconds between snapshots: the fewer, the faster the test
+INTERVAL = 5.0  # seconds between samples: the fewer, the faster the test
 
 
 def rented_nodes(directory: Path, nodes: int, seconds: float, name: str = "published") -> Path:
@@ -17,7 +17,7 @@ def rented_nodes(directory: Path, nodes: int, seconds: float, name: str = "publi
     for node in range(nodes):
         writer = RecordingWriter(directory, f"node-{node}", INTERVAL, name)
         for tick in range(int(seconds // INTERVAL)):
-            writer.snapshot(snapshot(tick, gpus=(), interval=INTERVAL))
+            writer.sample(sample(tick, gpus=(), interval=INTERVAL))
             writer.catch_up()
         writer.close()
     RunFile(name, START, START + seconds, "python train.py", 0, INTERVAL, {"trainwatch": "1"}).write(

@@ -13,7 +13,7 @@ from trainwatch.collectors import training
 from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 from trainwatch.sampling.exposition import Exposition
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 from trainwatch.training.layout import STEP_BOUNDS
 from trainwatch.training.reader import LoaderTotals
@@ -45,7 +45,7 @@ def scraped_samples(
         row = 0
         for end in range(-lag, len(samples) + 1, rows_a_scrape):
             while row < end:
-                counters.count(_snapshot(samples, row))
+                counters.count(_sample(samples, row))
                 row += 1
             counters.publish()
             cores.publish({(str(cpu),): 0.5 for cpu in range(samples.cpu.shape[1])})
@@ -101,7 +101,7 @@ def only(series: Series, *names: str) -> Series:
     return {key: values for key, values in series.items() if key.partition("{")[0].startswith(names)}
 
 
-def _snapshot(samples: NodeSamples, row: int) -> Snapshot:
+def _sample(samples: NodeSamples, row: int) -> Sample:
     gpus = {
         str(number): GpuSample(
             utilization=float(samples.gpu[row, number]),
@@ -111,7 +111,7 @@ def _snapshot(samples: NodeSamples, row: int) -> Snapshot:
         for number in range(samples.gpu.shape[1])
         if not np.isnan(samples.gpu[row, number])
     }
-    return Snapshot(
+    return Sample(
         time=float(samples.times[row]),
         cpus=tuple(map(str, range(samples.cpu.shape[1]))),
         cpu_utilization=samples.cpu[row].tolist(),

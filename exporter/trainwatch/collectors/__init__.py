@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 def discover() -> list[type[Collector]]:
@@ -84,7 +84,7 @@ def _unusable(module_name: str, reason: Exception) -> type[Collector]:
         def families(self) -> Iterable[Family]:
             return ()
 
-        def collect(self, snapshot: Snapshot) -> None:
+        def collect(self, sample: Sample) -> None:
             raise RuntimeError(f"the collector's module could not be imported: {reason!r}")
 
     return Unusable

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
 CORES = re.compile(rb"(?:^cpu\d.*\n)+", re.MULTILINE)  # not the line "cpu", which is their sum
@@ -65,7 +65,7 @@ class CpuCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.utilization, self.io_wait)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         before, self._before = self._before, None  # after a failed read nothing spans the gap
         now = self._before = read_cores(self.path)
         names, utilization, io_wait = _ratios(before, now) if before else ((), [], [])
@@ -76,9 +76,9 @@ class CpuCollector(Collector):
             self._names, self._labels = names, [(name,) for name in names]
         self.utilization.publish(dict(zip(self._labels, utilization, strict=True)))
         self.io_wait.publish(dict(zip(self._labels, io_wait, strict=True)))
-        snapshot.cpus = self._names
-        snapshot.cpu_utilization = utilization
-        snapshot.cpu_io_wait = io_wait
+        sample.cpus = self._names
+        sample.cpu_utilization = utilization
+        sample.cpu_io_wait = io_wait
 
 
 def read_cores(path: Path) -> Cores:

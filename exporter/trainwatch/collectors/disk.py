@@ -15,7 +15,7 @@ from typing import NamedTuple
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import device_pattern
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 SECTOR_BYTES = 512  # the unit of diskstats, whatever the disk's own sectors are
 MILLISECONDS = 1e3  # in a second
@@ -75,7 +75,7 @@ class DiskCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.read, self.written, self.io_time)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         devices = read_devices(self.path)
         disks = {
             (name,): disk
@@ -88,8 +88,8 @@ class DiskCollector(Collector):
 
         counted = [disk for (name,), disk in disks.items() if not STACKED.match(name)]
         if counted:
-            snapshot.disk_read_bytes = float(sum(disk.read_bytes for disk in counted))
-            snapshot.disk_written_bytes = float(sum(disk.written_bytes for disk in counted))
+            sample.disk_read_bytes = float(sum(disk.read_bytes for disk in counted))
+            sample.disk_written_bytes = float(sum(disk.written_bytes for disk in counted))
 
 
 def read_devices(path: Path) -> dict[str, Disk]:

@@ -17,7 +17,7 @@ from trainwatch.nvidia.session import RETRY_SECONDS, Session
 from trainwatch.nvidia.thread import NvmlThread
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family, LabelValues
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
 LONGEST_PATIENCE = 1.0  # but never longer than so many seconds
@@ -70,17 +70,17 @@ class GpuCollector(Collector):
     def families(self) -> Iterable[Family]:
         return self._families.values()
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""
-        reading = self._thread.read(snapshot.interval, self.patience(snapshot.interval))
+        reading = self._thread.read(sample.interval, self.patience(sample.interval))
         samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
         for family, labels, value in reading.values:
             samples[family][labels] = value
         for name, published in samples.items():
             self._families[name].publish(published)
-        snapshot.gpus = reading.samples
-        snapshot.gpu_processes = reading.processes
-        snapshot.driver_version = reading.driver_version
+        sample.gpus = reading.samples
+        sample.gpu_processes = reading.processes
+        sample.driver_version = reading.driver_version
 
     def patience(self, interval: float) -> float:
         """The most seconds that a tick waits for NVML, with so many seconds from tick to tick."""

@@ -15,7 +15,7 @@ import psutil
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import psutil_reading
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 class MemoryCollector(Collector):
@@ -41,13 +41,13 @@ class MemoryCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.used, self.total, self.swap_used)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         with psutil_reading(self.procfs, "meminfo"):
             memory = psutil.virtual_memory()
             swap = psutil.swap_memory()
-        snapshot.memory_total_bytes = float(memory.total)
-        snapshot.memory_used_bytes = float(memory.total - memory.available)
-        snapshot.swap_used_bytes = float(swap.used)
-        self.total.publish({(): snapshot.memory_total_bytes})
-        self.used.publish({(): snapshot.memory_used_bytes})
-        self.swap_used.publish({(): snapshot.swap_used_bytes})
+        sample.memory_total_bytes = float(memory.total)
+        sample.memory_used_bytes = float(memory.total - memory.available)
+        sample.swap_used_bytes = float(swap.used)
+        self.total.publish({(): sample.memory_total_bytes})
+        self.used.publish({(): sample.memory_used_bytes})
+        self.swap_used.publish({(): sample.swap_used_bytes})

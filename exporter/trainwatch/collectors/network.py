@@ -19,7 +19,7 @@ import psutil
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import device_pattern, psutil_reading
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 # Loopback is no network; the others come and go with each container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
@@ -67,7 +67,7 @@ class NetworkCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.received, self.transmitted)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         first = self.procfs / "1"
         seen = os.access(first / "net" / "dev", os.R_OK)  # not where /proc hides processes of others
         with psutil_reading(first if seen else self.procfs, "net/dev"):
@@ -79,5 +79,5 @@ class NetworkCollector(Collector):
 
         counted = [io for (name,), io in shown.items() if not STACKED.fullmatch(name)]
         if counted:
-            snapshot.network_received_bytes = float(sum(io.bytes_recv for io in counted))
-            snapshot.network_transmitted_bytes = float(sum(io.bytes_sent for io in counted))
+            sample.network_received_bytes = float(sum(io.bytes_recv for io in counted))
+            sample.network_transmitted_bytes = float(sum(io.bytes_sent for io in counted))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 RESOURCES = ("cpu", "io", "memory")
 MICROSECONDS = 1e6  # in a second
@@ -41,7 +41,7 @@ class PressureCollector(Collector):
     def families(self) -> Iterable[Family]:
         return (self.waiting,)
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         waited: dict[tuple[str, ...], float] = {}
         for resource in RESOURCES:
             seconds = read_waiting_seconds(self.directory / resource)

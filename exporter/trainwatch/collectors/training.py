@@ -15,7 +15,7 @@ from trainwatch.durations import parse_duration
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 from trainwatch.training.directory import ledger_directory
 from trainwatch.training.reader import (
     FETCH_BOUNDS,
@@ -90,11 +90,11 @@ class TrainingCollector(Collector):
         """The runs of which a training process held its ledger at the last look."""
         return {ledger.header.run for ledger in self.ledgers if ledger.alive}
 
-    def collect(self, snapshot: Snapshot) -> None:
+    def collect(self, sample: Sample) -> None:
         self._open_new()
         for ledger in list(self.ledgers):
-            self._read(ledger, snapshot.time)
-            if ledger.died is not None and snapshot.time - ledger.died > self.retention:
+            self._read(ledger, sample.time)
+            if ledger.died is not None and sample.time - ledger.died > self.retention:
                 self._remove(ledger)
         self._first_look = False
         self._families.publish(self._runs, self._lost)

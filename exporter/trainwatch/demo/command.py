@@ -139,7 +139,7 @@ class _Demo:
             )
         debugger = self._written.debugger if self._written else None
         if debugger:
-            sinks.append(debugger.snapshot)
+            sinks.append(debugger.sample)
         self._simulation = Simulation(
             scenario, arguments.seed, name, start, duration, directory, *([debugger.step] if debugger else [])
         )
@@ -160,7 +160,7 @@ class _Demo:
         logger.info("stopped")
 
     def _live_through_the_past(self) -> None:
-        """Takes the snapshots from the run's start until now at once; the next one is the sampler's."""
+        """Takes the samples from the run's start until now at once; the next one is the sampler's."""
         while self._clock.behind_real_time() > INTERVAL:
             self._exporter.tick()
             self._clock.advance(INTERVAL)
@@ -168,7 +168,7 @@ class _Demo:
         self._clock.go_on_from_here()
 
     def write(self) -> None:
-        """Takes the whole run's snapshots at once."""
+        """Takes the whole run's samples at once."""
         from trainwatch.demo.write import run_at_once
 
         assert self._simulation.duration is not None
@@ -208,7 +208,7 @@ def _progress(ticks: int) -> Callable[[int], None]:
     def show(done: int) -> None:
         if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
             end = "\r\033[K" if done == ticks else ""
-            sys.stderr.write(f"\rwrote {done:,} of {ticks:,} snapshots{end}")
+            sys.stderr.write(f"\rwrote {done:,} of {ticks:,} samples{end}")
             sys.stderr.flush()
 
     return show

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainwatch.demo.ranks import RankLedger
 from trainwatch.demo.scenario import Scenario, Step
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 NODE = "algo-1"
 MINUTE = 60
@@ -33,21 +33,21 @@ class DebuggerWriter:
         self._minute: int | None = None
         self._readings: list[str] = []
         self._events: dict[int, list[dict[str, Any]]] = {}  # by process
-        self._before: Snapshot | None = None
+        self._before: Sample | None = None
 
-    def snapshot(self, snapshot: Snapshot) -> None:
-        """Takes the readings of a snapshot. Raises OSError."""
-        minute = int(snapshot.time // MINUTE)
+    def sample(self, sample: Sample) -> None:
+        """Takes the readings of a sample. Raises OSError."""
+        minute = int(sample.time // MINUTE)
         if minute != self._minute:
             self._write_minute()
             self._minute = minute
         self._readings += [
             f'{{"Type":"{kind}","Name":"{name}","Dimension":"{dimension}","Value":{value!r},'
-            f'"NodeId":"{NODE}","Timestamp":{snapshot.time!r}}}\n'
-            for kind, dimension, name, value in self._values(snapshot)
+            f'"NodeId":"{NODE}","Timestamp":{sample.time!r}}}\n'
+            for kind, dimension, name, value in self._values(sample)
             if not isnan(value)
         ]
-        self._before = snapshot
+        self._before = sample
 
     def step(self, ledger: RankLedger, step: Step) -> None:
         """Takes the events of a step."""
@@ -73,23 +73,23 @@ class DebuggerWriter:
         (self._directory / "framework").mkdir(parents=True, exist_ok=True)
         (self._directory / "framework" / "training_job_end.ts").touch()
 
-    def _values(self, snapshot: Snapshot) -> list[tuple[str, str, str, float]]:
+    def _values(self, sample: Sample) -> list[tuple[str, str, str, float]]:
         """(type, dimension, name, value) of each reading."""
         rows: list[tuple[str, str, str, float]] = []
-        cores = zip(snapshot.cpus, snapshot.cpu_utilization, snapshot.cpu_io_wait, strict=True)
+        cores = zip(sample.cpus, sample.cpu_utilization, sample.cpu_io_wait, strict=True)
         for core, busy, waiting in cores:
             rows.append(("cpu", "CPUUtilization", f"cpu{core}", 100 * busy))
             rows.append(("cpu", "I/OWaitPercentage", f"cpu{core}", 100 * waiting))
-        for gpu, sample in snapshot.gpus.items():
-            memory = sample.memory_used_bytes / sample.memory_total_bytes
-            rows.append(("gpu", "GPUUtilization", f"gpu{gpu}", 100 * sample.utilization))
+        for gpu, reading in sample.gpus.items():
+            memory = reading.memory_used_bytes / reading.memory_total_bytes
+            rows.append(("gpu", "GPUUtilization", f"gpu{gpu}", 100 * reading.utilization))
             rows.append(("gpu", "GPUMemoryUtilization", f"gpu{gpu}", 100 * memory))
-        memory = snapshot.memory_used_bytes / snapshot.memory_total_bytes
+        memory = sample.memory_used_bytes / sample.memory_total_bytes
         rows.append(("memory", "", "MemoryUsedPercent", 100 * memory))
         if self._before is not None:
-            seconds = snapshot.time - self._before.time
-            read = (snapshot.disk_read_bytes - self._before.disk_read_bytes) / seconds
-            received = (snapshot.network_received_bytes - self._before.network_received_bytes) / seconds
+            seconds = sample.time - self._before.time
+            read = (sample.disk_read_bytes - self._before.disk_read_bytes) / seconds
+            received = (sample.network_received_bytes - self._before.network_received_bytes) / seconds
             rows.append(("i/o", "", "ReadThroughputInBytesPerSecond", read))
             rows.append(("network", "Algorithm", "ReceiveBytesPerSecond", received))
         return rows

@@ -16,13 +16,13 @@ from trainwatch.demo.simulation import Simulation
 from trainwatch.exporter import command
 from trainwatch.exporter.command import Exporter
 from trainwatch.sampling.collector import Collector
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones
 PATIENCE = 60.0  # seconds: a busy machine must not take a reading from a simulation
 
-Sink = Callable[[Snapshot], None]
+Sink = Callable[[Sample], None]
 
 
 class SimulatedGpus(GpuCollector):
@@ -39,8 +39,8 @@ class SimulatedTraining(TrainingCollector):
         super().__init__(directory, open_ledger=partial(AliveReader, living=simulation.living))
         self._clock = clock
 
-    def collect(self, snapshot: Snapshot) -> None:
-        super().collect(snapshot)
+    def collect(self, sample: Sample) -> None:
+        super().collect(sample)
         if not self._clock.real:
             self._publish_by_age(self._clock.behind_real_time())
 

@@ -13,7 +13,7 @@ from trainwatch.demo.ranks import RankLedger, Training
 from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 IDLE_MEMORY = 0.01  # of a GPU, when no process is on it
 OnStep = Callable[[RankLedger, Step], None]
@@ -68,9 +68,9 @@ class Simulation(Collector):
     def families(self) -> Iterable[Family]:
         return ()
 
-    def collect(self, snapshot: Snapshot) -> None:
-        """Moves everything on to the snapshot's time."""
-        until = snapshot.time - self.start
+    def collect(self, sample: Sample) -> None:
+        """Moves everything on to the sample's time."""
+        until = sample.time - self.start
         seconds = until - self._elapsed
         if seconds <= 0:
             return

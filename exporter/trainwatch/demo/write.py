@@ -73,7 +73,7 @@ class Written:
 def run_at_once(
     exporter: Exporter, ticks: int, advance: Callable[[float], None], progress: Callable[[int], None]
 ) -> None:
-    """Takes so many snapshots one after the other; `advance` lets simulated time pass between two."""
+    """Takes so many samples one after the other; `advance` lets simulated time pass between two."""
     for tick in range(ticks):
         if tick:
             advance(INTERVAL)

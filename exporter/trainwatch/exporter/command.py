@@ -22,7 +22,7 @@ from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.exposition import Exposition, Format
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import PATIENCE_SECONDS, Registry
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 from trainwatch.sampling.sampler import Sampler
 from trainwatch.training.directory import open_directory
@@ -68,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=positive_duration,
         default="500ms",
         metavar="DURATION",
-        help="time between two snapshots (default: %(default)s)",
+        help="time between two samples (default: %(default)s)",
     )
     sampling.add_argument(
         "--run", metavar="NAME", help="count samples for this run all the time, with ledgers or without"
@@ -91,7 +91,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="recording",
         type=Path,
         metavar="DIR",
-        help="also record every snapshot and step",
+        help="also record every sample and step",
     )
     sampling.add_argument(
         "--node", metavar="NAME", help="name of this node in recordings (default: the host name)"
@@ -143,7 +143,7 @@ def run(arguments: Namespace) -> int:
 class Exporter:
     """Everything but the serving: collectors, sampler, counters, recording, and the scrape of them all.
 
-    A simulation gives its own collectors, its clock, sinks that want its snapshots as well, its name, and
+    A simulation gives its own collectors, its clock, sinks that want its samples as well, its name, and
     more patience with its collectors (seconds), so that a busy machine takes nothing from it.
     """
 
@@ -152,7 +152,7 @@ class Exporter:
         arguments: Namespace,
         collectors: Sequence[Collector] | None = None,
         clock: Clock | None = None,
-        sinks: Sequence[Callable[[Snapshot], None]] = (),
+        sinks: Sequence[Callable[[Sample], None]] = (),
         simulated: str = "",
         patience: float = PATIENCE_SECONDS,
     ) -> None:
@@ -185,11 +185,11 @@ class Exporter:
         self._sampler.start()
 
     def tick(self) -> None:
-        """Takes one snapshot now; for who does not `start` the sampler, tests and benchmarks."""
+        """Takes one sample now; for who does not `start` the sampler, tests and benchmarks."""
         self._sampler.tick()
 
     def ready(self) -> bool:
-        """Whether there is a first snapshot."""
+        """Whether there is a first sample."""
         return self._sampler.ready
 
     def scrape(self, format: Format) -> bytes:
@@ -204,7 +204,7 @@ class Exporter:
         return self._exposition.write([*families, *self._sampler.families, *self._process.families], format)
 
     def catch_up(self) -> None:
-        """Waits until every snapshot so far is recorded; a simulation may be faster than the disk."""
+        """Waits until every sample so far is recorded; a simulation may be faster than the disk."""
         if self._recording:
             self._recording.catch_up()
 
@@ -241,8 +241,8 @@ class _Recording:
         run = arguments.run or directory.absolute().name
         return cls(RecordingWriter(directory, node, arguments.sample_interval, run), training, clock)
 
-    def keep(self, snapshot: Snapshot) -> None:
-        self._writer.snapshot(snapshot)
+    def keep(self, sample: Sample) -> None:
+        self._writer.sample(sample)
         self._keep_ledgers()
 
     def catch_up(self) -> None:
@@ -250,7 +250,7 @@ class _Recording:
 
     def close(self) -> None:
         if self._training:
-            self._training.collect(Snapshot(time=self._clock.time()))
+            self._training.collect(Sample(time=self._clock.time()))
             self._keep_ledgers()
         self._writer.close()
 

@@ -86,7 +86,7 @@ class Pages:
     def _readiness(self, _: Request) -> Response:
         if self._ready():
             return _text(HTTPStatus.OK, "Ready")
-        return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Not ready: no snapshot has been taken yet")
+        return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Not ready: no sample has been taken yet")
 
     def _landing_page(self, _: Request) -> Response:
         report = '<li><a href="/report">Report</a> of the run so far</li>\n' if self._report else ""

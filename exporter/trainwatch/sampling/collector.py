@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 
 class SourceAbsentError(OSError):
@@ -38,8 +38,8 @@ class Collector(ABC):
         """The metric families that this collector publishes, in the order in which they are written."""
 
     @abstractmethod
-    def collect(self, snapshot: Snapshot) -> None:
-        """Reads the source, publishes to `families` and fills this collector's part of `snapshot`.
+    def collect(self, sample: Sample) -> None:
+        """Reads the source, publishes to `families` and fills this collector's part of `sample`.
 
         Raises on failure: the registry then clears every family of the collector, so that nothing
         stale is published, and sets its `trainwatch_collector_success` to 0. Other collectors go on.

@@ -10,7 +10,7 @@ from time import monotonic, perf_counter
 
 from trainwatch.sampling.collector import Collector, SourceAbsentError
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ class Registry:
             ("collector",),
         )
 
-    def collect(self, snapshot: Snapshot) -> None:
-        """Lets every collector read its source and fill `snapshot`; returns though some fail or hang."""
+    def collect(self, sample: Sample) -> None:
+        """Lets every collector read its source and fill `sample`; returns though some fail or hang."""
         waiting = [entry for entry in self._entries if not entry.hanging]
         while waiting:
             crew = self._crew = self._crew or _Crew()
-            late = crew.run(waiting, snapshot, self._patience)
+            late = crew.run(waiting, sample, self._patience)
             if late is None:
                 break
             self._crew = None  # the thread is left to it
@@ -96,14 +96,14 @@ class _Entry:
         self._lock = Lock()  # between a reading that ends late and the one who writes it off
         self._reading = False
 
-    def read(self, snapshot: Snapshot) -> bool:
+    def read(self, sample: Sample) -> bool:
         """Whether the reading ended in time, well or not; after a late one the thread has to go."""
         with self._lock:
             self._reading = True
         begin = perf_counter()
         self._absent = False
         try:
-            self.collector.collect(snapshot)
+            self.collector.collect(sample)
             complaint = None
         except SourceAbsentError as error:
             complaint, self._absent = describe(error), True
@@ -152,16 +152,16 @@ class _Crew:
     """A thread that reads collectors one after another, and says which of them it is at."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Sequence[_Entry], Snapshot] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Sequence[_Entry], Sample] | None] = SimpleQueue()
         self._done = Event()
         self._at: tuple[_Entry, float] | None = None  # the entry being read, and since when (monotonic)
         Thread(target=self._work, name="collectors", daemon=True).start()
 
-    def run(self, entries: Sequence[_Entry], snapshot: Snapshot, patience: float) -> _Entry | None:
+    def run(self, entries: Sequence[_Entry], sample: Sample, patience: float) -> _Entry | None:
         """Returns when all are done, or with the first that took more than `patience` seconds."""
         self._done.clear()
         self._at = None
-        self._tasks.put((entries, snapshot))
+        self._tasks.put((entries, sample))
         remaining = patience
         while not self._done.wait(remaining):
             remaining = patience
@@ -177,10 +177,10 @@ class _Crew:
 
     def _work(self) -> None:
         while (task := self._tasks.get()) is not None:
-            entries, snapshot = task
+            entries, sample = task
             for entry in entries:
                 self._at = (entry, monotonic())
-                if not entry.read(snapshot):
+                if not entry.read(sample):
                     return
             self._done.set()
 

@@ -32,7 +32,7 @@ class GpuSample:
 
 
 @dataclass(slots=True)
-class Snapshot:
+class Sample:
     """A node at one moment. A collector that failed or is off leaves its part as it is here: empty.
 
     `cpu_*` have one value a core, in the order of `cpus`; byte counters are sums over devices,

@@ -1,4 +1,4 @@
-"""Counts every snapshot of every active run, and keeps the counts when the exporter is killed.
+"""Counts every sample of every active run, and keeps the counts when the exporter is killed.
 
 The heuristics speak of samples taken each 500 ms, of which a scrape each 15 s would see one in thirty.
 Counting them here makes the answers exact at any scrape interval.
@@ -19,7 +19,7 @@ from threading import Lock
 from trainwatch.sampling.active_runs import ActiveRuns
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 from trainwatch.sampling.sample_tally import BOUNDS, CAUSES, GRID, SampleTally
 from trainwatch.sampling.state_file import StateFile, StateFileError
 
@@ -59,19 +59,19 @@ class SampleCounters:
     def families(self) -> Iterable[Family]:
         return self._families.all
 
-    def count(self, snapshot: Snapshot) -> None:
-        """Counts a snapshot for each run that is active; drops runs that ended long ago."""
-        active = self._active.at(snapshot.time, self._runs_of_ledgers(), snapshot.gpu_processes)
+    def count(self, sample: Sample) -> None:
+        """Counts a sample for each run that is active; drops runs that ended long ago."""
+        active = self._active.at(sample.time, self._runs_of_ledgers(), sample.gpu_processes)
         with self._lock:
             for name in active:
                 run = self._runs.get(name)
                 if run is None:
                     run = self._runs[name] = _Run(name, self._path(name))
                 run.pids = sorted(self._active.unnamed_pids) if name == self._active.unnamed else []
-                run.tally.add(snapshot)
-                run.last_sample = snapshot.time
+                run.tally.add(sample)
+                run.last_sample = sample.time
             for name in self._runs.keys() - active:
-                if snapshot.time - self._runs[name].last_sample > self._retention:
+                if sample.time - self._runs[name].last_sample > self._retention:
                     self._runs.pop(name).drop()
         for name in active:  # not under the lock: a disk that hangs must not hold up a scrape
             self._save(self._runs[name])
@@ -214,47 +214,47 @@ class _Families:
 
     def __init__(self) -> None:
         self.samples = Family(
-            "trainwatch_samples_total", "counter", "Snapshots taken while the run was active.", ("run",)
+            "trainwatch_samples_total", "counter", "Samples taken while the run was active.", ("run",)
         )
         self.gpu = Family(
             "trainwatch_gpu_utilization_samples",
             "histogram",
-            "Snapshots of the run by the GPU's utilisation.",
+            "Samples of the run by the GPU's utilisation.",
             ("run", "gpu"),
             BOUNDS,
         )
         self.gpu_memory = Family(
             "trainwatch_gpu_memory_samples",
             "histogram",
-            "Snapshots of the run by the share of the GPU's memory in use.",
+            "Samples of the run by the share of the GPU's memory in use.",
             ("run", "gpu"),
             BOUNDS,
         )
         self.cpu = Family(
             "trainwatch_cpu_utilization_samples",
             "histogram",
-            "Snapshots of the run by the mean utilisation of the cores.",
+            "Samples of the run by the mean utilisation of the cores.",
             ("run",),
             BOUNDS,
         )
         self.io_wait = Family(
             "trainwatch_io_wait_samples",
             "histogram",
-            "Snapshots of the run by the mean share of time in which the cores waited for I/O.",
+            "Samples of the run by the mean share of time in which the cores waited for I/O.",
             ("run",),
             BOUNDS,
         )
         self.starved = Family(
             "trainwatch_gpu_starved_samples_total",
             "counter",
-            "Snapshots in which some core's utilisation (cause cpu) or I/O wait (cause io) was above"
+            "Samples in which some core's utilisation (cause cpu) or I/O wait (cause io) was above"
             " cause_above and some GPU's utilisation below gpu_below.",
             ("run", "cause", "cause_above", "gpu_below"),
         )
         self.low = Family(
             "trainwatch_gpu_low_samples_total",
             "counter",
-            "Snapshots in which some GPU's utilisation was below gpu_below.",
+            "Samples in which some GPU's utilisation was below gpu_below.",
             ("run", "gpu_below"),
         )
         self.all = (

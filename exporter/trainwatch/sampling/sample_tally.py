@@ -10,7 +10,7 @@ from math import isnan, nan
 from typing import Any
 
 from trainwatch.sampling.families import HistogramValue
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 # Utilisation in steps of 0.02, which has every default threshold among its bounds (0.1, 0.5, 0.7, 0.9).
 BOUNDS = tuple(step / 50 for step in range(1, 51))
@@ -40,10 +40,10 @@ class Histogram:
 
 
 class StarvedGrid:
-    """Snapshots by their busiest core and their idlest GPU, each known to the step of the grid.
+    """Samples by their busiest core and their idlest GPU, each known to the step of the grid.
 
-    A cell (i, j) holds the snapshots whose cause was above exactly the first i thresholds and whose
-    GPU was below all but the first j, so one addition a snapshot answers all 81 pairs of thresholds.
+    A cell (i, j) holds the samples whose cause was above exactly the first i thresholds and whose
+    GPU was below all but the first j, so one addition a sample answers all 81 pairs of thresholds.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class StarvedGrid:
         self.cells[above * _CELLS + not_below] += 1
 
     def counts(self) -> list[list[int]]:
-        """[i][j]: snapshots with the cause strictly above GRID[i] and the GPU strictly below GRID[j]."""
+        """[i][j]: samples with the cause strictly above GRID[i] and the GPU strictly below GRID[j]."""
         rows = [self.cells[row * _CELLS : (row + 1) * _CELLS].tolist() for row in range(_CELLS)]
         totals = [0] * _CELLS
         counts: list[list[int]] = []
@@ -66,7 +66,7 @@ class StarvedGrid:
 
 
 class LowCounts:
-    """Snapshots by their idlest GPU."""
+    """Samples by their idlest GPU."""
 
     def __init__(self) -> None:
         self.cells = array("Q", bytes(8 * _CELLS))
@@ -75,7 +75,7 @@ class LowCounts:
         self.cells[bisect_right(GRID, round(gpu, _DIGITS))] += 1
 
     def counts(self) -> list[int]:
-        """[j]: snapshots with some GPU strictly below GRID[j]."""
+        """[j]: samples with some GPU strictly below GRID[j]."""
         return list(accumulate(self.cells[:-1]))
 
 
@@ -91,19 +91,19 @@ class SampleTally:
         self.starved = {cause: StarvedGrid() for cause in CAUSES}
         self.low = LowCounts()
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Counts one snapshot. What it lacks (a GPU that is away, a failed reading) is not counted."""
+    def add(self, sample: Sample) -> None:
+        """Counts one sample. What it lacks (a GPU that is away, a failed reading) is not counted."""
         self.samples += 1
-        cpu_max, cpu_mean = _max_and_mean(snapshot.cpu_utilization)
-        io_max, io_mean = _max_and_mean(snapshot.cpu_io_wait)
+        cpu_max, cpu_mean = _max_and_mean(sample.cpu_utilization)
+        io_max, io_mean = _max_and_mean(sample.cpu_io_wait)
         self.cpu.add(cpu_mean)
         self.io_wait.add(io_mean)
-        for gpu, sample in snapshot.gpus.items():
-            if gpu not in self.gpu:  # its histograms begin with its first sample
+        for gpu, reading in sample.gpus.items():
+            if gpu not in self.gpu:  # its histograms begin with its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
-            self.gpu[gpu].add(sample.utilization)
-            self.gpu_memory[gpu].add(_ratio(sample.memory_used_bytes, sample.memory_total_bytes))
-        known = [gpu.utilization for gpu in snapshot.gpus.values() if not isnan(gpu.utilization)]
+            self.gpu[gpu].add(reading.utilization)
+            self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
+        known = [gpu.utilization for gpu in sample.gpus.values() if not isnan(gpu.utilization)]
         if not known:
             return
         idlest = min(known)

@@ -1,4 +1,4 @@
-"""Takes a snapshot each interval, without drift, and hands it to whoever keeps it."""
+"""Takes a sample each interval, without drift, and hands it to whoever keeps it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from threading import Event, Thread
 from trainwatch.sampling.clock import Clock
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import Registry, describe
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
 
-Sink = Callable[[Snapshot], None]
+Sink = Callable[[Sample], None]
 
 
 class Schedule:
@@ -37,7 +37,7 @@ class Schedule:
 
 
 class Sampler:
-    """A thread that ticks. Each tick fills a new `Snapshot` from the registry and calls every sink."""
+    """A thread that ticks. Each tick fills a new `Sample` from the registry and calls every sink."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class Sampler:
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
         self._last_tick: float | None = None  # by the monotonic clock
         self._ticks = Family(
-            "trainwatch_sampler_ticks_total", "counter", "Snapshots that the sampler has taken."
+            "trainwatch_sampler_ticks_total", "counter", "Samples that the sampler has taken."
         )
         self._missed = Family(
             "trainwatch_sampler_ticks_missed_total",
             "counter",
-            "Snapshots that were due but not taken, because the one before took too long.",
+            "Samples that were due but not taken, because the one before took too long.",
         )
         self._ticks_count = 0
         self._missed_count = 0
@@ -79,11 +79,11 @@ class Sampler:
 
     @property
     def ready(self) -> bool:
-        """Whether a first snapshot has been taken."""
+        """Whether a first sample has been taken."""
         return self._last_tick is not None
 
     def fresh(self) -> bool:
-        """Whether the last snapshot is young enough to be published: of the last few ticks."""
+        """Whether the last sample is young enough to be published: of the last few ticks."""
         # A collector that hangs holds a tick up for the registry's patience, 2 s, before it is written off.
         age_limit = max(4 * self._interval, 4.0)
         return self._last_tick is not None and self._clock.monotonic() - self._last_tick < age_limit
@@ -96,17 +96,17 @@ class Sampler:
             self.tick()
 
     def tick(self) -> None:
-        """Takes one snapshot; the sampler's thread does so at each deadline."""
-        snapshot = Snapshot(time=self._clock.time(), interval=self._interval)
-        self._registry.collect(snapshot)
+        """Takes one sample; the sampler's thread does so at each deadline."""
+        sample = Sample(time=self._clock.time(), interval=self._interval)
+        self._registry.collect(sample)
         for sink, last_complaint in self._sinks.items():
             try:
-                sink(snapshot)
+                sink(sample)
                 complaint = ""
             except Exception as error:  # noqa: BLE001 - a full disk must not end the sampling
                 complaint = describe(error)
             if complaint and complaint != last_complaint:  # once, not at each tick
-                logger.error("a snapshot could not be kept: %s", complaint)
+                logger.error("a sample could not be kept: %s", complaint)
             self._sinks[sink] = complaint
         self._ticks_count += 1
         self._publish()

@@ -11,7 +11,7 @@ from trainwatch.collectors.training import TrainingCollector
 from trainwatch.crosscheck.replay.ranks import replayed_ledgers
 from trainwatch.runs.model import NodeFacts, NodeSamples, RunFacts, Steps
 from trainwatch.sampling.families import Family, LabelValues
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 
 # The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
@@ -53,7 +53,7 @@ class ReplayedNode:
             return []
         for ledger in self._ledgers.values():
             ledger.advance(self._now)
-        self._training.collect(Snapshot(time=self._now))
+        self._training.collect(Sample(time=self._now))
         self._counters.publish()
         self._host.publish(self._last)
         return [*self._host.families, *self._training.families, *self._counters.families]
@@ -72,7 +72,7 @@ class ReplayedNode:
 class _Row(NamedTuple):
     """A snapshot, and the counters of each GPU that the driver keeps, by its label."""
 
-    snapshot: Snapshot
+    snapshot: Sample
     heat_seconds: dict[str, float]
     ecc_errors: dict[str, float]
     xid_errors: dict[str, float]
@@ -106,7 +106,7 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             }
             known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
             cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
-            snapshot = Snapshot(
+            snapshot = Sample(
                 time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus
             )
             yield _Row(snapshot, *map(by_gpu, counters))

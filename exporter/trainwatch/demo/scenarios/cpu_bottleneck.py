@@ -11,14 +11,14 @@ class CpuBottleneck(Scenario):
     """A heavy transform pins every core, and GPUs wait for it.
 
     The transform of a batch takes a core about 10 s, and each rank has four cores for its workers: a batch
-    comes every 2.4 s, and is computed in 0.25 s. All cores are above 94 %; in most snapshots GPUs do
+    comes every 2.4 s, and is computed in 0.25 s. All cores are above 94 %; in most samples GPUs do
     nothing (CPUBottleneck), nine tenths of a step are waiting for data (DataStarved), and in no half second
     is a GPU busy for much more than half of the time (LowGPUUtilization).
     """
 
     name = "cpu-bottleneck"
     fires = frozenset({"CPUBottleneck", "DataStarved", "LowGPUUtilization"})
-    look_at = "CPUBottleneck's share of snapshots; cores and GPUs in one heatmap"
+    look_at = "CPUBottleneck's share of samples; cores and GPUs in one heatmap"
     cpu = (0.94, 1.0)
     fetch_seconds = 9.6
     fetch_cpu_share = 0.97

@@ -13,7 +13,7 @@ class FewDataloaders(Scenario):
     A worker takes 0.57 s for a batch that is computed in 0.3 s, so a rank waits for nearly half of each
     step (DataStarved, whose cause is "too few workers") and its GPU is busy for not much more than half of
     each half second (LowGPUUtilization). 8 workers for 32 cores are 25 % (Dataloader). A GPU is never idle
-    for a whole snapshot: CPUBottleneck stays quiet, though the cores of the workers are pinned.
+    for a whole sample: CPUBottleneck stays quiet, though the cores of the workers are pinned.
     """
 
     name = "few-dataloaders"

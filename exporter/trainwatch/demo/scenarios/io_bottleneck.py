@@ -12,7 +12,7 @@ class IoBottleneck(Scenario):
 
     As in cpu-bottleneck a batch comes every 2.4 s, but here the workers wait nine tenths of that for reads
     of a network file system: cores are hardly busy and wait for I/O 55 to 80 % of the time. In most
-    snapshots GPUs do nothing meanwhile (IOBottleneck, DataStarved, LowGPUUtilization).
+    samples GPUs do nothing meanwhile (IOBottleneck, DataStarved, LowGPUUtilization).
     """
 
     name = "io-bottleneck"

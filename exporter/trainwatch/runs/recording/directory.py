@@ -199,7 +199,7 @@ class _Stream:
 
 
 class _Samples:
-    """The snapshots of one node: rates from counters, positions of devices, missed ticks."""
+    """The samples of one node: rates from counters, positions of devices, missed ticks."""
 
     def __init__(self, folder: Path) -> None:
         self.stream = _Stream(folder, "samples")

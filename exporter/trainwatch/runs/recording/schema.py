@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
-from trainwatch.sampling.sample import Snapshot
+from trainwatch.sampling.sample import Sample
 
 FORMAT = 1  # raised when a reader of the old format would misread the new one
 METADATA_KEY = b"trainwatch"
@@ -26,7 +26,7 @@ TABLES = ("samples", "steps", "ranks")
 # Where a process spends its time: the phases, and what lies before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
 
-# Columns of `samples` by the attribute of Snapshot (or GpuSample) they keep. Byte and second counters
+# Columns of `samples` by the attribute of Sample (or GpuSample) they keep. Byte and second counters
 # need float64, which holds whole numbers up to 9e15; ratios, watts and degrees do not.
 CPU_COLUMNS = {
     "cpu_utilization_ratio": "cpu_utilization",
@@ -117,10 +117,10 @@ class Layout:
     cpus: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
 
-    def with_devices_of(self, snapshot: Snapshot) -> Layout:
-        """This layout and, behind its devices, those of the snapshot that it did not know."""
-        cpus = self.cpus if self.cpus == snapshot.cpus else grown(self.cpus, snapshot.cpus)
-        gpus = grown(self.gpus, sorted(snapshot.gpus, key=_natural))
+    def with_devices_of(self, sample: Sample) -> Layout:
+        """This layout and, behind its devices, those of the sample that it did not know."""
+        cpus = self.cpus if self.cpus == sample.cpus else grown(self.cpus, sample.cpus)
+        gpus = grown(self.gpus, sorted(sample.gpus, key=_natural))
         return self if cpus == self.cpus and gpus == self.gpus else Layout(cpus, gpus)
 
 
@@ -130,7 +130,7 @@ def grown(known: tuple[str, ...], devices: Sequence[str]) -> tuple[str, ...]:
 
 
 def samples_schema(layout: Layout) -> pa.Schema:
-    """One row a snapshot. List columns have one value a core or GPU; without a core or GPU there is none.
+    """One row a sample. List columns have one value a core or GPU; without a core or GPU there is none.
 
     (Parquet has no lists of the fixed length 0.)
     """
@@ -194,24 +194,24 @@ def facts_from_json(values: dict[str, Any]) -> NodeFacts:
     )
 
 
-def facts_after(known: NodeFacts, layout: Layout, snapshot: Snapshot) -> NodeFacts:
-    """What is known of the node after this snapshot, in the order of `layout`."""
+def facts_after(known: NodeFacts, layout: Layout, sample: Sample) -> NodeFacts:
+    """What is known of the node after this sample, in the order of `layout`."""
     gpus = {gpu.gpu: gpu for gpu in known.gpus}
-    for label, sample in snapshot.gpus.items():
+    for label, reading in sample.gpus.items():
         before = gpus.get(label, GpuFacts(label))
         gpus[label] = GpuFacts(
             gpu=label,
-            model=sample.model or before.model,
-            uuid=sample.uuid or before.uuid,
-            memory_bytes=_finite(sample.memory_total_bytes, before.memory_bytes),
-            power_limit_watts=_finite(sample.power_limit_watts, before.power_limit_watts),
+            model=reading.model or before.model,
+            uuid=reading.uuid or before.uuid,
+            memory_bytes=_finite(reading.memory_total_bytes, before.memory_bytes),
+            power_limit_watts=_finite(reading.power_limit_watts, before.power_limit_watts),
         )
     return NodeFacts(
         node=known.node,
         cpus=layout.cpus,
         gpus=tuple(gpus.get(label, GpuFacts(label)) for label in layout.gpus),
-        memory_bytes=_finite(snapshot.memory_total_bytes, known.memory_bytes),
-        driver_version=snapshot.driver_version or known.driver_version,
+        memory_bytes=_finite(sample.memory_total_bytes, known.memory_bytes),
+        driver_version=sample.driver_version or known.driver_version,
     )
 
 

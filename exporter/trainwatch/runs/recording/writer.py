@@ -52,7 +52,7 @@ from trainwatch.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from trainwatch.sampling.sample import GpuSample, Snapshot
+from trainwatch.sampling.sample import GpuSample, Sample
 
 if TYPE_CHECKING:
     from trainwatch.training.reader import LedgerHeader, LedgerTotals, StepRecord
@@ -112,9 +112,9 @@ class RecordingWriter:
         self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
         self._thread.start()
 
-    def snapshot(self, snapshot: Snapshot) -> None:
+    def sample(self, sample: Sample) -> None:
         """Records one sample of the node. Returns at once."""
-        self._hand_over(partial(self._record_snapshot, snapshot))
+        self._hand_over(partial(self._record_sample, sample))
 
     def steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
         """Records finished steps of one rank, in the order in which they ended. Returns at once."""
@@ -177,20 +177,20 @@ class RecordingWriter:
                 log.warning("recording in %s goes on", self._folder)
             self._retry_at = None
 
-    def _record_snapshot(self, snapshot: Snapshot) -> None:
-        minute = int(snapshot.time // self._part_seconds)
+    def _record_sample(self, sample: Sample) -> None:
+        minute = int(sample.time // self._part_seconds)
         if minute != self._minute:
             self._minute = minute
             self._write_ranks()
             for table in list(self._journals):
                 self._cut(table)
-        layout = self._layout.with_devices_of(snapshot)
+        layout = self._layout.with_devices_of(sample)
         if layout != self._layout:
             self._cut("samples")
             self._layout = layout
-        self._facts = facts_after(self._facts, self._layout, snapshot)
+        self._facts = facts_after(self._facts, self._layout, sample)
         journal = self._journal("samples", samples_schema(layout), facts_to_json(self._facts))
-        journal.append(_snapshot_batch(snapshot, layout, journal.schema))
+        journal.append(_sample_batch(sample, layout, journal.schema))
 
     def _record_steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
         key = _rank_key(header.rank, header.pid, header.start)
@@ -300,22 +300,22 @@ def _rank_key(rank: int, pid: int, start: float) -> str:
     return f"{rank}/{pid}/{start!r}"
 
 
-def _snapshot_batch(snapshot: Snapshot, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
-    columns: dict[str, pa.Array] = {"time": pa.array([snapshot.time], pa.float64())}
+def _sample_batch(sample: Sample, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
+    columns: dict[str, pa.Array] = {"time": pa.array([sample.time], pa.float64())}
     if layout.cpus:
         for name, attribute in CPU_COLUMNS.items():
-            values = getattr(snapshot, attribute)
-            if snapshot.cpus != layout.cpus:
-                by_cpu = dict(zip(snapshot.cpus, values, strict=False))
+            values = getattr(sample, attribute)
+            if sample.cpus != layout.cpus:
+                by_cpu = dict(zip(sample.cpus, values, strict=False))
                 values = [by_cpu.get(cpu, nan) for cpu in layout.cpus]
             elif len(values) != len(layout.cpus):
                 values = [nan] * len(layout.cpus)
             columns[name] = _one_list(values, pa.float32())
     for name, attribute in NODE_COLUMNS.items():
-        columns[name] = pa.array([float(getattr(snapshot, attribute))], pa.float64())
+        columns[name] = pa.array([float(getattr(sample, attribute))], pa.float64())
     if layout.gpus:
         missing = GpuSample()
-        gpus = [snapshot.gpus.get(gpu, missing) for gpu in layout.gpus]
+        gpus = [sample.gpus.get(gpu, missing) for gpu in layout.gpus]
         for name, (attribute, kind) in GPU_COLUMNS.items():
             columns[name] = _one_list([getattr(gpu, attribute) for gpu in gpus], kind)
     return pa.record_batch([columns[name] for name in schema.names], schema=schema)
