@@ -132,7 +132,7 @@ def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:
     assert found.seconds_lost == pytest.approx(100 * 0.4)
     gpu = found.details["gpus"][0]
     assert (gpu["heat_seconds"], gpu["power_seconds"]) == pytest.approx((100, 299 * 0.25))
-    assert "for 66.9 % of the time (100 s)" in found.finding
+    assert "for 66.9 % of the time (1 min 40 s)" in found.finding
 
 
 def test_without_a_clock_no_time_is_claimed() -> None:

@@ -55,7 +55,7 @@ def test_ranks_on_several_nodes_are_one_peer_group() -> None:
     found = result(*cluster(0.5, 0.5, 0.5, 0.5, 0.5, 1.0))
     assert fired_ranks(found) == {5: 1}
     assert found.finding == (
-        "Rank 5 on node-1 took 1 s a step by itself, its peers 500 ms, in 1 of 1 windows of 100 steps."
+        "Rank 5 on node-1 took 1.00 s a step by itself, its peers 500 ms, in 1 of 1 windows of 100 steps."
     )
     assert found.seconds_lost == pytest.approx(50)
 

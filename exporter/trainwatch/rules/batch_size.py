@@ -29,8 +29,8 @@ from trainwatch.rules.promql import (
     share_at_most,
 )
 from trainwatch.rules.shared_rules import GOING_ON
-from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.words import too_few
 
 GPU, MEMORY, CPU = range(3)  # what a reading consists of; the GPU first, because it decides most often
 

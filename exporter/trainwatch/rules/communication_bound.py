@@ -16,8 +16,8 @@ from trainwatch.rules.data_starved import Wait
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
 from trainwatch.rules.shared_rules import component_rules
-from trainwatch.rules.words import seconds, too_few
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
+from trainwatch.words import duration, too_few
 
 COMMUNICATION = COMPONENTS.index("communication")
 
@@ -77,7 +77,7 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
         fired = {key: one for key, one in ranks.items() if one.triggered}
         (_, rank), worst = max((fired or ranks).items(), key=lambda item: (item[1].share, item[1].seconds))
         sentence = f"Rank {rank} communicated for {worst.share:.0f} % of its step time"
-        sentence += f" ({seconds(worst.seconds)})"
+        sentence += f" ({duration(worst.seconds)})"
         if worst.exposed is None:
             sentence += "; how much of it computing hid is not known"
         known = {key: one for key, one in ranks.items() if one.seconds}

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwatch.rules.words import count
 from trainwatch.runs.model import RankFacts, RunFacts
+from trainwatch.words import count
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 

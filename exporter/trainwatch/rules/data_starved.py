@@ -18,8 +18,8 @@ from trainwatch.rules.data_loading import Loading, ranks_of, workers_of
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
 from trainwatch.rules.shared_rules import component_rules
-from trainwatch.rules.words import seconds, too_few
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
+from trainwatch.words import duration, too_few
 
 DATA_WAIT = COMPONENTS.index("data_wait")
 
@@ -65,9 +65,8 @@ class DataStarved(Rule[DataStarvedParameters, "StarvedRanks"]):
         (name, rank), worst = max((fired or waits).items(), key=lambda item: item[1].order)
         loading = nodes[name].loading(rank, name, facts)
         clause, mend = loading.words()
-        share = (
-            f"Rank {rank} waited for data for {worst.share:.0f} % of its step time ({seconds(worst.seconds)})"
-        )
+        waited = duration(worst.seconds)
+        share = f"Rank {rank} waited for data for {worst.share:.0f} % of its step time ({waited})"
         return Verdict(
             status,
             f"{share}; {clause}." if fired else f"{share}.",

@@ -18,8 +18,8 @@ from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.data_loading import ranks_of, workers_of
 from trainwatch.rules.parameters import AnyPercent, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
-from trainwatch.rules.words import count
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
+from trainwatch.words import count
 
 DATA_WAIT = COMPONENTS.index("data_wait")
 HISTOGRAM_BINS = 100  # Debugger's number

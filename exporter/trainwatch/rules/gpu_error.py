@@ -19,8 +19,8 @@ from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.shared_rules import GPUS, of_run
-from trainwatch.rules.words import count
 from trainwatch.runs.model import NodeSamples, RunFacts, Times
+from trainwatch.words import count
 from trainwatch.xids import XIDS, Xid, xid
 
 # Among the numbers of XID errors these stand for:

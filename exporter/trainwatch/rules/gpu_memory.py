@@ -13,8 +13,8 @@ from trainwatch.measurements.growth import Lows
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import P, Rule, Verdict, status_of
 from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.words import too_few
 
 
 class FollowedMemory(NodeState, ABC):

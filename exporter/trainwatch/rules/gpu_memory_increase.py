@@ -30,8 +30,8 @@ from trainwatch.rules.promql import (
     ratio,
     time_span,
 )
-from trainwatch.rules.words import too_few
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.words import too_few
 
 # Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.
 DIGITS = 4

@@ -18,7 +18,7 @@ from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.shared_rules import GPUS, MEMORY, QUARTERS, SteadyGrowth, dividing, of_run
-from trainwatch.rules.words import duration
+from trainwatch.words import duration
 
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
 

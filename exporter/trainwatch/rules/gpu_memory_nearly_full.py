@@ -23,8 +23,8 @@ from trainwatch.rules.shared_rules import (
     dividing,
     of_run,
 )
-from trainwatch.rules.words import count, duration
 from trainwatch.runs.model import Floats, Times
+from trainwatch.words import count, duration
 
 FORECAST_ROWS = 600  # snapshots (5 minutes) that a forecast needs
 

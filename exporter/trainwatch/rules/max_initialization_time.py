@@ -17,8 +17,8 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from trainwatch.rules.words import seconds
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps, Times
+from trainwatch.words import duration
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,11 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"
         if not judged:
             return "No training process told of its steps: mark them with trainwatch.step."
         shown = slowest or max(judged, key=lambda one: one.took)
-        late = f", {_time(shown.took - shown.limit)} later than it may" if shown.late else ""
+        took = duration(shown.took)
+        late = f", {duration(shown.took - shown.limit)} later than it may" if shown.late else ""
         if shown.first_end is None:
-            return f"On {shown.node}, no step had finished {_time(shown.took)} after the run's start{late}."
-        return f"On {shown.node}, the first step finished {_time(shown.took)} after the run's start{late}."
+            return f"On {shown.node}, no step had finished {took} after the run's start{late}."
+        return f"On {shown.node}, the first step finished {took} after the run's start{late}."
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """The first step's start is known once it has finished; until then the time goes on."""
@@ -164,10 +165,6 @@ class Start:
 
 def _known(*times: float) -> list[float]:
     return [time for time in times if np.isfinite(time)]
-
-
-def _time(value: float) -> str:
-    return f"{value / 60:.1f} min" if value >= 60 else seconds(value)
 
 
 def _details(nodes: Mapping[str, StartingNode], starts: list[Start], facts: RunFacts) -> dict[str, Any]:

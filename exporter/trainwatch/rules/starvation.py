@@ -13,8 +13,8 @@ from trainwatch.measurements.recent_steps import DIGITS, RecentSteps
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import P, Rule, Verdict, status_of
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.rules.words import too_few
 from trainwatch.runs.model import COMPONENTS, PHASES, Floats, NodeSamples, RunFacts, Steps
+from trainwatch.words import too_few
 
 # The details list this many of the last snapshots concerned of a node; the counts cover all of them.
 SNAPSHOTS_LISTED = 10_000

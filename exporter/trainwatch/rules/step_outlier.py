@@ -25,8 +25,8 @@ from trainwatch.rules.parameters import (
 )
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.rules.words import ordinal, seconds
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
+from trainwatch.words import duration, ordinal
 
 STEPS_NEEDED = 100
 HISTOGRAM_BINS = 100
@@ -236,7 +236,7 @@ class Series(State):
         durations = self.durations
         sentence = (
             f"{self.outliers} of {durations.count} {self.phase} steps of rank {self.rank} took longer than "
-            f"{seconds(self.bound)} (mean {seconds(durations.mean)}), "
+            f"{duration(self.bound)} (mean {duration(durations.mean)}), "
             f"in {self.triggered} of {self.judged} scans"
         )
         period, component = self.period(), self.component()

@@ -21,8 +21,8 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.parameters import Parameters, Percent, StepWindow
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
 from trainwatch.rules.step_outlier import MENDS
-from trainwatch.rules.words import seconds
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
+from trainwatch.words import duration
 
 COMMUNICATION = COMPONENTS.index("communication")
 TRAIN = PHASES.index("train")
@@ -114,7 +114,7 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
         name, rank = list(ranks)[worst]
         own, peers = windows.when_fired(worst)
         sentence = (
-            f"Rank {rank} on {name} took {seconds(own)} a step by itself, its peers {seconds(peers)}, "
+            f"Rank {rank} on {name} took {duration(own)} a step by itself, its peers {duration(peers)}, "
             f"in {int(windows.fired[worst].sum())} of {int(windows.judged.sum())} windows "
             f"of {windows.steps} steps"
         )

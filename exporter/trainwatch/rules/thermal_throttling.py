@@ -20,8 +20,8 @@ from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.shared_rules import GPUS, of_run
-from trainwatch.rules.words import count, seconds, too_few
 from trainwatch.runs.model import NodeSamples, RunFacts, Times
+from trainwatch.words import count, duration, too_few
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
         label, worst = max(fired or gpus, key=lambda item: item[1].share)
         sentence = f"Heat held the clocks of {label} down for {worst.share:.1f} % of the time"
         if fired:
-            sentence += f" ({seconds(worst.heat)}), at up to {worst.hottest:.0f} degrees"
+            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} degrees"
         if len(fired) > 1:
             sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
         return f"{sentence}."

@@ -19,8 +19,8 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from trainwatch.rules.words import count, seconds, too_few
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Steps, Times
+from trainwatch.words import count, duration, too_few
 
 # Time that a step is known to have spent in these is no stall; StepOutlier speaks of it.
 KNOWN_WORK = [COMPONENTS.index("checkpoint"), COMPONENTS.index("compile")]
@@ -109,8 +109,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
             key, first = max(every, key=lambda item: item[1].seconds)
             others = f", the longest of {len(every)} stalls" if len(every) > 1 else ""
             verb = "made no step for"
-        usual = seconds(ranks[key].usual)
-        return f"Rank {key[1]} {verb} {seconds(first.seconds)} (usually one in {usual}){others}."
+        usual = duration(ranks[key].usual)
+        return f"Rank {key[1]} {verb} {duration(first.seconds)} (usually one in {usual}){others}."
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Of a node's last step, of whatever rank; what is usual is the mean, not the median."""

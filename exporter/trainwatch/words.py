@@ -1,0 +1,183 @@
+"""The one place that turns a number into text, for terminal, report, comparison, cross-check and rules alike.
+
+The same thing is always spelt the same way, to the same precision. Units follow the SI: number, space, unit.
+Moments are in UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timezone
+
+UNKNOWN = "not known"
+NO_NUMBER = "–"
+JOULES_PER_KWH = 3.6e6
+
+
+def duration(seconds: float | None) -> str:
+    """Returns three digits of a short time ("12.3 ms") and two units of a long one ("2 h 05 min")."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 0:
+        return _minus(duration(-seconds))
+    if seconds == 0:
+        return "0 s"
+    for unit, factor in (("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
+        amount = seconds * factor
+        if amount < (59.95 if unit == "s" else 999.5):
+            return f"{three_digits(amount)} {unit}"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    if hours < 24:
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(round(seconds / 3600), 24)
+    return f"{days} d {hours:02d} h"
+
+
+def percent(value: float) -> str:
+    """Returns a percentage with one digit after the point: "70.5 %", "100 %", "< 0.1 %"."""
+    if not math.isfinite(value):
+        return NO_NUMBER
+    if value < 0:
+        return _minus(percent(-value)) if value <= -0.1 else "0 %"
+    if 0 < value < 0.1:
+        return "< 0.1 %"
+    return f"{value:.1f} %" if 0 < value < 99.95 else f"{value:.0f} %"
+
+
+def share(part: float, whole: float) -> str:
+    """Returns `part` of `whole` in percent."""
+    return percent(100 * part / whole) if whole > 0 else NO_NUMBER
+
+
+def change(ratio: float) -> str:
+    """Returns a relative change: "+3.4 %", "−12.0 %"; a large one as a multiple: "× 12.0"."""
+    if not math.isfinite(ratio):
+        return NO_NUMBER
+    if ratio >= 9.995:
+        return f"× {number(1 + ratio)}"
+    size = 100 * abs(ratio)
+    if size < 0.05:
+        return "0 %"
+    return f"{'−' if ratio < 0 else '+'}{f'{size:.1f}' if size < 99.95 else f'{size:.0f}'} %"
+
+
+def span(low: float, high: float) -> str:
+    """Returns a range of percentages: "24–31 %", or one of them where both read the same."""
+    least, most = f"{low:.0f}", f"{high:.0f}"
+    return f"{least} %" if least == most else f"{least}–{most} %"
+
+
+def size(amount: float) -> str:
+    """Returns bytes with an SI prefix: "512 B", "1.50 GB"."""
+    if not math.isfinite(amount):
+        return NO_NUMBER
+    if amount < 0:
+        return _minus(size(-amount))
+    if amount < 999.5:
+        return f"{amount:.0f} B"
+    prefixes = "kMGTPE"
+    power = 1
+    while power < len(prefixes) and amount / 1000**power >= 999.5:
+        power += 1
+    return f"{three_digits(amount / 1000**power)} {prefixes[power - 1]}B"
+
+
+def rate(bytes_per_second: float) -> str:
+    """Returns bytes per second with an SI prefix: "1.50 GB/s"."""
+    text = size(bytes_per_second)
+    return text if text == NO_NUMBER else f"{text}/s"
+
+
+def energy(joules: float) -> str:
+    """Returns "0.209 kWh"; less than 0.01 kWh in joules: "12.3 kJ"."""
+    if not math.isfinite(joules):
+        return NO_NUMBER
+    if joules < 0:
+        return _minus(energy(-joules))
+    if joules >= 0.01 * JOULES_PER_KWH:
+        return f"{three_digits(joules / JOULES_PER_KWH)} kWh"
+    return f"{three_digits(joules / 1000)} kJ" if joules >= 999.5 else f"{three_digits(joules)} J"
+
+
+def money(dollars: float) -> str:
+    """Returns dollars to the cent, as on a bill: "$6.16"; less than a dollar, to three digits: "$0.0209"."""
+    if dollars < 0:
+        return _minus(money(-dollars)) if dollars <= -0.0001 else "$0.00"
+    if 0 < dollars < 0.0001:
+        return "less than $0.0001"
+    if 0 < dollars < 0.995:
+        return f"${three_digits(dollars)}"
+    return f"${dollars:,.2f}"
+
+
+def number(value: float) -> str:
+    """Returns 1234567 as 1 234 567, grouped from five digits on, and a fraction to three digits."""
+    if not math.isfinite(value):
+        return NO_NUMBER
+    if value < 0:
+        return _minus(number(-value))
+    if value != round(value) and value < 999.5:
+        return three_digits(value)
+    return f"{value:.0f}" if value < 9999.5 else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def three_digits(value: float) -> str:
+    """Returns a positive number to three significant digits: "0.209", "12.3"; from 1000 on, all of them."""
+    power = int(f"{value:.2e}".partition("e")[2])  # of ten, once rounded
+    return f"{value:.{max(0, 2 - power)}f}"
+
+
+def in_words(value: int) -> str:
+    """Returns small numbers as a sentence writes them: "two"."""
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return words[value] if 0 <= value < len(words) else number(value)
+
+
+def ordinal(value: int) -> str:
+    """Returns "1st", "12th", "23rd"."""
+    ending = "th" if value % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value}{ending}"
+
+
+def count(value: int, singular: str, plural: str | None = None) -> str:
+    """Returns "1 step", "2 steps"."""
+    return f"{number(value)} {singular if value == 1 else plural or singular + 's'}"
+
+
+def listing(words: list[str]) -> str:
+    """Returns "a", "a and b", "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
+
+
+def capitalised(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def too_few(things: str, most: float, patience: float) -> str:
+    """Says why nothing was judged: there were at most `most`, and `patience` are not enough."""
+    return f"Too few {things}: {number(most)}, and a decision needs more than {number(patience)}."
+
+
+def moment(time: float | None) -> str:
+    """Returns date and time of day."""
+    return UNKNOWN if time is None else f"{_utc(time):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def time_of_day(time: float) -> str:
+    return f"{_utc(time):%H:%M:%S} UTC"
+
+
+def machine_time(time: float) -> str:
+    """Returns a moment for the `datetime` attribute of a <time> element."""
+    return f"{_utc(time):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _minus(text: str) -> str:
+    return f"−{text}"
+
+
+def _utc(time: float) -> datetime:
+    return datetime.fromtimestamp(time, timezone.utc)
