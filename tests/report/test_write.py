@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,13 @@ def files_below(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def trainwatch_report(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "trainwatch", "report", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+REPORT = (sys.executable, "-m", "trainwatch", "report")
+
+
+def trainwatch_report(
+    *words: str | Path, command: Sequence[str] = REPORT, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
 @pytest.fixture
@@ -74,6 +79,63 @@ def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_pat
     assert (tmp_path / "out" / "profiler-reports" / "CPUBottleneck.json").is_file()
 
 
+def test_without_out_the_report_is_written_into_the_recording_and_again_over_it(recording: Path) -> None:
+    for words in ((), ("--set", "CPUBottleneck.cpu_threshold=80")):
+        result = trainwatch_report(recording, *words)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout == f"{recording / 'report.html'}\n"
+    rule = json.loads((recording / "profiler-reports" / "CPUBottleneck.json").read_text())
+    assert "cpu_threshold:80" in rule["RuleParameters"].splitlines()
+
+
+READ_ONLY = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-euc")
+MOUNT = 'mount --bind -o ro "$1" "$1"; '
+
+
+@pytest.mark.skipif(
+    subprocess.run([*READ_ONLY, MOUNT, "sh", str(Path(__file__).parent)], capture_output=True).returncode
+    != 0,
+    reason="needs a mount namespace, to make a directory read-only for root too",
+)
+def test_without_out_the_report_of_a_read_only_recording_goes_to_a_new_directory(
+    recording: Path, tmp_path: Path
+) -> None:
+    within = (*READ_ONLY, MOUNT + 'source=$1; shift; exec "$@" "$source"', "sh", str(recording), *REPORT)
+    result = trainwatch_report(command=within, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    page = Path(result.stdout.strip())
+    assert page.name == "report.html"
+    assert page.is_file()
+    assert page.parent.parent == tmp_path / "trainwatch-runs"
+    assert page.parent.name.startswith("resnet-2")
+    (line,) = result.stderr.splitlines()
+    assert f"{recording} is not a directory that can be written to" in line
+    assert str(page.parent) in line
+    assert files_below(recording) == ["run.json"]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """One trace in a file, so not a directory that a report could be written into."""
+    file = tmp_path / "trace.json"
+    call = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1e6, "dur": 5.0, "pid": 1, "tid": 1}
+    file.write_text(json.dumps({"traceEvents": [call]}))
+    return file
+
+
+def test_without_out_each_report_of_a_file_goes_to_a_new_directory(trace: Path, tmp_path: Path) -> None:
+    pages = [Path(trainwatch_report(trace, cwd=tmp_path).stdout.strip()) for _ in range(2)]
+    assert len(set(pages)) == 2
+    assert all(page.is_file() and page.parent.parent == tmp_path / "trainwatch-runs" for page in pages)
+
+
+def test_without_out_and_without_a_place_for_runs_one_line_asks_for_out(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "trainwatch-runs").write_text("")
+    result = trainwatch_report(trace, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "trainwatch: trainwatch-runs: is a file; give a directory with --out\n"
+
+
 def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, tmp_path: Path) -> None:
     assert trainwatch_report(recording, "--out", tmp_path, "--price", "14.688").returncode == 0
     document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
@@ -105,7 +167,6 @@ def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: P
     [
         (["nowhere", "--out", "{out}"], "nowhere"),
         (["prometheus+http://127.0.0.1:1?run=a", "--out", "{out}"], "http://127.0.0.1:1"),
-        (["{recording}"], "--out"),
         (["{recording}", "--format", "pdf", "--out", "{out}"], "pdf"),
         (["{recording}", "--out", "{out}", "--price", "much"], "much"),
         (["{recording}", "--out", "{out}", "--price", "-1"], "-1"),

@@ -361,7 +361,7 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
             assert observed.status() == 5
             assert observed.said.count("stopped: File too large") == 1
             assert "no report was written (" in observed.said
-            assert "make the report with `trainwatch report run --out run`" in observed.said
+            assert "make the report with `trainwatch report run`" in observed.said
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(Seen(tmp_path / "run").read().ticks()) > 3

@@ -39,7 +39,7 @@ examples:
   trainwatch demo straggler --speed 10                      ten simulated seconds each second
   trainwatch demo stall --begun-ago 20m                     as if it had trained for 20 minutes
   trainwatch demo thermal --write-recording runs/thermal    write a run at once, then:
-  trainwatch report runs/thermal --out runs/thermal         ... its report
+  trainwatch report runs/thermal                            its report
 
 Everything in it is simulated; the exporter, the recording and the rules are the real ones.
 """

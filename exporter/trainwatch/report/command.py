@@ -16,18 +16,21 @@ from trainwatch.report.markdown import render_markdown
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
 from trainwatch.report.write import FORMS, write_report
+from trainwatch.runs.folder import RUNS, new_directory
 from trainwatch.runs.open import open_source
+from trainwatch.runs.prometheus.address import without_password
 
 EXAMPLES = """\
 examples:
-  trainwatch report trainwatch-runs/resnet-1 --out trainwatch-runs/resnet-1
+  trainwatch report trainwatch-runs/resnet-1
   trainwatch report s3-copy/my-job/profiler-output --out reports/my-job
   trainwatch report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
   trainwatch report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
   trainwatch report runs/7 --format json | jq .verdict
 
 Writes DIR/report.html, which opens without a network, DIR/report.json for programs, and
-DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed.
+DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed, and a page is
+written into SOURCE, or into a new directory in trainwatch-runs/ if SOURCE is a URL or read-only.
 """
 
 
@@ -41,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "of the PyTorch profiler (*.pt.trace.json); or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write the report; json and markdown do without"
+        "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"
     )
     parser.add_argument(
         "--format",
@@ -58,29 +61,39 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates and writes. Raises UserError for a bad flag, recording or directory; writes nothing then."""
     settings = Settings.parse(arguments.set, arguments.parameters)
-    if arguments.out is None and arguments.format == "html":
-        raise UserError("--out is missing: say where to write the page, or print it with --format markdown")
+    printed = arguments.out is None and arguments.format != "html"
     progress = Progress()
     source = open_source(arguments.source, progress.update_bytes)
-    if arguments.out is not None:
-        _check_writable(arguments.out)
+    out = arguments.out or _writable_directory(arguments.source)
+    if not printed:
+        _check_writable(out or RUNS)
     try:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
         progress.end()
-    if arguments.out is None:
+    if printed:
         render = render_json if arguments.format == "json" else render_markdown
         sys.stdout.write(render(analysis, arguments.price))
         return 0
+    if out is None:
+        out = new_directory(source.facts.name)
+        reason = f"{without_password(arguments.source)} is not a directory that can be written to"
+        print(f"trainwatch: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
-        print(write_report(analysis, arguments.out, arguments.price, arguments.format))
+        print(write_report(analysis, out, arguments.price, arguments.format))
     except OSError as error:
-        raise _unwritable(arguments.out, error) from error
+        raise _unwritable(out, error) from error
     return 0
 
 
+def _writable_directory(source: str) -> Path | None:
+    """Returns SOURCE if it is a directory that can be written, for a report without --out."""
+    directory = Path(source)
+    return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
+
+
 def _check_writable(directory: Path) -> None:
-    """Says what is wrong with --out before the minutes of an evaluation, and makes nothing yet."""
+    """Raises UserError before the minutes of an evaluation; makes nothing yet."""
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory}: is a file; give a directory with --out")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())

@@ -182,4 +182,4 @@ def _say_how_to_report(plan: Plan, reason: str) -> None:
 
     directory = shown(plan.directory)
     say(f"no report was written ({reason}); the recording is kept", "warning")
-    say(f"make the report with `trainwatch report {directory} --out {directory}`")
+    say(f"make the report with `trainwatch report {directory}`")

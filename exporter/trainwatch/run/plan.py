@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import socket
 import tempfile
-import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +14,11 @@ from pathlib import Path
 
 from trainwatch.errors import UserError
 from trainwatch.run.terminal import say
+from trainwatch.runs.folder import new_directory
 from trainwatch.runs.recording.parts import holds_recording
 from trainwatch.web.server import bind, parse_address
 
 DEFAULT_ADDRESS = "127.0.0.1:9870"
-RUNS = Path("trainwatch-runs")
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 def _directory(given: Path | None, name: str) -> Path:
     if given is None:
-        folder = re.sub(r"[^\w.+-]+", "_", name) + time.strftime("-%Y%m%dT%H%M%SZ", time.gmtime())
-        # Two runs that start in the same second must not share a recording.
-        candidates = [RUNS / folder, *(RUNS / f"{folder}-{number}" for number in range(2, 1000))]
-        return next(path for path in candidates if not path.exists()).absolute()
+        return new_directory(name)
     if given.exists() and not given.is_dir():
         raise UserError(f"{given} is not a directory: choose another one with --out")
     if given.is_dir() and os.access(given, os.R_OK | os.X_OK) and holds_recording(given):
