@@ -11,6 +11,7 @@ from trainwatch.evaluation.analysis import RuleResult, Status
 from trainwatch.measurements.state import NodeState
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.topics import Effect, Symptom
 from trainwatch.runs.model import RunFacts
 
 P = TypeVar("P", bound=Parameters)
@@ -39,11 +40,18 @@ class Rule(ABC, Generic[P, N]):
     """
 
     parameters_type: ClassVar[type[Parameters]]
+    subject: ClassVar[str]  # of a sentence: "Waiting for data" cost this run 8 min
     question: ClassVar[str]
     description: ClassVar[str]
     recommendation: ClassVar[str]
+    effect: ClassVar[Effect] = Effect.TIME
+    # Rules with the same topic see the same thing; the one at the least distance from the cause speaks.
+    topic: ClassVar[str] = ""
+    distance: ClassVar[int] = 0
     # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
     is_symptom: ClassVar[bool] = False
+    # The symptom that the rule sees or, if it is a cause, explains.
+    symptom: ClassVar[Symptom | None] = None
 
     def __init__(self, parameters: P | None = None) -> None:
         self.parameters = parameters if parameters is not None else cast("P", self.parameters_type())

@@ -28,7 +28,9 @@ from trainwatch.rules.promql import (
     at_most,
     share_at_most,
 )
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GOING_ON
+from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 from trainwatch.words import too_few
 
@@ -44,10 +46,12 @@ class BatchSizeParameters(Parameters):
     window: Annotated[Window, "percentiles are over this many of the last readings"] = 500
 
 
+@rule
 class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = BatchSizeParameters
+    subject = "Small batches"
     question = "Would a larger batch make better use of the GPU?"
     description = (
         "Looks for GPUs that are used little while their memory has room and the cores are not busy either: "
@@ -55,6 +59,7 @@ class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
     )
     recommendation = "Increase the batch size, or train on a smaller machine."
     is_symptom = True  # one pinned core of many hardly shows in their mean, and is the cause then
+    symptom = IDLE_GPUS
 
     def node(self) -> SmallBatchNode:
         return SmallBatchNode(self.parameters)

@@ -15,7 +15,9 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_starved import Wait
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import component_rules
+from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
 from trainwatch.words import duration, too_few
 
@@ -30,6 +32,7 @@ class CommunicationBoundParameters(Parameters):
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
 
 
+@rule
 class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"]):
     """Seconds lost: the communication of the rank that communicated least.
 
@@ -37,6 +40,7 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
     """
 
     parameters_type = CommunicationBoundParameters
+    subject = "Communication between ranks"
     question = "Do ranks spend their time exchanging data instead of computing?"
     description = (
         "Compares the time of communication that no computing hides with the whole duration of the steps. "
@@ -46,6 +50,9 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
         "Exchange less often (gradient accumulation, larger batches) or less (gradients in 16 bits), overlap "
         "it with the backward pass, and look whether NCCL uses NVLink and InfiniBand (NCCL_DEBUG=INFO)."
     )
+    topic = "slow ranks"
+    distance = 1
+    symptom = LONG_COMMUNICATION
 
     def node(self) -> CommunicatingRanks:
         return CommunicatingRanks(self.parameters)

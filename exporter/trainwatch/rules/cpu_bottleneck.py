@@ -11,8 +11,10 @@ from typing import Annotated
 
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import starved_rules
 from trainwatch.rules.starvation import CoresNode, Starvation
+from trainwatch.rules.topics import IDLE_GPUS
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,10 @@ class CPUBottleneckParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
 
 
+@rule
 class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     parameters_type = CPUBottleneckParameters
+    subject = "Waiting for busy CPU cores"
     question = "Do GPUs wait for data that a busy core has not prepared yet?"
     description = (
         "Counts the snapshots in which some core was pinned while some GPU was all but idle: "
@@ -34,6 +38,9 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         "Where other cores are free, give the data loader more workers and let it prefetch; where all are "
         "full, make the transform cheaper or move it to the GPU."
     )
+    topic = "data loading"
+    distance = 1
+    symptom = IDLE_GPUS
     reading = "utilisation"
 
     @property

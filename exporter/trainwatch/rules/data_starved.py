@@ -17,7 +17,9 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import Loading, ranks_of, workers_of
 from trainwatch.rules.parameters import Parameters, Percent, StepCount
 from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import component_rules
+from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
 from trainwatch.words import duration, too_few
 
@@ -40,16 +42,20 @@ class DataStarvedParameters(Parameters):
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
 
 
+@rule
 class DataStarved(Rule[DataStarvedParameters, "StarvedRanks"]):
     """Seconds lost: the data wait of the rank that waited longest, of those that fired."""
 
     parameters_type = DataStarvedParameters
+    subject = "Waiting for data"
     question = "Does training wait for its data, and why does the data come too late?"
     description = (
         "Compares the time that steps wait for the data loader with their whole duration, and tells from "
         "the workers' CPU time and the node's cores what holds the loader up."
     )
     recommendation = "Look at how the data loader keeps ahead of the training loop."
+    topic = "data loading"
+    symptom = IDLE_GPUS
 
     def node(self) -> StarvedRanks:
         return StarvedRanks(self.parameters)

@@ -18,6 +18,8 @@ from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.data_loading import ranks_of, workers_of
 from trainwatch.rules.parameters import AnyPercent, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
 from trainwatch.words import count
 
@@ -31,16 +33,21 @@ class DataloaderParameters(Parameters):
     max_threshold: Annotated[AnyPercent, "too many workers: above this share of the node's cores"] = 200
 
 
+@rule
 class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
     """Fires once a node. It says nothing of time lost: see DataStarved for that."""
 
     parameters_type = DataloaderParameters
+    subject = "An unsuitable number of loader workers"
     question = "Does the number of data-loading workers suit the number of cores?"
     description = (
         "Compares the workers of all training loaders of a node with its cores: fewer leave cores idle "
         "that could prepare data, many more only take turns on them."
     )
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
+    topic = "data loading"
+    distance = 3
+    symptom = IDLE_GPUS
 
     def node(self) -> LoadingNode:
         return LoadingNode()

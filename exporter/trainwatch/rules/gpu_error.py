@@ -18,7 +18,9 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GPUS, of_run
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Times
 from trainwatch.words import count
 from trainwatch.xids import XIDS, Xid, xid
@@ -35,10 +37,12 @@ class GPUErrorParameters(Parameters):
     threshold: Annotated[Errors, "the rule fires on more errors of a GPU than this"] = 0
 
 
+@rule
 class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
     """It claims no seconds lost: an error mostly ends the run, or spoils what it computes."""
 
     parameters_type = GPUErrorParameters
+    subject = "GPU errors"
     question = "Did a GPU report errors, and are they its own or the program's?"
     description = (
         "Counts the XID errors that the driver reported during the run and the memory errors that ECC could "
@@ -46,6 +50,7 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
         "apart: the GPU is in good health after them."
     )
     recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
+    effect = Effect.RISK
 
     def node(self) -> GpuByGpu[OneGpu]:
         return GpuByGpu(lambda: OneGpu(self.parameters))

@@ -30,6 +30,8 @@ from trainwatch.rules.promql import (
     ratio,
     time_span,
 )
+from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 from trainwatch.words import too_few
 
@@ -47,10 +49,12 @@ class GPUMemoryIncreaseParameters(Parameters):
     horizon: Annotated[Horizon, "the rise is counted from the lowest moving average of so long"] = 1
 
 
+@rule
 class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
     """It warns of a run that may die for want of memory; no seconds are lost yet."""
 
     parameters_type = GPUMemoryIncreaseParameters
+    subject = "A sudden rise of GPU memory"
     question = "Does a GPU suddenly use much more memory?"
     description = (
         "Follows the moving average of each GPU's used memory. A steep rise in the middle of a run means "
@@ -60,6 +64,9 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
         "Look for tensors that outlive their step (losses summed without .item(), lists of outputs) and for "
         "inputs of growing length; where memory is only kept for re-use, there is nothing to mend."
     )
+    topic = "GPU memory"
+    distance = 2
+    effect = Effect.RISK
 
     def node(self) -> NodeOfMemories:
         return NodeOfMemories(self.parameters)

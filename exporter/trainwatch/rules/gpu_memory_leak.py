@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GPUS, MEMORY, QUARTERS, SteadyGrowth, dividing, of_run
+from trainwatch.rules.topics import Effect
 from trainwatch.words import duration
 
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
@@ -29,10 +31,12 @@ class GPUMemoryLeakParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1200
 
 
+@rule
 class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
     """It claims no seconds lost: what a leak costs is the end of the run."""
 
     parameters_type = GPUMemoryLeakParameters
+    subject = "Steadily growing GPU memory"
     question = "Does the memory of a GPU fill up steadily, until the run fails?"
     description = (
         "Follows the lowest use of memory of each GPU over the run. Warm-up, a larger batch or an evaluation "
@@ -43,6 +47,8 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
         "kept in lists, caches without a bound, graphs kept by retain_graph. "
         "torch.cuda.memory._record_memory_history shows who allocated what stays."
     )
+    topic = "GPU memory"
+    effect = Effect.RISK
 
     def node(self) -> LeakingNode:
         return LeakingNode(self.parameters)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
 from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import (
     GPUS,
     MEMORY,
@@ -23,6 +24,7 @@ from trainwatch.rules.shared_rules import (
     dividing,
     of_run,
 )
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import Floats, Times
 from trainwatch.words import count, duration
 
@@ -36,10 +38,12 @@ class GPUMemoryNearlyFullParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 120
 
 
+@rule
 class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingNode"]):
     """It claims no seconds lost: a run that fails for want of memory loses all since its last checkpoint."""
 
     parameters_type = GPUMemoryNearlyFullParameters
+    subject = "Nearly full GPU memory"
     question = "Is the memory of a GPU nearly full, or about to be?"
     description = (
         "Looks at the highest use of memory of each GPU in each scan, and where it grows steadily, at when "
@@ -49,6 +53,9 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
         "Leave a margin: a smaller batch with gradient accumulation, activation checkpointing, a sharded "
         "optimizer. A framework that takes all memory in advance (JAX, TensorFlow) is no reason to worry."
     )
+    topic = "GPU memory"
+    distance = 1
+    effect = Effect.RISK
 
     def node(self) -> FillingNode:
         return FillingNode(self.parameters)

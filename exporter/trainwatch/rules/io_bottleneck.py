@@ -10,8 +10,10 @@ from typing import Annotated
 
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import starved_rules
 from trainwatch.rules.starvation import Starvation, WaitingNode
+from trainwatch.rules.topics import IDLE_GPUS
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,10 @@ class IOBottleneckParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
 
 
+@rule
 class IOBottleneck(Starvation[IOBottleneckParameters]):
     parameters_type = IOBottleneckParameters
+    subject = "Waiting for storage"
     question = "Do GPUs wait for data that storage has not delivered yet?"
     description = (
         "Counts the snapshots in which some core waited for I/O while some GPU was all but idle: "
@@ -32,6 +36,9 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     recommendation = (
         "Prefetch, keep the data on local storage, and store it in few large files of a binary format."
     )
+    topic = "data loading"
+    distance = 2
+    symptom = IDLE_GPUS
     reading = "I/O wait"
 
     @property

@@ -19,6 +19,7 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Bounds, Parameters, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts
 
 # Bins of 2 points: 0 to 2 %, above 2 to 4 %, ..., above 98 to 100 %; those of the sample counters.
@@ -38,10 +39,12 @@ class LoadBalancingParameters(Parameters):
     patience: Annotated[Samples, "a GPU is compared after this many readings"] = 1000
 
 
+@rule
 class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
     """Seconds lost: what the least used GPU idled beyond the most used one, on the node that lost most."""
 
     parameters_type = LoadBalancingParameters
+    subject = "Unequal work on the GPUs"
     question = "Do all GPUs of a node work alike?"
     description = (
         "Compares how the utilisation of the GPUs of a node is distributed. In data-parallel training all "

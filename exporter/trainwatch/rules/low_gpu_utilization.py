@@ -27,7 +27,9 @@ from trainwatch.rules.promql import (
     at_most,
     share_at_most,
 )
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GOING_ON
+from trainwatch.rules.topics import ANY_TOPIC, IDLE_GPUS
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
 from trainwatch.words import too_few
 
@@ -40,10 +42,12 @@ class LowGPUUtilizationParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
 
 
+@rule
 class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = LowGPUUtilizationParameters
+    subject = "Idle GPUs"
     question = "Is a GPU hardly used, or used in fits and starts?"
     description = (
         "Looks at the last readings of each GPU: it is under-utilised when even its busy moments are low, "
@@ -54,6 +58,8 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
         "where nothing holds it up, use a larger batch or a smaller GPU."
     )
     is_symptom = True
+    topic = ANY_TOPIC  # from the GPU's side, whatever else costs time looks like this
+    symptom = IDLE_GPUS
 
     def node(self) -> GpuByGpu[OneGpu]:
         return GpuByGpu(lambda: OneGpu(self.parameters))

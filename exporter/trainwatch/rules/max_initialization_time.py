@@ -17,6 +17,7 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps, Times
 from trainwatch.words import duration
 
@@ -26,10 +27,12 @@ class MaxInitializationTimeParameters(Parameters):
     threshold: Annotated[Minutes, "the first step has finished so long after the run's start"] = 20
 
 
+@rule
 class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"]):
     """Seconds lost: what the start took beyond the threshold, on the node that took longest."""
 
     parameters_type = MaxInitializationTimeParameters
+    subject = "A slow start"
     question = "Does it take too long until the first step?"
     description = (
         "Measures the time from the run's start until the first step has finished: until then GPUs are paid "

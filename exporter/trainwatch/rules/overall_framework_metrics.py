@@ -13,7 +13,9 @@ from typing import Any
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.parameters import Parameters
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts, Steps
 
 OPERATORS_LISTED = 20  # of each device
@@ -26,14 +28,17 @@ class OverallFrameworkMetricsParameters(Parameters):
     """There is nothing to set."""
 
 
+@rule
 class OverallFrameworkMetrics(Rule[OverallFrameworkMetricsParameters, "CountedSteps"]):
     parameters_type = OverallFrameworkMetricsParameters
+    subject = "The time by phase and component"
     question = "What did the time go into?"
     description = (
         "Shows how the time of all ranks divides into phases, and that of steps into their components, "
         "operators and collective operations, as far as these were timed."
     )
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
+    effect = Effect.OVERVIEW
 
     def node(self) -> CountedSteps:
         return CountedSteps()

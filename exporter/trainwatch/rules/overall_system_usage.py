@@ -17,6 +17,8 @@ from trainwatch.measurements.sketch import RatioSketch, SizeSketch, Sketch
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.parameters import Parameters
+from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts
 
 # Debugger's names of the metrics; it has none for the disk, and its notebook knows no other.
@@ -35,11 +37,14 @@ class OverallSystemUsageParameters(Parameters):
     """There is nothing to set."""
 
 
+@rule
 class OverallSystemUsage(Rule[OverallSystemUsageParameters, "UsageOfNode"]):
     parameters_type = OverallSystemUsageParameters
+    subject = "The use of resources"
     question = "How much of each resource did the run use?"
     description = "Shows what a node's cores, GPUs, memory, storage and network did over the whole run."
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
+    effect = Effect.OVERVIEW
 
     def node(self) -> UsageOfNode:
         return UsageOfNode()

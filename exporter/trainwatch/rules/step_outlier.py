@@ -24,6 +24,7 @@ from trainwatch.rules.parameters import (
     StepCount,
 )
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
 from trainwatch.words import duration, ordinal
@@ -51,10 +52,12 @@ class StepOutlierParameters(Parameters):
     stddev: Annotated[Deviations, "outliers are this many standard deviations above the mean"] = 3
 
 
+@rule
 class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
     """Seconds lost: what outliers took beyond the mean of their phase, on the rank that lost most."""
 
     parameters_type = StepOutlierParameters
+    subject = "Single long steps"
     question = "Do some steps take far longer than the others?"
     description = (
         "Steps of one phase should take about the same time. Those far above the mean point to something "

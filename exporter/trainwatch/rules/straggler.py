@@ -20,7 +20,9 @@ from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.parameters import Parameters, Percent, StepWindow
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
+from trainwatch.rules.registry import rule
 from trainwatch.rules.step_outlier import MENDS
+from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
 from trainwatch.words import duration
 
@@ -43,10 +45,12 @@ class StragglerParameters(Parameters):
     window: Annotated[StepWindow, "ranks are compared over this many steps (rounded up to tens)"] = 100
 
 
+@rule
 class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
     """Seconds lost: self time of the straggler beyond the median of its peers, in the windows that fired."""
 
     parameters_type = StragglerParameters
+    subject = "Waiting for a slow rank"
     question = "Does one rank compute longer than its peers, so that they wait for it?"
     description = (
         "Compares the self time of ranks, step by step: the step time without communication, in which a fast "
@@ -56,6 +60,8 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
         "Look at that rank's machine: a hot or slow GPU, a core that others use, a slow disk. Where it moves "
         "from rank to rank, look at the data instead: batches of uneven size."
     )
+    topic = "slow ranks"
+    symptom = LONG_COMMUNICATION
 
     def node(self) -> NodeOfRanks:
         return NodeOfRanks()

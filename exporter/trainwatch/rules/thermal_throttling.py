@@ -19,6 +19,7 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GPUS, of_run
 from trainwatch.runs.model import NodeSamples, RunFacts, Times
 from trainwatch.words import count, duration, too_few
@@ -30,10 +31,12 @@ class ThermalThrottlingParameters(Parameters):
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 120
 
 
+@rule
 class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
     """Seconds lost: time held down by heat x the share of the highest clock that was missing meanwhile."""
 
     parameters_type = ThermalThrottlingParameters
+    subject = "Heat"
     question = "Is a GPU slowed down because it is too hot?"
     description = (
         "Adds up the time for which the driver held a GPU's clocks down because of heat. In a job of many "

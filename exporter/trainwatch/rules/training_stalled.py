@@ -19,6 +19,8 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Steps, Times
 from trainwatch.words import count, duration, too_few
 
@@ -43,10 +45,12 @@ class Stall(NamedTuple):
     end: float | None
 
 
+@rule
 class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
     """Seconds lost: what stalls took beyond the usual time between steps, on the rank that lost most."""
 
     parameters_type = TrainingStalledParameters
+    subject = "A standstill"
     question = "Does training stand still although its processes live?"
     description = (
         "Compares the time from the end of a step to the end of the next one, or to now, with what is usual "
@@ -56,6 +60,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
         "See where the processes wait (py-spy dump --pid PID, NCCL's flight recorder): first on the rank "
         "that stopped first. Checkpoints and evaluations between steps should be marked as phases."
     )
+    symptom = IDLE_GPUS
 
     def node(self) -> NodeOfPauses:
         return NodeOfPauses(self.parameters)

@@ -1,0 +1,68 @@
+"""Which rules there are: every class that is marked with `@rule` in its own file."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from functools import cache
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainwatch.errors import UserError
+
+if TYPE_CHECKING:
+    from trainwatch.rules.base import Rule
+
+R = TypeVar("R", bound="type[Rule[Any, Any]]")
+
+# Folders with further rules, separated as in PATH: to try a rule before it is part of Trainwatch.
+FOLDERS = "TRAINWATCH_RULES_PATH"
+
+_marked: list[type[Rule[Any, Any]]] = []
+
+
+def rule(marked: R) -> R:
+    """Registers a class as a rule, whose name is the class's."""
+    _marked.append(marked)
+    return marked
+
+
+def all_rules() -> dict[str, type[Rule[Any, Any]]]:
+    """Returns every rule by its name, in alphabetical order: ours and those of the folders given.
+
+    Raises UserError if there is no such folder, or if two rules have the same name.
+    """
+    return _rules_of(os.environ.get(FOLDERS, ""))
+
+
+@cache
+def _rules_of(folders: str) -> dict[str, type[Rule[Any, Any]]]:
+    package = sys.modules["trainwatch.rules"]
+    modules = {f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)}
+    for name in modules:
+        import_module(name)
+    for folder in filter(None, folders.split(os.pathsep)):
+        if not Path(folder).is_dir():
+            raise UserError(f"{FOLDERS}={folder}: there is no such folder; name one that holds rules")
+        modules |= {_imported(file) for file in sorted(Path(folder).glob("*.py"))}
+    found: dict[str, type[Rule[Any, Any]]] = {}
+    for marked in _marked:
+        if marked.__module__ in modules and found.setdefault(marked.__name__, marked) is not marked:
+            raise UserError(
+                f"{FOLDERS}={folders}: there is already a rule {marked.__name__}; rename this one"
+            )
+    return dict(sorted(found.items()))
+
+
+def _imported(file: Path) -> str:
+    """Returns the name of the module that a file became, which is unlike that of any other file."""
+    name = f"trainwatch_rules:{file.resolve()}"
+    specification = spec_from_file_location(name, file)
+    assert specification is not None, file
+    assert specification.loader is not None, file
+    module = sys.modules[name] = module_from_spec(specification)  # where dataclasses look annotations up
+    specification.loader.exec_module(module)
+    return name
