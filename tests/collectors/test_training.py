@@ -11,7 +11,8 @@ import pytest
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.sampling.families import Family, HistogramValue
 from trainwatch.sampling.sample import Sample
-from trainwatch.training.reader import STEP_BOUNDS, LedgerReader, open_ledgers
+from trainwatch.training.layout import STEP_BOUNDS
+from trainwatch.training.reader import LedgerReader, open_ledgers
 
 from tests.support.training_process import TrainingProcess
 

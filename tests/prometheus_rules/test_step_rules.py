@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from trainwatch.runs.model import Steps
-from trainwatch.training.reader import WAIT_BOUNDS, LoaderTotals
+from trainwatch.training.layout import WAIT_BOUNDS
+from trainwatch.training.reader import LoaderTotals
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples, scraped_steps

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.runs import model as source
-from trainwatch.training.reader import COMPONENTS, PHASES, STEP_BOUNDS
+from trainwatch.training.layout import COMPONENTS, STEP_BOUNDS
 
 from tests.support.training_script import run_to_end
 
@@ -316,7 +315,3 @@ def test_threads_that_all_step_never_corrupt_the_ledger(ledgers: Path) -> None:
     for phase, count in totals.steps.items():
         assert sum(totals.step_histogram[phase][0]) == count
     assert len(run.steps) + run.lost == totals.steps_recorded
-
-
-def test_ledger_and_evaluation_name_the_same_phases_and_components_in_the_same_order() -> None:
-    assert (PHASES, COMPONENTS) == (source.PHASES, source.COMPONENTS)

@@ -17,10 +17,8 @@ from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
 from trainwatch.sampling.sample import Sample
 from trainwatch.training.directory import ledger_directory
+from trainwatch.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
 from trainwatch.training.reader import (
-    FETCH_BOUNDS,
-    STEP_BOUNDS,
-    WAIT_BOUNDS,
     LedgerError,
     LedgerHeader,
     LedgerReader,

@@ -299,12 +299,6 @@ def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
     return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": in_a_row}
 
 
-def linked(panel: Panel, title: str, dashboard: str, variables: str) -> Panel:
-    """With a link in its corner to another dashboard, at the same time range."""
-    url = f"/d/{dashboard}?{variables}&${{__url_time_range}}"
-    return {**panel, "links": [{"title": title, "url": url, "targetBlank": False}]}
-
-
 def _viridis(lowest: float | None = None, highest: float | None = None) -> dict[str, Any]:
     colour: dict[str, Any] = {
         "mode": "scheme",

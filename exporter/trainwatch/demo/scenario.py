@@ -63,11 +63,6 @@ class Step:
     waited: float  # for slower ranks
 
     @property
-    def exchange(self) -> float:
-        """When the rank began to exchange gradients, or to wait for it."""
-        return self.start + self.work.until_exchange
-
-    @property
     def computed(self) -> float:
         """When its GPU's part was over: what comes behind is a checkpoint."""
         return self.end - self.work.checkpoint
@@ -92,7 +87,6 @@ class Scenario:
     name: ClassVar[str]
     fires: ClassVar[frozenset[str]] = frozenset()
     minutes: ClassVar[float] = 10
-    look_at: ClassVar[str] = ""  # what shows it best, in a few words
 
     ranks: ClassVar[int] = GPUS
     workers: ClassVar[int] = CORES // GPUS  # that load data, each rank

@@ -10,21 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwatch.training.layout import COMPONENTS as COMPONENTS
+from trainwatch.training.layout import PHASES as PHASES
+
 Floats = NDArray[np.float32]
 Times = NDArray[np.float64]  # seconds since the epoch
-
-PHASES = ("train", "eval", "predict", "global")
-COMPONENTS = (
-    "data_wait",
-    "forward",
-    "backward",
-    "optimizer",
-    "communication",
-    "host_to_device",
-    "checkpoint",
-    "compile",
-    "gc",
-)
 
 
 _NOT_GIVEN: Times = np.empty((0, 0))

@@ -22,7 +22,7 @@ VERSION = 1
 SUFFIX = ".ledger"
 
 PHASES = ("train", "eval", "predict", "global")
-COMPONENTS = (  # the order of trainwatch.runs.model.COMPONENTS
+COMPONENTS = (
     "data_wait",
     "forward",
     "backward",

@@ -16,23 +16,8 @@ from pathlib import Path
 from struct import Struct
 
 from trainwatch.training import layout
-from trainwatch.training.layout import COMPONENTS, FETCH_BOUNDS, PHASES, STEP_BOUNDS, WAIT_BOUNDS
+from trainwatch.training.layout import COMPONENTS, PHASES
 from trainwatch.training.locks import is_locked, lock_holder
-
-__all__ = [
-    "COMPONENTS",
-    "FETCH_BOUNDS",
-    "PHASES",
-    "STEP_BOUNDS",
-    "WAIT_BOUNDS",
-    "LedgerError",
-    "LedgerHeader",
-    "LedgerReader",
-    "LedgerTotals",
-    "LoaderTotals",
-    "StepRecord",
-    "open_ledgers",
-]
 
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps
-from trainwatch.training.layout import SUFFIX
+from trainwatch.training.layout import FETCH_BOUNDS, STEP_BOUNDS, SUFFIX, WAIT_BOUNDS
 from trainwatch.training.reader import (
-    FETCH_BOUNDS,
-    STEP_BOUNDS,
-    WAIT_BOUNDS,
     LedgerHeader,
     LedgerReader,
     LedgerTotals,

@@ -18,9 +18,10 @@ from trainwatch.prometheus_rules.usage import (
 )
 from trainwatch.rules import all_rules
 from trainwatch.rules.promql import Scraping
+from trainwatch.training.layout import PHASES
 
 UID = "trainwatch-run"
-PHASES = ("train", "eval", "predict", "global", "other", "initialization", "finalization")
+ALL_PHASES = (*PHASES, "other", "initialization", "finalization")
 # The lowest bound of a histogram with samples above it: for a quantile of 0 there is none.
 QUANTILES = {"max": 1, "p99": 0.99, "p95": 0.95, "p50": 0.5, "min": 1e-6}
 
@@ -240,7 +241,7 @@ def _time() -> list[Panel]:
             steps: checkpoints, logging) is time in which GPUs are paid for and idle.""",
             now(f"avg by (phase) ({last(phase_seconds)})", "{{phase}}"),
             unit="s",
-            overrides=coloured(PHASES),
+            overrides=coloured(ALL_PHASES),
         ),
         time_series(
             22,
@@ -258,7 +259,7 @@ def _time() -> list[Panel]:
             width=8,
             stacked=True,
             highest=1,
-            overrides=coloured(PHASES),
+            overrides=coloured(ALL_PHASES),
         ),
         time_series(
             23,

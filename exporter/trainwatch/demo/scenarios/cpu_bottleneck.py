@@ -18,7 +18,6 @@ class CpuBottleneck(Scenario):
 
     name = "cpu-bottleneck"
     fires = frozenset({"CPUBottleneck", "DataStarved", "LowGPUUtilization"})
-    look_at = "CPUBottleneck's share of samples; cores and GPUs in one heatmap"
     cpu = (0.94, 1.0)
     fetch_seconds = 9.6
     fetch_cpu_share = 0.97

@@ -18,7 +18,6 @@ class FewDataloaders(Scenario):
 
     name = "few-dataloaders"
     fires = frozenset({"DataStarved", "Dataloader", "LowGPUUtilization"})
-    look_at = "eight pinned cores among idle ones; DataStarved's recommendation"
     workers = 1
     fetch_seconds = 0.57
     fetch_cpu_share = 0.95

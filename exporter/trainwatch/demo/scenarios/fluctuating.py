@@ -19,7 +19,6 @@ class Fluctuating(Scenario):
 
     name = "fluctuating"
     fires = frozenset({"LowGPUUtilization"})
-    look_at = "dark stripes in the heatmap of the GPUs"
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         return compute(0.36, random)

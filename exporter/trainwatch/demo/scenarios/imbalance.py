@@ -19,7 +19,6 @@ class Imbalance(Scenario):
 
     name = "imbalance"
     fires = frozenset({"LoadBalancing", "LowGPUUtilization"})
-    look_at = "GPU 0 above seven darker rows in the heatmap"
     ranks = 1
     workers = CORES
     fetch_seconds = 5.0

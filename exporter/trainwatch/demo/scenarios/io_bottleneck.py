@@ -17,7 +17,6 @@ class IoBottleneck(Scenario):
 
     name = "io-bottleneck"
     fires = frozenset({"IOBottleneck", "DataStarved", "LowGPUUtilization"})
-    look_at = "the I/O wait of the cores beside the GPUs"
     cpu = (0.04, 0.12)
     io_wait = (0.55, 0.8)
     disk_bytes = 240e6

@@ -21,7 +21,6 @@ class MemoryLeak(Scenario):
     name = "memory-leak"
     fires = frozenset({"GPUMemoryIncrease", "GPUMemoryLeak", "GPUMemoryNearlyFull"})
     minutes = 15
-    look_at = "the GPUs' memory over time"
 
     def gpu_memory(self, gpu: int, elapsed: float) -> float:
         return min(AT_START + A_MINUTE * elapsed / 60, MOST)

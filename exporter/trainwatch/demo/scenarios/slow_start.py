@@ -16,5 +16,4 @@ class SlowStart(Scenario):
     name = "slow-start"
     fires = frozenset({"LowGPUUtilization", "MaxInitializationTime"})
     minutes = 27
-    look_at = "where the time went: initialization"
     setup_seconds = 23 * 60.0

@@ -17,7 +17,6 @@ class SmallBatch(Scenario):
 
     name = "small-batch"
     fires = frozenset({"BatchSize", "LowGPUUtilization"})
-    look_at = "utilisation and memory of the GPUs, both low"
     cpu = (0.1, 0.25)
     gpu_load = (0.38, 0.48)
     celsius = 48.0

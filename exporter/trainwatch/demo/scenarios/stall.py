@@ -17,7 +17,6 @@ class Stall(Scenario):
 
     name = "stall"
     fires = frozenset({"TrainingStalled"})
-    look_at = "power of the GPUs; seconds since the last step"
 
     def hangs(self, number: int, elapsed: float) -> bool:
         return elapsed >= AFTER

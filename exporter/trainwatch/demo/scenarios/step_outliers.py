@@ -20,7 +20,6 @@ class StepOutliers(Scenario):
 
     name = "step-outliers"
     fires = frozenset({"StepOutlier"})
-    look_at = "the histogram of step durations; the long steps' numbers in StepOutlier's details"
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         work = compute(0.36, random)

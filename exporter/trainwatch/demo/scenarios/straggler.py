@@ -20,7 +20,6 @@ class SlowRank(Scenario):
 
     name = "straggler"
     fires = frozenset({"CommunicationBound", "Straggler"})
-    look_at = "communication by rank: rank 5 has next to none"
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         work = compute(0.36, random)

@@ -17,7 +17,6 @@ class Thermal(Scenario):
 
     name = "thermal"
     fires = frozenset({"ThermalThrottling"})
-    look_at = "clocks and temperatures of the GPUs"
     celsius = 88.0
 
     def work(self, rank: int, number: int, random: Random) -> Work:

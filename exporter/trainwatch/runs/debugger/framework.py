@@ -37,13 +37,11 @@ COMPONENT_OF = {
     "Backward-SubModuleInternal": "backward",
     "DataLoaderIter": "data_wait",
 }
-LOADER_INITIALIZE = "DataLoaderIterInitialize"
 COLLECTIVE_FILES = ("horovod", "smdataparallel")
 # TensorFlow's traces repeat a stream's work on lines of their own.
 REPEATED_LINES = {"Steps", "TensorFlow Name Scope", "TensorFlow Ops", "XLA Modules", "XLA Ops"}
 _SAGEMAKER_NODE = re.compile(r"algo-\d+")
 _GPU_NUMBER = re.compile(r"gpu\D*(\d+)", re.IGNORECASE)
-_Interval = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass
