@@ -35,6 +35,17 @@ else:
         watch,
     )
 
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Imports `trainwatch.analysis` when a notebook asks for it: it needs numpy and pyarrow."""
+        if name != "analysis":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import importlib
+
+        return importlib.import_module("trainwatch.analysis")
+
+
 __version__ = "0.1.0"
 
 __all__ = [

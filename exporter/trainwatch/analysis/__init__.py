@@ -1,0 +1,309 @@
+"""Reads a run into Arrow tables, for notebooks: `trainwatch.analysis.open("trainwatch-runs/resnet-...")`.
+
+Every table is a `pyarrow.Table`; `table.to_pandas()` makes a data frame where pandas is installed. Quantities
+are in base units, which the columns' names and their metadata give: seconds, bytes per second, ratios from
+0 to 1. A value that is not known is null.
+
+Opening reads little. The rules are evaluated when the first thing is asked for that needs them, and once.
+docs/notebooks.md has a worked example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import cached_property, partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from trainwatch.analysis import samples, tables
+from trainwatch.analysis.samples import Device
+from trainwatch.compare.compared_run import ComparedRun, read_run
+from trainwatch.compare.comparison import compare
+from trainwatch.errors import UserError
+from trainwatch.evaluation.engine import SCAN_INTERVAL
+from trainwatch.evaluation.settings import Settings
+from trainwatch.report import shares
+from trainwatch.rules.parameters import Value
+from trainwatch.runs.model import NodeSamples, Source, Steps
+from trainwatch.runs.open import open_source
+from trainwatch.runs.prometheus.address import without_password
+
+__all__ = ["Run", "UserError", "open"]
+
+
+def open(  # noqa: A001  # read as trainwatch.analysis.open
+    source: str | Path,
+    *,
+    parameters: Mapping[str, Value] | None = None,
+    price: float | None = None,
+    scan_interval: float = SCAN_INTERVAL,
+) -> Run:
+    """Opens a run: a recording, Debugger's `profiler-output/`, traces, or `prometheus+http://...?run=NAME`.
+
+    `parameters` of rules are by name: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is what an hour of one
+    node costs, in dollars; figures of cost need it. `scan_interval` is in seconds of the run's time.
+    Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
+    """
+    if price is not None and not 0 <= price < math.inf:
+        raise UserError(f"price={price:g}: is not a price; give dollars for an hour of a node, as in 14.688")
+    if not scan_interval > 0:
+        raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
+    name = without_password(source) if isinstance(source, str) else str(source)
+    return Run(name, partial(open_source, source), _settings(parameters or {}), price, scan_interval)
+
+
+class Run:
+    """One run. Tables read the source again when they are asked for; the evaluation is kept."""
+
+    def __init__(
+        self,
+        source: str,
+        reopen: Callable[[], Source],
+        settings: Settings | None = None,
+        price: float | None = None,
+        scan_interval: float = SCAN_INTERVAL,
+    ) -> None:
+        self.source = source  # as it was given, without a password
+        self._reopen = reopen
+        self._settings = settings
+        self._price = price
+        self._scan_interval = scan_interval
+        self._facts = reopen().facts
+
+    def __repr__(self) -> str:
+        return f"<trainwatch.analysis.Run {self.name} from {self.source}>"
+
+    @property
+    def name(self) -> str:
+        """Returns the run's name."""
+        return self._facts.name
+
+    @property
+    def start(self) -> datetime | None:
+        """Returns when the run began, in UTC; None if the source does not say."""
+        return None if self._start is None else datetime.fromtimestamp(self._start, timezone.utc)
+
+    @property
+    def duration(self) -> float | None:
+        """Returns seconds from the run's start to its end, or to the last sign of it; None if not known."""
+        return shares.run_seconds(self._evaluated.analysis)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Returns the names of the run's nodes, sorted."""
+        return list(self._evaluated.analysis.nodes)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Returns the ranks of the run's training processes, sorted."""
+        return sorted({rank.rank for rank in self._evaluated.ranks})
+
+    @property
+    def unknowns(self) -> list[str]:
+        """Returns one sentence for each thing that the source could not tell, and why."""
+        return list(self._evaluated.analysis.unknowns)
+
+    def samples(
+        self,
+        device: Device = "node",
+        *,
+        start: float | None = None,
+        end: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """Returns one row per sample and node, CPU or GPU, in the order of time on each node.
+
+        `start` (included) and `end` (excluded) are in seconds since the run's start. A day of 96 cores at
+        500 ms has 16.6 million rows: choose `columns` or a time, or use `iter_samples`.
+
+        Every one of the three tables has:
+
+            time                            when the sample was taken (timestamp, UTC)
+            elapsed_seconds                 since the run's start
+            node                            its name
+
+        "node", one row per sample and node:
+
+            cpu_utilization_ratio           mean of the cores
+            cpu_utilization_max_ratio       of the busiest core
+            cpu_io_wait_ratio               mean of the cores
+            cpu_io_wait_max_ratio           of the core that waited most
+            gpu_utilization_ratio           mean of the GPUs
+            gpu_utilization_min_ratio       of the idlest GPU
+            memory_used_ratio               of the node's memory
+            network_bytes_per_second        received and transmitted, since the sample before
+            disk_bytes_per_second           read and written, since the sample before
+
+        "cpu", one row per sample and core:
+
+            cpu                             the core's number
+            utilization_ratio               share of the time in which it was busy
+            io_wait_ratio                   share in which it was idle because of an outstanding disk request
+
+        "gpu", one row per sample and GPU; counters begin anywhere, so take differences:
+
+            gpu                             NVML's index
+            utilization_ratio               share of the time in which a kernel ran
+            memory_used_ratio               of its memory
+            power_watts
+            temperature_celsius
+            clock_hertz                     of the multiprocessors
+            thermal_throttle_seconds_total  counter: clock held down because of heat
+            power_throttle_seconds_total    counter: clock held down because of power
+            ecc_uncorrected_errors_total    counter: memory errors that ECC could not correct
+            xid_errors_total                counter: XID errors
+            last_xid                        number of the last XID error
+
+        `node`, `cpu` and `gpu` are dictionary-encoded: categories in pandas. A run in Prometheus has samples
+        that are made up from its counters, as docs/recording.md says."""
+        found = list(self.iter_samples(device, start=start, end=end, columns=columns))
+        schema = tables.chosen(samples.SCHEMAS[device], columns)
+        return pa.concat_tables([schema.empty_table(), *found]).unify_dictionaries()
+
+    def iter_samples(
+        self,
+        device: Device = "node",
+        *,
+        start: float | None = None,
+        end: float | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yields the rows of `samples` in tables that fit in memory, however long the run was."""
+        if device not in samples.SCHEMAS:
+            raise UserError(f"samples({device!r}): choose one of {', '.join(samples.SCHEMAS)}")
+        schema = tables.chosen(samples.SCHEMAS[device], columns)
+        moments = self._moment(start), self._moment(end)
+        return self._tables_of_samples(device, schema, moments)
+
+    def steps(self) -> pa.Table:
+        """Returns one row per finished step, in the order in which the steps began.
+
+            node, rank               where it ran
+            phase                    train, eval, predict or global
+            number                   of the step within its phase
+            start                    when it began (timestamp, UTC)
+            elapsed_seconds          from the run's start to the step's
+            duration_seconds
+            data_wait_seconds        of its duration: waiting for the data loader; 0 if not marked, so below
+            forward_seconds
+            backward_seconds
+            optimizer_seconds
+            communication_seconds
+            host_to_device_seconds
+            checkpoint_seconds
+            compile_seconds
+            gc_seconds
+
+        Prometheus has no single steps: its steps are made up from histograms."""
+        source = self._reopen()
+        found = [tables.steps(chunk, self._start) for chunk in source.read() if isinstance(chunk, Steps)]
+        return pa.concat_tables([tables.STEPS.empty_table(), *found]).sort_by(
+            [("start", "ascending"), ("rank", "ascending")]
+        )
+
+    def phases(self) -> pa.Table:
+        """Returns one row per rank and phase; together the phases are the life of the rank.
+
+        node, rank  which rank
+        phase       train, eval, predict, global; initialization, other (between steps), finalization
+        steps       finished; null for what is around the steps
+        seconds     spent in it"""
+        return tables.phases(self._evaluated.ranks)
+
+    def components(self) -> pa.Table:
+        """Returns one row per rank and component of its steps.
+
+        node, rank       which rank
+        component        data_wait, forward, backward, ... as in `steps`
+        seconds          in all its steps, those included whose own record was lost
+        step_time_ratio  share of the time of all its steps"""
+        return tables.components(self._evaluated.ranks)
+
+    def findings(self) -> pa.Table:
+        """Returns one row per rule, in the order of the report: what was found comes first.
+
+        rule            its name
+        status          what it decided, in the words of the report
+        seconds_lost    an estimate; 0 where it makes no sense
+        finding         one sentence with values, or why the rule could not judge
+        recommendation  what to do about it
+        question        that the rule answers
+        triggered       scans in which the rule fired
+        violations      as Debugger counts them, of ...
+        datapoints      ... these"""
+        return tables.findings(self._evaluated.analysis.rules)
+
+    def usage(self) -> pa.Table:
+        """Returns one row per node and resource, over the whole run.
+
+        node                     its name
+        resource                 CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
+        unit                     ratio, or bytes/second for network and disk
+        max, p99, p95, p50, min  in this unit"""
+        return tables.usage(self._evaluated.analysis.usage)
+
+    def loaders(self) -> pa.Table:
+        """Returns one row per data loader. What is not known is null.
+
+        node, rank               whose loader it is
+        phase                    that it feeds
+        workers                  processes
+        pin_memory               true or false
+        prefetch_factor          batches that a worker fetches ahead
+        batch_size               items in a batch of this rank
+        fetches                  batches that workers fetched; so below, all workers together
+        fetch_seconds            wall time
+        fetch_cpu_seconds        CPU time
+        fetch_core_wait_seconds  ready to run, but no core was free"""
+        return tables.loaders(self._evaluated.analysis.loaders)
+
+    def compare(self, other: Run) -> pa.Table:
+        """Returns one row per figure of `trainwatch compare`: this run is A, the other one B.
+
+        figure             its key, as --fail-if knows it: step_mean, duration, gpu_p95, ...
+        name               in words
+        unit               of a and b: seconds, ratio, bytes/second, dollars, joules, steps/second, ...
+        a, b               its value in this run and in the other one
+        change_ratio       (b - a) / a
+        change_low_ratio   of step times: the change lies between these two with a confidence of 95 %;
+        change_high_ratio  an interval that includes 0 shows no difference"""
+        return tables.figures(compare(self._evaluated, other._evaluated).figures.values())
+
+    @cached_property
+    def _evaluated(self) -> ComparedRun:
+        return read_run(self.source, self._reopen(), self._price, self._settings, self._scan_interval)
+
+    @cached_property
+    def _start(self) -> float | None:
+        """Seconds since the epoch. Some sources know it only when they have been read."""
+        return self._facts.start if self._facts.start is not None else self._evaluated.analysis.start
+
+    def _moment(self, elapsed: float | None) -> float | None:
+        """Seconds since the epoch, from seconds since the run's start."""
+        if elapsed is None:
+            return None
+        if self._start is None:
+            raise UserError(f"{self.source}: does not say when the run began; leave start and end out")
+        return self._start + elapsed
+
+    def _tables_of_samples(
+        self, device: Device, schema: pa.Schema, moments: tuple[float | None, float | None]
+    ) -> Iterator[pa.Table]:
+        source = self._reopen()
+        for chunk in source.read():
+            if isinstance(chunk, NodeSamples):
+                facts = next((node for node in source.facts.nodes if node.node == chunk.node), None)
+                part = samples.table(device, samples.between(chunk, *moments), facts, self._start)
+                if len(part):
+                    yield part.select(schema.names)
+
+
+def _settings(parameters: Mapping[str, Value]) -> Settings:
+    words = [f"{name}={'none' if value is None else value}" for name, value in parameters.items()]
+    try:
+        return Settings.parse(words)
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--set ")) from None

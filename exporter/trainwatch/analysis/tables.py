@@ -1,0 +1,240 @@
+"""Arrow tables of steps, ranks, findings and comparisons, with a unit in the metadata of each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trainwatch.compare.figures import Figure
+from trainwatch.errors import UserError
+from trainwatch.evaluation.analysis import RuleResult, UsageRow
+from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
+
+ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows
+BASE_UNITS = {  # by the unit that the report shows
+    "%": "ratio",
+    "B/s": "bytes/second",
+    "s": "seconds",
+    "J": "joules",
+    "$": "dollars",
+    "steps/s": "steps/second",
+    "items/s": "items/second",
+    "": "",  # a count
+}
+
+
+def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
+    """Returns a field whose metadata has its unit; names and sentences have none."""
+    return pa.field(name, kind, metadata={"unit": unit} if unit else None)
+
+
+_RANK = [column("node", pa.string()), column("rank", pa.int32())]
+STEPS = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("number", pa.int64()),
+        column("start", pa.timestamp("us", tz="UTC")),
+        column("elapsed_seconds", pa.float64(), "seconds"),
+        column("duration_seconds", pa.float64(), "seconds"),
+        *(column(f"{component}_seconds", pa.float64(), "seconds") for component in COMPONENTS),
+    ]
+)
+RANK_PHASES = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("steps", pa.int64(), "steps"),
+        column("seconds", pa.float64(), "seconds"),
+    ]
+)
+RANK_COMPONENTS = pa.schema(
+    [
+        *_RANK,
+        column("component", pa.string()),
+        column("seconds", pa.float64(), "seconds"),
+        column("step_time_ratio", pa.float64(), "ratio"),
+    ]
+)
+FINDINGS = pa.schema(
+    [
+        *(column(name, pa.string()) for name in ("rule", "status")),
+        column("seconds_lost", pa.float64(), "seconds"),
+        *(column(name, pa.string()) for name in ("finding", "recommendation", "question")),
+        column("triggered", pa.int64(), "scans"),
+        *(column(name, pa.int64()) for name in ("violations", "datapoints")),
+    ]
+)
+USAGE = pa.schema(
+    [
+        *(column(name, pa.string()) for name in ("node", "resource", "unit")),
+        *(column(name, pa.float64(), "see unit") for name in ("max", "p99", "p95", "p50", "min")),
+    ]
+)
+LOADERS = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("workers", pa.int32(), "processes"),
+        column("pin_memory", pa.bool_()),
+        column("prefetch_factor", pa.int32(), "batches"),
+        column("batch_size", pa.int64(), "items"),
+        column("fetches", pa.int64(), "fetches"),
+        *(
+            column(name, pa.float64(), "seconds")
+            for name in ("fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+        ),
+    ]
+)
+FIGURES = pa.schema(
+    [
+        *(column(name, pa.string()) for name in ("figure", "name", "unit")),
+        *(column(name, pa.float64(), "see unit") for name in ("a", "b")),
+        *(
+            column(name, pa.float64(), "ratio")
+            for name in ("change_ratio", "change_low_ratio", "change_high_ratio")
+        ),
+    ]
+)
+
+
+def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    """Returns the schema of these columns, in their order. Raises UserError for one that is not there."""
+    if columns is None:
+        return schema
+    for name in columns:
+        if name not in schema.names:
+            raise UserError(f"columns: there is no {name!r}; choose from {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def as_table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
+    """Returns arrays of numbers as a table. NaN becomes null, so that Arrow's means leave it out."""
+    return pa.table(
+        [_array(columns[field.name], field.type) for field in schema],
+        schema=schema,
+    )
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    array = pa.array(values, from_pandas=True) if isinstance(values, np.ndarray) else values
+    return array.cast(kind, safe=False)
+
+
+def timestamps(times: Times) -> pa.Array:
+    """Returns seconds since the epoch as timestamps, to the microsecond."""
+    microseconds = np.rint(times * 1e6).astype(np.int64)
+    return pa.array(microseconds).cast(pa.timestamp("us", tz="UTC"))
+
+
+def elapsed(times: Times, start: float | None) -> Times:
+    """Returns seconds since the run's start; NaN if that is not known."""
+    return times - (np.nan if start is None else start)
+
+
+def steps(chunk: Steps, start: float | None) -> pa.Table:
+    """Returns one row per step; `start` is the run's, in seconds since the epoch."""
+    rows = len(chunk)
+    components = {f"{name}_seconds": chunk.components[:, index] for index, name in enumerate(COMPONENTS)}
+    return as_table(
+        STEPS,
+        {
+            "node": pa.repeat(chunk.node, rows),
+            "rank": pa.repeat(chunk.rank, rows),
+            "phase": pa.DictionaryArray.from_arrays(pa.array(chunk.phases), pa.array(PHASES)),
+            "number": chunk.numbers,
+            "start": timestamps(chunk.starts),
+            "elapsed_seconds": elapsed(chunk.starts, start),
+            "duration_seconds": chunk.durations,
+            **components,
+        },
+    )
+
+
+def phases(ranks: Iterable[RankFacts]) -> pa.Table:
+    """Returns one row per rank and phase, summed over the processes that the rank had."""
+    seconds, finished = _summed(ranks, "phase_seconds"), _summed(ranks, "steps")
+    rows = [
+        {
+            "node": node,
+            "rank": rank,
+            "phase": phase,
+            "steps": finished.get((node, rank, phase)),
+            "seconds": spent,
+        }
+        for (node, rank, phase), spent in seconds.items()
+    ]
+    return pa.Table.from_pylist(rows, RANK_PHASES)
+
+
+def components(ranks: Iterable[RankFacts]) -> pa.Table:
+    """Returns one row per rank and component, summed over the processes that the rank had."""
+    in_steps: dict[tuple[str, int], float] = {}
+    for (node, rank, phase), spent in _summed(ranks, "phase_seconds").items():
+        if phase in PHASES:
+            in_steps[node, rank] = in_steps.get((node, rank), 0.0) + spent
+    rows = []
+    for (node, rank, component), spent in _summed(ranks, "component_seconds").items():
+        whole = in_steps.get((node, rank))
+        row = {"node": node, "rank": rank, "component": component, "seconds": spent}
+        rows.append({**row, "step_time_ratio": spent / whole if whole else None})
+    return pa.Table.from_pylist(rows, RANK_COMPONENTS)
+
+
+def _summed(ranks: Iterable[RankFacts], totals: str) -> dict[tuple[str, int, str], float]:
+    """Totals by node, rank and name, in the order of the ranks."""
+    sums: dict[tuple[str, int, str], float] = {}
+    for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.start)):
+        for name, amount in getattr(rank, totals).items():
+            key = rank.node, rank.rank, name
+            sums[key] = sums.get(key, 0) + amount
+    return sums
+
+
+def findings(rules: Iterable[RuleResult]) -> pa.Table:
+    """Returns one row per rule, in the order of the verdict."""
+    rows = [{name: getattr(rule, name) for name in FINDINGS.names} for rule in rules]
+    return pa.Table.from_pylist(rows, FINDINGS)
+
+
+def usage(resources: Iterable[UsageRow]) -> pa.Table:
+    """Returns one row per node and resource, percentages as ratios."""
+    rows = []
+    for row in resources:
+        values = {name: _in_base_unit(getattr(row, name), row.unit) for name in USAGE.names[3:]}
+        rows.append({"node": row.node, "resource": row.resource, "unit": BASE_UNITS[row.unit], **values})
+    return pa.Table.from_pylist(rows, USAGE)
+
+
+def loaders(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Returns one row per data loader."""
+    return pa.Table.from_pylist(list(rows), LOADERS)
+
+
+def figures(compared: Iterable[Figure]) -> pa.Table:
+    """Returns one row per figure of two runs, percentages as ratios; counts have no unit."""
+    rows = []
+    for figure in compared:
+        interval = figure.interval
+        row = {
+            "figure": figure.key,
+            "name": figure.name,
+            "unit": BASE_UNITS[figure.unit],
+            "a": _in_base_unit(figure.a, figure.unit),
+            "b": _in_base_unit(figure.b, figure.unit),
+            "change_ratio": figure.change,
+            "change_low_ratio": interval.low if interval else None,
+            "change_high_ratio": interval.high if interval else None,
+        }
+        rows.append(row)
+    return pa.Table.from_pylist(rows, FIGURES)
+
+
+def _in_base_unit(value: float | None, unit: str) -> float | None:
+    """The value; None if it is not known, which Arrow makes null."""
+    if value is None or not np.isfinite(value):
+        return None
+    return value / 100 if unit == "%" else value

@@ -1,0 +1,130 @@
+"""`trainwatch.analysis.open`: every kind of source, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+import trainwatch
+import trainwatch.analysis
+from trainwatch.analysis import UserError
+from trainwatch.evaluation.analysis import Analysis
+
+from tests.support.backfill import Backfill, run_of
+from tests.support.scenarios import WrittenScenarios
+
+SCENARIO = "few-dataloaders"
+needs_servers = pytest.mark.skipif(
+    not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
+)
+
+
+def agree(run: trainwatch.analysis.Run, analysis: Analysis) -> None:
+    """The tables say what the report says."""
+    assert (run.name, run.nodes, run.ranks) == (analysis.run, analysis.nodes, list(range(analysis.ranks)))
+    assert len(run.samples()) == analysis.samples_taken
+    assert len(run.steps()) == sum(steps.count for steps in analysis.steps)
+    assert pc.sum(run.steps()["data_wait_seconds"]).as_py() == pytest.approx(
+        analysis.component_seconds["data_wait"], rel=0.01
+    )
+    assert run.findings()["finding"].to_pylist() == [rule.finding for rule in analysis.rules]
+
+
+def test_a_recording_opens(scenarios: WrittenScenarios) -> None:
+    written = scenarios.written(SCENARIO)
+    run = trainwatch.analysis.open(written.recording_directory)
+    agree(run, written.recording)
+    assert repr(run) == f"<trainwatch.analysis.Run {run.name} from {written.recording_directory}>"
+    assert run.duration == 600
+
+
+def test_the_output_of_debugger_opens(scenarios: WrittenScenarios) -> None:
+    written = scenarios.written(SCENARIO)
+    run = trainwatch.analysis.open(str(written.debugger_directory))
+    agree(run, written.debugger)
+    assert run.samples(start=0, end=60)["elapsed_seconds"][0].as_py() == 0
+
+
+def test_traces_open_and_have_steps_but_no_samples(tmp_path: Path) -> None:
+    steps = [
+        {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 100, "tid": 1}
+        | {"ts": number * 1e6, "dur": 5e5}
+        for number in range(3)
+    ]
+    document = {"schemaVersion": 1, "host_name": "node-a", "baseTimeNanoseconds": 0, "traceEvents": steps}
+    (tmp_path / "rank0.pt.trace.json").write_text(json.dumps(document))
+    run = trainwatch.analysis.open(tmp_path)
+    assert run.steps()["elapsed_seconds"].to_pylist() == [0.0, 1.0, 2.0]
+    assert run.steps()["duration_seconds"].to_pylist() == [0.5] * 3
+    assert run.ranks == [0]
+    assert [len(run.samples(device)) for device in ("node", "cpu", "gpu")] == [0, 0, 0]
+    assert any("no sample" in sentence for sentence in run.unknowns)
+
+
+@needs_servers
+@pytest.mark.servers
+def test_a_run_in_prometheus_opens(tmp_path: Path) -> None:
+    storage = Backfill(tmp_path)
+    storage.add([SCENARIO])
+    with storage.serving() as server:
+        run = trainwatch.analysis.open(f"prometheus+{server.url}?run={run_of(SCENARIO)}")
+        assert run.name == run_of(SCENARIO)
+        assert run.ranks == list(range(8))
+        (row,) = run.findings().filter(pc.field("rule") == "DataStarved").to_pylist()
+        assert row["seconds_lost"] > 200
+        assert pc.sum(run.steps()["duration_seconds"]).as_py() == pytest.approx(
+            pc.sum(run.phases().filter(pc.field("phase") == "train")["seconds"]).as_py(), rel=0.01
+        )
+        utilisation = pc.mean(run.samples("gpu", start=240, end=300)["utilization_ratio"]).as_py()
+        assert utilisation == pytest.approx(0.5, abs=0.05)
+
+
+def test_parameters_and_price_are_those_of_the_command_line(scenarios: WrittenScenarios) -> None:
+    recording = scenarios.written(SCENARIO).recording_directory
+    run = trainwatch.analysis.open(recording, parameters={"CPUBottleneck.gpu_threshold": 50}, price=6.0)
+    samples = run.samples()
+    starved = samples.filter(
+        (pc.field("cpu_utilization_max_ratio") > 0.9) & (pc.field("gpu_utilization_min_ratio") < 0.5)
+    )
+    (rule,) = run.findings().filter(pc.field("rule") == "CPUBottleneck").to_pylist()
+    assert (rule["violations"], rule["datapoints"]) == (len(starved), len(samples))
+    (cost,) = run.compare(run).filter(pc.field("figure") == "cost").to_pylist()
+    assert (cost["a"], cost["unit"]) == (1.0, "dollars")
+
+
+def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is empty: give the directory that"):
+        trainwatch.analysis.open(tmp_path)
+    with pytest.raises(UserError, match="missing is not there"):
+        trainwatch.analysis.open(tmp_path / "missing")
+    with pytest.raises(UserError, match="cannot be read from there"):
+        trainwatch.analysis.open("http://localhost:9090")
+    with pytest.raises(UserError, match=r"^CPUBottleneck\.x=1: CPUBottleneck has no parameter"):
+        trainwatch.analysis.open(tmp_path, parameters={"CPUBottleneck.x": 1})
+    with pytest.raises(UserError, match="price=-1: is not a price; give dollars"):
+        trainwatch.analysis.open(tmp_path, price=-1)
+    with pytest.raises(UserError, match="scan_interval=0: is not a duration"):
+        trainwatch.analysis.open(tmp_path, scan_interval=0)
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_import_trainwatch_gives_the_analysis_only_when_it_is_asked_for(word: str) -> None:
+    code = """
+import sys, trainwatch
+assert not {"trainwatch.analysis", "numpy", "pyarrow"} & set(sys.modules)
+assert callable(trainwatch.analysis.open)
+assert {"trainwatch.analysis", "numpy", "pyarrow"} <= set(sys.modules)
+try:
+    trainwatch.analyses
+except AttributeError as error:
+    print(error)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], env={"TRAINWATCH": word}, capture_output=True, text=True, check=True
+    )
+    assert output.stdout == "module 'trainwatch' has no attribute 'analyses'\n"
