@@ -28,10 +28,11 @@ SLOW ?= augmentation
 run: $(VENV)/.installed ## observe an example that is slow, and say why: SLOW=augmentation, workers, storage, stall or none
 	$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
-lint: $(VENV)/.developing ## ruff and mypy --strict
+lint: $(VENV)/.developing ## ruff, mypy --strict, and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
 	@sh tests/install-servers $(abspath $(NEWER))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentTypeError
-from math import isfinite
 from threading import Event
 
 from trainwatch.sampling.clock import Clock
@@ -50,14 +48,3 @@ class SimulatedClock(Clock):
     def behind_real_time(self) -> float:
         """Seconds that, added to a simulated moment, make its age by the real clock its simulated age."""
         return time.time() - self.time()
-
-
-def parse_speed(text: str) -> float:
-    """Simulated seconds a second. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
-    try:
-        speed = float(text)
-    except ValueError:
-        speed = 0.0
-    if not (isfinite(speed) and speed > 0):
-        raise ArgumentTypeError(f"{text!r} must be a number above 0, such as 10")
-    return speed

@@ -15,12 +15,12 @@ from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
-from trainwatch.demo.clock import SimulatedClock, parse_speed
+from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.node import INTERVAL, Sink, make_exporter
 from trainwatch.demo.scenario import Scenario
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
-from trainwatch.durations import parse_duration, positive_duration
+from trainwatch.durations import parse_duration, parse_speed, positive_duration
 from trainwatch.errors import UserError
 from trainwatch.exporter.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
 from trainwatch.training.directory import SHARED_MEMORY

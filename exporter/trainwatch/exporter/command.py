@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -125,6 +126,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
     log_to_stderr(arguments.log_level)
+    if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent = os.getppid()
     web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
     addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]

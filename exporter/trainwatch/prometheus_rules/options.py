@@ -6,8 +6,7 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass, field
 
-from trainwatch.demo.clock import parse_speed
-from trainwatch.durations import positive_duration
+from trainwatch.durations import parse_speed, positive_duration
 from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters
 from trainwatch.evaluation.settings import Settings

@@ -26,8 +26,7 @@ class ExporterProcess:
     """
 
     def __init__(self, flags: Sequence[str], address: str) -> None:
-        module = "trainwatch.run.exporter_child"
-        self._command = [sys.executable, "-m", module, "--exit-with-parent", *flags]
+        self._command = [sys.executable, "-m", "trainwatch", "exporter", "--exit-with-parent", *flags]
         self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
