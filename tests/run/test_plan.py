@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.rules.topics import About
 from trainwatch.run.live import SAY_AGAIN_AFTER, Findings
 from trainwatch.run.plan import name_of
 
@@ -35,6 +36,7 @@ def result(status: str) -> RuleResult:
         violations=1,
         datapoints=1,
         parameters={},
+        about=About("Waiting for busy CPU cores"),
     )
 
 

@@ -22,6 +22,8 @@ from trainwatch.evaluation.analysis import (
     UsageRow,
     UtilisationHistogram,
 )
+from trainwatch.rules import all_rules
+from trainwatch.rules.topics import About
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
@@ -44,8 +46,14 @@ def rule(name: str = "CPUBottleneck", status: Status = "quiet", **changes: Any) 
         "violations": 43,
         "datapoints": 1440,
         "parameters": PARAMETERS.get(name, PARAMETERS["CPUBottleneck"]),
+        "about": about(name),
     }
     return RuleResult(**(fields | changes))
+
+
+def about(name: str) -> About:
+    known = all_rules().get(name)
+    return About(name) if known is None else known.about()
 
 
 def usage(node: str, gpu: float = 34.0, cpu: float = 82.0, gpus: bool = True) -> list[UsageRow]:

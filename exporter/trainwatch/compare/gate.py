@@ -21,9 +21,9 @@ from trainwatch.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure
 from trainwatch.compare.rules import ChangedRule
 from trainwatch.compare.words import change_of, signed_percent, value
 from trainwatch.errors import UserError
-from trainwatch.report.sentences import OVERVIEWS
 from trainwatch.report.wording import listing
 from trainwatch.rules import all_rules
+from trainwatch.rules.topics import Effect
 
 ANY_RULE = "any_rule"
 _CONDITION = re.compile(r"\s*(?P<name>\w+)\s*(?:(?P<sign>[<>])\s*(?P<limit>\S(?:.*\S)?)\s*)?")
@@ -174,7 +174,7 @@ def _value(text: str, name: str, limit: str) -> float:
 
 
 def _rules() -> list[str]:
-    return [name for name in all_rules() if name not in OVERVIEWS]
+    return [name for name, rule in all_rules().items() if rule.effect is not Effect.OVERVIEW]
 
 
 def _unknown(text: str, name: str) -> UserError:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.report.sentences import OVERVIEWS
+from trainwatch.report.sentences import is_overview
 
 Fate = Literal["went away", "stayed", "appeared", "can no longer be judged"]
 FATES: tuple[Fate, ...] = ("appeared", "stayed", "can no longer be judged", "went away")
@@ -30,7 +30,7 @@ def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
         ChangedRule(result.rule, _fate(before[result.rule], result), before[result.rule], result)
         for result in b.analysis.rules
         if result.rule in before
-        and result.rule not in OVERVIEWS
+        and not is_overview(result)
         and "fired" in (result.status, before[result.rule].status)
     ]
     return sorted(changed, key=lambda one: FATES.index(one.fate))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainwatch.rules.topics import About
+
 Status = Literal["fired", "quiet", "not judged"]
 
 
@@ -22,6 +24,7 @@ class RuleResult:
     violations: int
     datapoints: int
     parameters: dict[str, float | int | str | None]
+    about: About
     seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
@@ -11,14 +11,13 @@ from trainwatch.report.figures import main_steps
 from trainwatch.report.rows import boxes, details_of, rule_named, stalls
 from trainwatch.report.wording import count, energy_amount, in_words, listing, number, share
 
-MEMORY_RULES = ("GPUMemoryLeak", "GPUMemoryNearlyFull", "GPUMemoryIncrease")
-
 
 @dataclass(frozen=True)
 class View:
-    """A part of the section "Details"; `id` is its element's, and names its template `detail-ID.html`."""
+    """A part of the section "Details"; `id` is its element's."""
 
     id: str
+    template: str
     title: str
     rules: list[RuleResult]  # whose numbers these are
     sentences: list[str]
@@ -32,24 +31,42 @@ class View:
 
 @dataclass(frozen=True)
 class _Kind:
+    """A view that rules name as theirs; the template `detail-ID.html` shows it."""
+
     id: str
     title: str
-    rules: tuple[str, ...]
     say: Callable[[Analysis], list[str]]
     anything: Callable[[Analysis], bool]
     always_opened: bool = False
 
     def view(self, analysis: Analysis) -> View:
-        rules = [rule for name in self.rules if (rule := rule_named(analysis, name)) is not None]
+        rules = _rules_of(analysis, {self.id})
         anything = self.anything(analysis)
         fired = any(rule.status == "fired" for rule in rules)
         opened = anything and (fired or self.always_opened)
-        return View(self.id, self.title, rules, self.say(analysis), anything, opened)
+        template = f"detail-{self.id}.html"
+        return View(self.id, template, self.title, rules, self.say(analysis), anything, opened)
 
 
 def views(analysis: Analysis) -> list[View]:
-    """In the order of the page."""
-    return [kind.view(analysis) for kind in KINDS]
+    """Returns them in the order of the page; last those of rules that name none of KINDS."""
+    shown = [kind.view(analysis) for kind in KINDS]
+    others = {rule.about.view for rule in sentences.decided(analysis)} - {view.id for view in shown}
+    return [*shown, *map(_own_view, _rules_of(analysis, others))]
+
+
+def _rules_of(analysis: Analysis, views: Set[str]) -> list[RuleResult]:
+    """Returns the rules of these views, in an order that does not depend on what fired."""
+    rules = [rule for rule in sentences.decided(analysis) if rule.about.view in views]
+    return sorted(rules, key=lambda rule: (rule.about.distance, rule.rule))
+
+
+def _own_view(rule: RuleResult) -> View:
+    fired = rule.status == "fired"
+    anything = fired or bool(rule.details)
+    return View(
+        rule.rule.lower(), "detail-rule.html", rule.about.subject, [rule], [rule.finding], anything, fired
+    )
 
 
 def overview(shown: list[View]) -> str:
@@ -141,7 +158,7 @@ def _memory(analysis: Analysis) -> list[str]:
     found = boxes(analysis, "memory")
     if not found:
         return ["The memory of no GPU was read."]
-    fired = [finding for name in MEMORY_RULES for finding in _if_fired(analysis, name)]
+    fired = [rule.finding for rule in _rules_of(analysis, {"memory"}) if rule.status == "fired"]
     peaks = [use.memory_max for use in analysis.gpu_use if use.memory_max == use.memory_max]
     peak = max(peaks, default=max(box.upper for box in found))
     return fired or [f"No GPU used more than {peak:.0f} % of its memory, and none filled up."]
@@ -175,21 +192,21 @@ def _health(analysis: Analysis) -> list[str]:
 
 
 KINDS = (
-    _Kind("steps", "Step durations", ("StepOutlier",), sentences.steps, lambda a: bool(a.steps), True),
-    _Kind("progress", "Start and standstills", ("MaxInitializationTime", "TrainingStalled"), _progress,
+    _Kind("steps", "Step durations", sentences.steps, lambda a: bool(a.steps), True),
+    _Kind("progress", "Start and standstills", _progress,
           lambda a: bool(stalls(a) or details_of(a, "MaxInitializationTime").get("nodes"))),
-    _Kind("gpus", "Utilisation of each GPU", ("LowGPUUtilization",), _gpus,
+    _Kind("gpus", "Utilisation of each GPU", _gpus,
           lambda a: bool(boxes(a, "utilisation")), True),
-    _Kind("balance", "Balance between GPUs", ("LoadBalancing",), _balance, _comparable),
-    _Kind("loading", "Data loading", ("DataStarved", "Dataloader"), sentences.loading,
+    _Kind("balance", "Balance between GPUs", _balance, _comparable),
+    _Kind("loading", "Data loading", sentences.loading,
           lambda a: bool(a.loaders or details_of(a, "Dataloader") or details_of(a, "DataStarved"))),
-    _Kind("batch", "Batch size", ("BatchSize",), _batch, lambda a: bool(boxes(a, "utilisation"))),
-    _Kind("bottlenecks", "CPU and I/O bottlenecks", ("CPUBottleneck", "IOBottleneck"), _bottlenecks,
+    _Kind("batch", "Batch size", _batch, lambda a: bool(boxes(a, "utilisation"))),
+    _Kind("bottlenecks", "CPU and I/O bottlenecks", _bottlenecks,
           lambda a: any(row.low for row in a.low_gpu_snapshots)),
-    _Kind("memory", "GPU memory over time", MEMORY_RULES, _memory, lambda a: bool(boxes(a, "memory"))),
-    _Kind("ranks", "Ranks side by side", ("Straggler", "CommunicationBound"), _ranks,
+    _Kind("memory", "GPU memory over time", _memory, lambda a: bool(boxes(a, "memory"))),
+    _Kind("ranks", "Ranks side by side", _ranks,
           lambda a: a.ranks > 1 and bool(details_of(a, "Straggler").get("ranks"))),
-    _Kind("energy", "Energy", (), _energy, lambda a: a.energy is not None),
-    _Kind("health", "Throttling and errors", ("ThermalThrottling", "GPUError"), _health,
+    _Kind("energy", "Energy", _energy, lambda a: a.energy is not None),
+    _Kind("health", "Throttling and errors", _health,
           lambda a: bool(details_of(a, "ThermalThrottling").get("gpus"))),
 )  # fmt: skip

@@ -15,22 +15,24 @@ from trainwatch.report.cost import cost_of_finding, money
 from trainwatch.report.problems import Problem, problems
 from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
 from trainwatch.rules import all_rules
+from trainwatch.rules.topics import Effect
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
     "`trainwatch.watch(loader)` to see them."
 )
 
-
-# Rules that never fire: their sections say what they found.
-OVERVIEWS = ("OverallSystemUsage", "OverallFrameworkMetrics")
-
 # ---------------------------------------------------------------------------------------- verdict
 
 
 def decided(analysis: Analysis) -> list[RuleResult]:
     """The rules that can fire."""
-    return [rule for rule in analysis.rules if rule.rule not in OVERVIEWS]
+    return [rule for rule in analysis.rules if not is_overview(rule)]
+
+
+def is_overview(rule: RuleResult) -> bool:
+    """Whether it never fires: its section says what it found."""
+    return rule.about.effect is Effect.OVERVIEW
 
 
 def fired(analysis: Analysis) -> list[RuleResult]:
@@ -40,7 +42,7 @@ def fired(analysis: Analysis) -> list[RuleResult]:
 def in_order(analysis: Analysis) -> list[RuleResult]:
     """By times triggered; those that did not, as the analysis sorts them; the overviews last."""
     ordered = sorted(decided(analysis), key=lambda rule: -rule.triggered)
-    return ordered + [rule for rule in analysis.rules if rule.rule in OVERVIEWS]
+    return ordered + [rule for rule in analysis.rules if is_overview(rule)]
 
 
 def not_judged(analysis: Analysis) -> list[RuleResult]:

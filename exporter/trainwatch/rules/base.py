@@ -11,7 +11,7 @@ from trainwatch.evaluation.analysis import RuleResult, Status
 from trainwatch.measurements.state import NodeState
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import PrometheusRules, Scraping
-from trainwatch.rules.topics import Effect, Symptom
+from trainwatch.rules.topics import About, Effect, Symptom
 from trainwatch.runs.model import RunFacts
 
 P = TypeVar("P", bound=Parameters)
@@ -48,6 +48,8 @@ class Rule(ABC, Generic[P, N]):
     # Rules with the same topic see the same thing; the one at the least distance from the cause speaks.
     topic: ClassVar[str] = ""
     distance: ClassVar[int] = 0
+    # The view of the report's section "Details" that shows the finding; none: a view of its own.
+    view: ClassVar[str] = ""
     # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
     is_symptom: ClassVar[bool] = False
     # The symptom that the rule sees or, if it is a cause, explains.
@@ -59,6 +61,10 @@ class Rule(ABC, Generic[P, N]):
     @property
     def name(self) -> str:
         return type(self).__name__
+
+    @classmethod
+    def about(cls) -> About:
+        return About(cls.subject, cls.effect, cls.topic, cls.distance, cls.view)
 
     @abstractmethod
     def node(self) -> N: ...
@@ -86,6 +92,7 @@ class Rule(ABC, Generic[P, N]):
             violations=verdict.violations,
             datapoints=verdict.datapoints,
             parameters=asdict(self.parameters),
+            about=self.about(),
             seconds_lost=verdict.seconds_lost,
             details=verdict.details,
         )

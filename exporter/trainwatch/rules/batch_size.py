@@ -58,6 +58,7 @@ class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
         "nothing holds them up, each step only gives them little to do."
     )
     recommendation = "Increase the batch size, or train on a smaller machine."
+    view = "batch"
     is_symptom = True  # one pinned core of many hardly shows in their mean, and is the cause then
     symptom = IDLE_GPUS
 

@@ -52,6 +52,7 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
     )
     topic = "slow ranks"
     distance = 1
+    view = "ranks"
     symptom = LONG_COMMUNICATION
 
     def node(self) -> CommunicatingRanks:

@@ -40,6 +40,7 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     )
     topic = "data loading"
     distance = 1
+    view = "bottlenecks"
     symptom = IDLE_GPUS
     reading = "utilisation"
 

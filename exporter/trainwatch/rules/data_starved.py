@@ -55,6 +55,7 @@ class DataStarved(Rule[DataStarvedParameters, "StarvedRanks"]):
     )
     recommendation = "Look at how the data loader keeps ahead of the training loop."
     topic = "data loading"
+    view = "loading"
     symptom = IDLE_GPUS
 
     def node(self) -> StarvedRanks:

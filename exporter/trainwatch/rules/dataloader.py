@@ -47,6 +47,7 @@ class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
     topic = "data loading"
     distance = 3
+    view = "loading"
     symptom = IDLE_GPUS
 
     def node(self) -> LoadingNode:

@@ -50,6 +50,7 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
         "apart: the GPU is in good health after them."
     )
     recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
+    view = "health"
     effect = Effect.RISK
 
     def node(self) -> GpuByGpu[OneGpu]:

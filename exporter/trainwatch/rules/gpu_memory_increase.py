@@ -66,6 +66,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
     )
     topic = "GPU memory"
     distance = 2
+    view = "memory"
     effect = Effect.RISK
 
     def node(self) -> NodeOfMemories:

@@ -48,6 +48,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
         "torch.cuda.memory._record_memory_history shows who allocated what stays."
     )
     topic = "GPU memory"
+    view = "memory"
     effect = Effect.RISK
 
     def node(self) -> LeakingNode:

@@ -55,6 +55,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
     )
     topic = "GPU memory"
     distance = 1
+    view = "memory"
     effect = Effect.RISK
 
     def node(self) -> FillingNode:

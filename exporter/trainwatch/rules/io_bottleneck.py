@@ -38,6 +38,7 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     )
     topic = "data loading"
     distance = 2
+    view = "bottlenecks"
     symptom = IDLE_GPUS
     reading = "I/O wait"
 

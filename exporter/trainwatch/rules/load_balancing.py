@@ -54,6 +54,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
         "Give each GPU a process and an equal share of the work; look for a GPU that also gathers results, "
         "for shards of different size, and for GPUs that the run does not use."
     )
+    view = "balance"
     is_symptom = True
 
     def node(self) -> NodeOfDistributions:

@@ -57,6 +57,7 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
         "Look for what the GPU waits for (data, storage, communication, synchronisation with the host); "
         "where nothing holds it up, use a larger batch or a smaller GPU."
     )
+    view = "gpus"
     is_symptom = True
     topic = ANY_TOPIC  # from the GPU's side, whatever else costs time looks like this
     symptom = IDLE_GPUS

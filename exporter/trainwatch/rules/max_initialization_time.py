@@ -42,6 +42,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"
         "Look at what happens before the first step: download data beforehand or stream it, cache what is "
         "prepared from it, load checkpoints from local storage, and keep compiled kernels."
     )
+    view = "progress"
 
     def node(self) -> StartingNode:
         return StartingNode()

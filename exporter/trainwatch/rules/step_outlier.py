@@ -64,6 +64,7 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
         "that stalls the whole job: a checkpoint, garbage collection, a slow read, another process."
     )
     recommendation = "Look at what happens in the long steps: the time lies in what they do besides training."
+    view = "steps"
 
     def node(self) -> NodeOfSteps:
         return NodeOfSteps(self.parameters)

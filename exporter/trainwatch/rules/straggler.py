@@ -61,6 +61,7 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
         "from rank to rank, look at the data instead: batches of uneven size."
     )
     topic = "slow ranks"
+    view = "ranks"
     symptom = LONG_COMMUNICATION
 
     def node(self) -> NodeOfRanks:

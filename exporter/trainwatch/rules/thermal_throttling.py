@@ -46,6 +46,7 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
         "Look after the cooling: fans, dust, air flow, the room's temperature, the machine's place in its "
         "rack. Until then a lower power limit (nvidia-smi -pl) keeps the GPUs even."
     )
+    view = "health"
 
     def node(self) -> GpuByGpu[OneGpu]:
         return GpuByGpu(lambda: OneGpu(self.parameters))

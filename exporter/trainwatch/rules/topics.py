@@ -17,6 +17,17 @@ class Effect(str, Enum):
 
 
 @dataclass(frozen=True)
+class About:
+    """How a rule's finding fits in with those of other rules; the fields are those of Rule."""
+
+    subject: str
+    effect: Effect = Effect.TIME
+    topic: str = ""
+    distance: int = 0
+    view: str = ""
+
+
+@dataclass(frozen=True)
 class Symptom:
     """What a cause looks like from elsewhere: the alert of a cause silences those of its symptom.
 

@@ -60,6 +60,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
         "See where the processes wait (py-spy dump --pid PID, NCCL's flight recorder): first on the rank "
         "that stopped first. Checkpoints and evaluations between steps should be marked as phases."
     )
+    view = "progress"
     symptom = IDLE_GPUS
 
     def node(self) -> NodeOfPauses:
