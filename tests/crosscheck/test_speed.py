@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from trainwatch.cli import main
 from trainwatch.crosscheck.readings import Readings
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Server
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
+from trainwatch.measurements.scraped import Labels, Points
 from trainwatch.prometheus_rules.files import HEURISTICS, render
 from trainwatch.prometheus_rules.options import Options
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainwatch.evaluation.settings import Settings
 from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.rules.promql import Scraping
 
 from tests.support.prometheus import Prometheus, serving
 
@@ -64,3 +66,7 @@ def table(answer: subprocess.CompletedProcess[str]) -> dict[str, dict[str, int]]
         rule: dict(zip(COLUMNS, (int(number.replace(",", "")) for number in numbers.split()), strict=True))
         for rule, numbers in rows
     }
+
+
+# The rules that alert: every one of them is checked.
+ALERTING = {one.name for one in Settings().rules() if one.prometheus_rules(Scraping()) is not None}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trainwatch.crosscheck.server import Labels, Milliseconds
+from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.measurements.scraped import Labels
 
 
 def alert_states(

@@ -11,7 +11,6 @@ from trainwatch.crosscheck.compare import Outcome
 from trainwatch.crosscheck.hidden.check import compare_with_recording
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
-from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.rendered import rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.runs import check_rules
@@ -21,6 +20,7 @@ from trainwatch.crosscheck.stored import Window
 from trainwatch.crosscheck.table import disagreements, hidden, summary
 from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules import all_rules
 
 HOUR = 3_600_000
 # What was evaluated just now may not be stored whole yet: a rule's alerts are written after its records.
@@ -119,7 +119,7 @@ def _check_server(
 ) -> tuple[list[Outcome], list[Compared]]:
     start, end = _time(server, arguments, recorded)
     intervals = server.intervals()
-    if not any(f"trainwatch-{rule}" in intervals for rule in CHECKED):
+    if not any(f"trainwatch-{rule}" in intervals for rule in all_rules()):
         raise UserError("Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)")
     runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [

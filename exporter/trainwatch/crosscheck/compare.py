@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from trainwatch.crosscheck.alerts import alert_states
+from trainwatch.crosscheck.expected import Expected, expected
 from trainwatch.crosscheck.readings import Readings
-from trainwatch.crosscheck.recompute import CHECKED
-from trainwatch.crosscheck.recompute.expected import Expected
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored
+from trainwatch.measurements.scraped import Labels
 from trainwatch.prometheus_rules.groups import STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
@@ -83,12 +83,11 @@ class _Check:
         step = self.grid.step
         grid = Grid(self.window.start, step, 1 + (self.window.end - self.window.start) // step)
         readings = Readings(self.server, self.window.run, grid, speed=self.window.speed)
-        recompute, its = CHECKED[self.heuristic.name], self.heuristic.parameters
         judged = [
-            (grid.time(index), expected.targets)
+            (grid.time(index), found.targets)
             for index in range(grid.count)
             if grid.time(index) >= (self.window.restarted or 0)
-            and (expected := recompute(readings.at(index), its, self.scraping)).targets
+            and (found := expected(self.heuristic, readings.at(index), self.scraping)).targets
         ]
         # There is at least one evaluation in two intervals.
         if judged and judged[-1][0] - judged[0][0] >= 2 * step:
@@ -112,12 +111,11 @@ class _Check:
             yield self._before[number]
 
     def _recomputed(self, readings: Readings) -> dict[Milliseconds, Expected]:
-        recompute = CHECKED[self.heuristic.name]
         found = {}
         for time in self.times:
             index = self.grid.index(time)
             assert index is not None
-            found[time] = recompute(readings.at(index), self.heuristic.parameters, self.scraping)
+            found[time] = expected(self.heuristic, readings.at(index), self.scraping)
         return found
 
     def _compare_records(self, time: Milliseconds) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Server, Vector
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
+from trainwatch.measurements.scraped import Labels, Points, Vector
 
 
 class Selection(NamedTuple):
@@ -153,26 +152,3 @@ def matcher(label: str, value: str) -> str:
     """`label="value"`, with what strings of PromQL and OpenMetrics need escaped."""
     text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{label}="{text}"'
-
-
-@lru_cache(maxsize=100_000)  # the same few labels at every moment
-def without(labels: Labels, *names: str) -> Labels:
-    return frozenset(label for label in labels if label[0] not in names)
-
-
-def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:
-    """The values of series that are alike but for some labels."""
-    groups: dict[Labels, list[float]] = {}
-    for labels, value in vector.items():
-        groups.setdefault(without(labels, *names), []).append(value)
-    return groups
-
-
-def dropped(vector: Vector, *names: str) -> Vector:
-    """The same without some labels, which are the same in all of them."""
-    return {without(labels, *names): value for labels, value in vector.items()}
-
-
-def both(left: Vector, right: Vector, combine: Callable[[float, float], float]) -> Vector:
-    """Combines the values of series that both have."""
-    return {labels: combine(value, right[labels]) for labels, value in left.items() if labels in right}

@@ -12,15 +12,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 import requests
-from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
+from trainwatch.measurements.scraped import Labels, Points, Vector
 from trainwatch.runs.prometheus.api import TIMEOUT, answered
 
-Labels = frozenset[tuple[str, str]]  # without the metric's name
-Vector = dict[Labels, float]  # the values of one moment
 Milliseconds = int
-Points = tuple[NDArray[np.int64], NDArray[np.float64]]  # times and values of one series, in order
 
 POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
 

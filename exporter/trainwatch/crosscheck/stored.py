@@ -9,8 +9,9 @@ from typing import Any
 
 from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.errors import UserError
+from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.prometheus_rules.groups import STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping

@@ -8,13 +8,12 @@ from typing import Literal
 from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
 from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.sketch import RatioSketch
-from trainwatch.rules.batch_size import SmallBatchNode
+from trainwatch.measurements.usage import NodeUsage
 from trainwatch.rules.load_balancing import NodeOfDistributions
-from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.runs.model import RunFacts
+from trainwatch.runs.model import RunFacts, gpu_labels
 
 
-def box_plots(node: str, readings: SmallBatchNode, facts: RunFacts) -> list[BoxPlot]:
+def box_plots(node: str, readings: NodeUsage, facts: RunFacts) -> list[BoxPlot]:
     """The node's mean CPU, then each GPU's utilisation and memory; what was never read is left out."""
     boxes = [_box_plot(node, "CPU", "utilisation", readings.cpu)]
     labels = gpu_labels(facts, node, len(readings.gpus))

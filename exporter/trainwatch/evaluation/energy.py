@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Energy, GpuEnergy
 from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
-from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.runs.model import NodeSamples, RunFacts, Times
+from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 
 LONGEST_BRIDGE = 4.5  # sampling intervals: a few ticks that were missed, or readings that failed
 

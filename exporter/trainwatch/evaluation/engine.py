@@ -14,18 +14,20 @@ from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
 from trainwatch.evaluation.step_timeline import StepsOfNode
+from trainwatch.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
+from trainwatch.measurements.starved import Starved, StarvedSamples
 from trainwatch.measurements.state import NodeState, State
+from trainwatch.measurements.usage import GpuUsage, Usage
 from trainwatch.rules.base import Rule
-from trainwatch.rules.batch_size import BatchSize, SmallBatchGpu
-from trainwatch.rules.cpu_bottleneck import CPUBottleneck
-from trainwatch.rules.io_bottleneck import IOBottleneck
+from trainwatch.rules.judgement import Tallies, Tally
 from trainwatch.rules.load_balancing import LoadBalancing
-from trainwatch.rules.low_gpu_utilization import gpu_labels
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.overall_system_usage import OverallSystemUsage, usage_rows
 from trainwatch.rules.step_outlier import Series, StepOutlier, histogram
-from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps
+from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
+REPORTED = (Usage(),)  # what the report shows, whatever the rules ask for
 T = TypeVar("T")
 
 
@@ -72,20 +74,29 @@ class Evaluator:
         """Everything so far, the last and shorter scan with it; disturbs nothing."""
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
+        run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
         results = [
-            heuristic.result({name: node.states[heuristic.name] for name, node in nodes.items()}, facts)
-            for heuristic in self._heuristics
+            one.result(
+                one.conclude(run, Tallies({name: node.tallies[one.name] for name, node in nodes.items()}))
+            )
+            if isinstance(one, MeasuredRule)
+            else one.result(one.judge({name: node.states[one.name] for name, node in nodes.items()}, facts))
+            for one in self._heuristics
         ]
         symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)))
 
 
 class _Node(State):
-    """All that is remembered of one node."""
+    """All that is remembered of one node: what was measured, and what the rules said at each scan."""
 
-    def __init__(self, heuristics: list[Rule[Any, Any]], scan_interval: float, interval: float) -> None:
+    def __init__(self, rules: list[Rule[Any, Any]], scan_interval: float, interval: float) -> None:
         self.scan_interval = scan_interval
-        self.states: dict[str, NodeState] = {one.name: one.node() for one in heuristics}
+        self.states: dict[str, NodeState] = {one.name: one.node() for one in rules}
+        self.rules = [rule for rule in rules if isinstance(rule, MeasuredRule)]
+        asked = (measure for rule in self.rules for measure in (rule.measure, *rule.details_of))
+        self.measured = NodeMeasurements([*asked, *REPORTED])
+        self.tallies: dict[str, dict[Subject, Tally]] = {rule.name: {} for rule in self.rules}
         self.heatmap = HeatmapOfNode()
         self.timeline = StepsOfNode()
         self.energy = EnergyOfNode(interval)
@@ -117,14 +128,28 @@ class _Node(State):
         self.cores, self.gpus = samples.cpu.shape[1], samples.gpu.shape[1]
         for state in self.states.values():
             state.observe(samples, scans)
-        by_cpu, by_io = (self.states[one.__name__] for one in (CPUBottleneck, IOBottleneck))
-        self.heatmap.observe(samples, by_cpu, by_io)  # type: ignore[arg-type]  # the states of these
+        self._judge(self.measured.observe(samples, scans))
+        by_cpu, by_io = (self._starved(cause) for cause in ("cpu", "io"))
+        self.heatmap.observe(samples, by_cpu, by_io)
         self.energy.observe(samples, scans)
 
     def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
         for state in self.states.values():
             state.observe_steps(steps, scans)
+        self._judge(self.measured.observe_steps(steps, scans))
         self.timeline.observe(steps)
+
+    def _judge(self, views: dict[Measure[Any], Views[Any]]) -> None:
+        for rule in self.rules:
+            tallies = self.tallies[rule.name]
+            for subject, view in views[rule.measure]:
+                tally = tallies.setdefault(subject, Tally())
+                tally.add(rule.judge(view), getattr(view, "new", None), getattr(view, "times", None))
+
+    def _starved(self, cause: str) -> StarvedSamples:
+        """What the rule about this cause counts as starved."""
+        asked = (rule.measure for rule in self.rules)
+        return self.measured[next(one for one in asked if isinstance(one, Starved) and one.cause == cause)]
 
 
 def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
@@ -173,9 +198,7 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
         low_gpu_snapshots=_known(node.heatmap.low_gpu_snapshots(name) for name, node in nodes.items()),
         timelines=_known(node.timeline.timeline(name) for name, node in nodes.items()),
         box_plots=[
-            box
-            for name, node in nodes.items()
-            for box in box_plots(name, node.states[BatchSize.__name__], facts)  # type: ignore[arg-type]
+            box for name, node in nodes.items() for box in box_plots(name, node.measured[Usage()], facts)
         ],
         utilisation_histograms=[
             one
@@ -230,19 +253,17 @@ def _distribution(series: Series) -> StepDistribution:
 
 
 def _gpu_use(nodes: dict[str, _Node], facts: RunFacts) -> list[GpuUse]:
-    """From the readings that BatchSize keeps anyway."""
     known = {one.node: one.gpus for one in facts.nodes}
     rows = []
     for name, node in nodes.items():
-        gpus: list[SmallBatchGpu] = node.states[BatchSize.__name__].gpus  # type: ignore[attr-defined]
-        labels = gpu_labels(facts, name, len(gpus))
-        for column, (label, gpu) in enumerate(zip(labels, gpus, strict=True)):
+        gpus = labelled(facts, name, node.measured[Usage()].gpus)
+        for column, (label, gpu) in enumerate(gpus):
             its = known.get(name, ())[column : column + 1]
             rows.append(_use_of_gpu(name, label, gpu, its[0].memory_bytes if its else 0.0))
     return rows
 
 
-def _use_of_gpu(node: str, label: str, gpu: SmallBatchGpu, memory_bytes: float) -> GpuUse:
+def _use_of_gpu(node: str, label: str, gpu: GpuUsage, memory_bytes: float) -> GpuUse:
     use, memory = gpu.utilisation, gpu.memory
     return GpuUse(
         node=node,

@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.starved import StarvedSamples
 from trainwatch.measurements.state import State
-from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.rules.starvation import StarvedNode
-from trainwatch.runs.model import NodeSamples, RunFacts
+from trainwatch.runs.model import NodeSamples, RunFacts, gpu_labels
 
 MOST_COLUMNS = 600
 SHORTEST_COLUMN = 1.0  # seconds
@@ -27,7 +26,7 @@ class HeatmapOfNode(State):
         self.starved = _Grid()  # by CPU, by I/O
         self.low: NDArray[np.int64] = np.zeros(5, np.int64)  # snapshots: all, low, by CPU, by I/O, by both
 
-    def observe(self, samples: NodeSamples, by_cpu: StarvedNode, by_io: StarvedNode) -> None:
+    def observe(self, samples: NodeSamples, by_cpu: StarvedSamples, by_io: StarvedSamples) -> None:
         """`by_cpu` and `by_io` have just observed the same samples."""
         if not len(samples):
             return

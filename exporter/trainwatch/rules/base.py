@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -12,7 +11,6 @@ from trainwatch.measurements.state import NodeState
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import PrometheusRules, Scraping
 from trainwatch.rules.topics import About, Effect, Symptom
-from trainwatch.runs.model import RunFacts
 
 P = TypeVar("P", bound=Parameters)
 N = TypeVar("N", bound=NodeState)
@@ -70,7 +68,7 @@ class Rule(ABC, Generic[P, N]):
     def node(self) -> N: ...
 
     @abstractmethod
-    def judge(self, nodes: Mapping[str, N], facts: RunFacts) -> Verdict: ...
+    def judge(self, *arguments: Any, **named: Any) -> Any: ...
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:
         """The same in PromQL; None: there is nothing to alert on.
@@ -79,8 +77,7 @@ class Rule(ABC, Generic[P, N]):
         """
         return None
 
-    def result(self, nodes: Mapping[str, N], facts: RunFacts) -> RuleResult:
-        verdict = self.judge(nodes, facts)
+    def result(self, verdict: Verdict) -> RuleResult:
         return RuleResult(
             rule=self.name,
             question=self.question,

@@ -5,19 +5,30 @@ Source: SageMaker Debugger's BatchSize: 95th percentiles of the last `window` sn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainwatch.measurements.box_plot import box_plot
-from trainwatch.measurements.last_readings import Decisions, LastReadings, percentiles
-from trainwatch.measurements.sketch import RatioSketch
-from trainwatch.measurements.state import NodeState, Scans, State
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.low_gpu_utilization import gpu_labels
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.recent_readings import Quantity, Recent, RecentReadings
+from trainwatch.measurements.scraped import (
+    CPU_SAMPLES,
+    GPU_SAMPLES,
+    MEMORY_SAMPLES,
+    CountedWindow,
+    Moment,
+    Scraped,
+    column,
+    going_on,
+    share_of_window,
+    without,
+)
+from trainwatch.measurements.usage import GpuUsage, Usage
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -31,10 +42,12 @@ from trainwatch.rules.promql import (
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GOING_ON
 from trainwatch.rules.topics import IDLE_GPUS
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
 
-GPU, MEMORY, CPU = range(3)  # what a reading consists of; the GPU first, because it decides most often
+LOW_GPU = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
+LOW_MEMORY = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
+LOW_CPU = "run_instance:trainwatch_small_batch_cpu:ratio"
 
 
 @dataclass(frozen=True)
@@ -47,11 +60,12 @@ class BatchSizeParameters(Parameters):
 
 
 @rule
-class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
+class BatchSize(MeasuredRule[BatchSizeParameters, RecentReadings | CountedWindow]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = BatchSizeParameters
     subject = "Small batches"
+    symptom = IDLE_GPUS
     question = "Would a larger batch make better use of the GPU?"
     description = (
         "Looks for GPUs that are used little while their memory has room and the cores are not busy either: "
@@ -60,60 +74,32 @@ class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
     recommendation = "Increase the batch size, or train on a smaller machine."
     view = "batch"
     is_symptom = True  # one pinned core of many hardly shows in their mean, and is the cause then
-    symptom = IDLE_GPUS
 
-    def node(self) -> SmallBatchNode:
-        return SmallBatchNode(self.parameters)
+    @property
+    def measure(self) -> Recent:
+        # The GPU first, because it decides most often.
+        return Recent(("gpu", "gpu_memory", "cpu"), self.parameters.window, self.parameters.patience)
 
-    def judge(self, nodes: Mapping[str, SmallBatchNode], facts: RunFacts) -> Verdict:
-        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
-        triggered = sum(gpu.triggered for gpu in gpus)
-        status = status_of(triggered, sum(gpu.judged for gpu in gpus))
-        idle = [(1 - gpu.utilisation.mean) * gpu.utilisation.count for gpu in gpus if gpu.triggered]
-        return Verdict(
-            status,
-            self._finding(nodes, facts, status),
-            triggered,
-            triggered,
-            sum(node.snapshots for node in nodes.values()),
-            max(idle, default=0.0) * facts.interval,
-            details=_details(nodes, facts),
+    @property
+    def details_of(self) -> tuple[Usage]:
+        return (Usage(),)
+
+    def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
+        its = self.parameters
+        value, holds = view.below("gpu", 95, its.gpu_threshold_p95)
+        others: tuple[tuple[Quantity, float], ...] = (
+            ("gpu_memory", its.gpu_memory_threshold_p95),
+            ("cpu", its.cpu_threshold_p95),
         )
-
-    def _finding(self, nodes: Mapping[str, SmallBatchNode], facts: RunFacts, status: str) -> str:
-        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
-        most = max((gpu.last.count for gpu in gpus), default=0)
-        if not most:
-            return "No GPU was read together with its memory and the cores."
-        if status == "not judged":
-            patience = self.parameters.patience
-            return too_few("readings of a GPU", most, patience)
-        if status == "quiet":
-            return "In each window a GPU, its memory or the cores were well used."
-        fired = [
-            (gpu, f"{label} of {name}")
-            for name, node in nodes.items()
-            for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True)
-            if gpu.triggered
-        ]
-        gpu, name = min(fired, key=lambda item: item[0].utilisation.mean)
-        others = f" ({len(fired) - 1} more GPUs alike)" if len(fired) > 1 else ""
-        return (
-            f"{name} was busy for {100 * gpu.utilisation.mean:.0f} % of the time and used "
-            f"{100 * gpu.memory.mean:.0f} % of its memory, while the cores were not busy either, "
-            f"in {gpu.triggered} of {gpu.judged} scans{others}."
-        )
+        for quantity, bound in others:
+            if holds.any():
+                holds = holds & view.below(quantity, 95, bound)[1]
+        return judgement(view.enough, (value, holds))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """As LowGPUUtilization's, of three quantities."""
         its = self.parameters
         window, whole = scraping.window(its.window), its.patience >= its.window
-        gpu, memory, cpu = (
-            f"trainwatch_{name}_samples" for name in ("gpu_utilization", "gpu_memory", "cpu_utilization")
-        )
-        low_gpu = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
-        low_memory = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
-        low_cpu = "run_instance:trainwatch_small_batch_cpu:ratio"
         bounds = {
             name: at_most(getattr(its, name), name)
             for name in ("gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95")
@@ -121,18 +107,21 @@ class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             every=2 * MINUTE,
-            targets=f"{gpu}_count",
+            targets=f"{GPU_SAMPLES}_count",
             records=[
-                Record(low_gpu, share_at_most(gpu, bounds["gpu_threshold_p95"], window, whole)),
-                Record(low_memory, share_at_most(memory, bounds["gpu_memory_threshold_p95"], window, whole)),
-                Record(low_cpu, share_at_most(cpu, bounds["cpu_threshold_p95"], window, whole)),
+                Record(LOW_GPU, share_at_most(GPU_SAMPLES, bounds["gpu_threshold_p95"], window, whole)),
+                Record(
+                    LOW_MEMORY,
+                    share_at_most(MEMORY_SAMPLES, bounds["gpu_memory_threshold_p95"], window, whole),
+                ),
+                Record(LOW_CPU, share_at_most(CPU_SAMPLES, bounds["cpu_threshold_p95"], window, whole)),
             ],
             alerts=[
                 Alert(
-                    f"{low_gpu} > 0.95\n"
-                    f"  and {low_memory} > 0.95\n"
-                    f"  and ignoring (gpu) {low_cpu} > 0.95\n"
-                    f"  and {gpu}_count > {its.patience}\n"
+                    f"{LOW_GPU} > 0.95\n"
+                    f"  and {LOW_MEMORY} > 0.95\n"
+                    f"  and ignoring (gpu) {LOW_CPU} > 0.95\n"
+                    f"  and {GPU_SAMPLES}_count > {its.patience}\n"
                     f"  {GOING_ON}",
                     severity="info",
                     summary=f"{where} has too little to do in each step",
@@ -143,73 +132,80 @@ class BatchSize(Rule[BatchSizeParameters, "SmallBatchNode"]):
             ],
         )
 
-
-class SmallBatchNode(NodeState):
-    def __init__(self, parameters: BatchSizeParameters) -> None:
-        self.parameters = parameters
-        self.snapshots = 0
-        self.cpu = RatioSketch()
-        self.gpus: list[SmallBatchGpu] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        self.snapshots += len(samples)
-        self.cpu.add(samples.cpu_mean)
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(SmallBatchGpu(self.parameters))
-        for number, gpu in enumerate(self.gpus):
-            readings = np.stack((samples.gpu[:, number], samples.gpu_memory[:, number], samples.cpu_mean))
-            gpu.observe(readings, samples.times, scans)
-
-
-class SmallBatchGpu(State):
-    """The last readings of a GPU with those of its memory and of the cores."""
-
-    def __init__(self, parameters: BatchSizeParameters) -> None:
-        self.last = LastReadings(3, parameters.window, parameters.patience)
-        self.window = parameters.window
-        self.bounds = {
-            GPU: np.float32(parameters.gpu_threshold_p95 / 100),
-            MEMORY: np.float32(parameters.gpu_memory_threshold_p95 / 100),
-            CPU: np.float32(parameters.cpu_threshold_p95 / 100),
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
+        its = self.parameters
+        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        gpu, memory, cpu = (
+            share_of_window(now, histogram, bound, seconds, whole)
+            for histogram, bound in (
+                (GPU_SAMPLES, its.gpu_threshold_p95),
+                (MEMORY_SAMPLES, its.gpu_memory_threshold_p95),
+                (CPU_SAMPLES, its.cpu_threshold_p95),
+            )
+        )
+        readings = now(f"{GPU_SAMPLES}_count")
+        labels = list(gpu)
+        judged = going_on(now, readings)
+        enough = np.array([one in judged and readings[one] > its.patience for one in labels], bool)
+        of_node = {one: cpu[node] for one in labels if (node := without(one, "gpu")) in cpu}
+        shares = {
+            ("gpu", its.gpu_threshold_p95): column(gpu, labels),
+            ("gpu_memory", its.gpu_memory_threshold_p95): column(memory, labels),
+            ("cpu", its.cpu_threshold_p95): column(of_node, labels),
         }
-        self.utilisation, self.memory = RatioSketch(), RatioSketch()
-        self.judged = self.triggered = 0
-        self.last_fired = np.nan
+        records = {LOW_GPU: gpu, LOW_MEMORY: memory, LOW_CPU: cpu}
+        return Scraped(labels, CountedWindow(enough, shares), readings, records)
 
-    def observe(self, readings: Floats, times: Times, scans: Scans) -> None:
-        """`readings` is (3, n): GPU, MEMORY, CPU."""
-        self.utilisation.add(readings[GPU])
-        self.memory.add(readings[MEMORY])
-        decisions = self.last.add(readings, times, scans)
-        fired = decisions.times[self._all_low(decisions)]
-        self.judged += len(decisions.ends)
-        self.triggered += len(fired)
-        if len(fired):
-            self.last_fired = float(fired[-1])
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        usage = run.of(Usage())
+        status = status_of(tallies.triggered, tallies.judged)
+        idle = [(1 - gpu.utilisation.mean) * gpu.utilisation.count for _, _, gpu, _ in _fired(run, tallies)]
+        return Verdict(
+            status,
+            self._finding(run, tallies, status),
+            tallies.triggered,
+            tallies.triggered,
+            sum(node.samples for node in usage.values()),
+            max(idle, default=0.0) * run.facts.interval,
+            details=_details(run, tallies),
+        )
 
-    def _all_low(self, decisions: Decisions) -> NDArray[np.intp]:
-        """The decisions for which all three percentiles are below their bounds."""
-        left = np.arange(len(decisions.ends))
-        for quantity, bound in self.bounds.items():
-            if len(left):
-                readings = decisions.history[quantity]
-                (p95,) = percentiles(readings, decisions.ends[left], self.window, (95,))
-                left = left[p95 < bound]
-        return left
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+        most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
+        if not most:
+            return "No GPU was read together with its memory and the cores."
+        if status == "not judged":
+            return too_few("readings of a GPU", most, self.parameters.patience)
+        if status == "quiet":
+            return "In each window a GPU, its memory or the cores were well used."
+        fired = _fired(run, tallies)
+        node, label, gpu, tally = min(fired, key=lambda item: item[2].utilisation.mean)
+        others = f" ({len(fired) - 1} more GPUs alike)" if len(fired) > 1 else ""
+        return (
+            f"{label} of {node} was busy for {100 * gpu.utilisation.mean:.0f} % of the time and used "
+            f"{100 * gpu.memory.mean:.0f} % of its memory, while the cores were not busy either, "
+            f"in {tally.triggered} of {tally.judged} scans{others}."
+        )
 
 
-def _details(nodes: Mapping[str, SmallBatchNode], facts: RunFacts) -> dict[str, Any]:
-    """Debugger's box plots of each node that fired, in percent: of its cores, and of each GPU that fired."""
+def _fired(run: RunMeasurements, tallies: Tallies) -> list[tuple[str, str, GpuUsage, Tally]]:
+    """Returns node, name, readings and tally of each GPU that fired."""
+    return [
+        (node, label, gpu, tally)
+        for node, usage in run.of(Usage()).items()
+        for number, (label, gpu) in enumerate(labelled(run.facts, node, usage.gpus))
+        if (tally := tallies.of(node, number)).triggered
+    ]
+
+
+def _details(run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:
+    """Returns Debugger's box plots in percent: of the cores of each node that fired, and of its GPUs."""
     details: dict[str, Any] = {}
-    for name, node in nodes.items():
-        labels = gpu_labels(facts, name, len(node.gpus))
-        fired = [(label, gpu) for label, gpu in zip(labels, node.gpus, strict=True) if gpu.triggered]
-        if fired:
-            details[name] = {"cpu": box_plot(node.cpu)}
-        for label, gpu in fired:
-            details[name][label] = {**box_plot(gpu.utilisation), "triggered": gpu.triggered}
-            details[name][f"{label}_memory"] = box_plot(gpu.memory)
-    times = [gpu.last_fired for node in nodes.values() for gpu in node.gpus if gpu.triggered]
-    if times:
-        details["last_timestamp"] = int(max(times) * 1e6)
+    fired = _fired(run, tallies)
+    for node, label, gpu, tally in fired:
+        details.setdefault(node, {"cpu": box_plot(run.nodes[node][Usage()].cpu)})
+        details[node][label] = {**box_plot(gpu.utilisation), "triggered": tally.triggered}
+        details[node][f"{label}_memory"] = box_plot(gpu.memory)
+    if fired:
+        details["last_timestamp"] = int(max(tally.last_fired for *_, tally in fired) * 1e6)
     return details

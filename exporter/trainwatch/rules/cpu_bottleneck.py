@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.rules.parameters import Parameters, Percent, Samples
-from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.parameters import Percent, Samples
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import starved_rules
-from trainwatch.rules.starvation import CoresNode, Starvation
+from trainwatch.rules.starvation import Starvation, StarvationParameters
 from trainwatch.rules.topics import IDLE_GPUS
 
 
 @dataclass(frozen=True)
-class CPUBottleneckParameters(Parameters):
+class CPUBottleneckParameters(StarvationParameters):
     threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
     cpu_threshold: Annotated[Percent, "some core is above this utilisation"] = 90
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
@@ -29,6 +27,9 @@ class CPUBottleneckParameters(Parameters):
 class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     parameters_type = CPUBottleneckParameters
     subject = "Waiting for busy CPU cores"
+    topic = "data loading"
+    distance = 1
+    symptom = IDLE_GPUS
     question = "Do GPUs wait for data that a busy core has not prepared yet?"
     description = (
         "Counts the snapshots in which some core was pinned while some GPU was all but idle: "
@@ -38,25 +39,15 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         "Where other cores are free, give the data loader more workers and let it prefetch; where all are "
         "full, make the transform cheaper or move it to the GPU."
     )
-    topic = "data loading"
-    distance = 1
     view = "bottlenecks"
-    symptom = IDLE_GPUS
+    cause = "cpu"
+    waits_for = "a busy core"
     reading = "utilisation"
 
     @property
-    def patience(self) -> int:
-        return self.parameters.patience
-
-    def node(self) -> CoresNode:
-        its = self.parameters
-        return CoresNode(its.cpu_threshold / 100, its.gpu_threshold / 100, its.threshold, its.patience)
+    def above(self) -> tuple[str, float]:
+        return "cpu_threshold", self.parameters.cpu_threshold
 
     def condition(self) -> str:
         its = self.parameters
         return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
-
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        its = self.parameters
-        above = "cpu_threshold", its.cpu_threshold
-        return starved_rules("cpu", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

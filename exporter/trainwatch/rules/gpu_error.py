@@ -15,13 +15,12 @@ import numpy as np
 from trainwatch.measurements.increases import Last, increases
 from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GPUS, of_run
 from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import NodeSamples, RunFacts, Times
+from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import count
 from trainwatch.xids import XIDS, Xid, xid
 

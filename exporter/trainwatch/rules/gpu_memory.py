@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from trainwatch.measurements.growth import Lows
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import P, Rule, Verdict, status_of
-from trainwatch.rules.low_gpu_utilization import gpu_labels
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import too_few
 
 

@@ -18,7 +18,6 @@ from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.measurements.state import NodeState, Scans, State
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Bounds, Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -32,7 +31,7 @@ from trainwatch.rules.promql import (
 )
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import too_few
 
 # Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.

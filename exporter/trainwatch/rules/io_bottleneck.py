@@ -8,16 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.rules.parameters import Parameters, Percent, Samples
-from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.parameters import Percent, Samples
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import starved_rules
-from trainwatch.rules.starvation import Starvation, WaitingNode
+from trainwatch.rules.starvation import Starvation, StarvationParameters
 from trainwatch.rules.topics import IDLE_GPUS
 
 
 @dataclass(frozen=True)
-class IOBottleneckParameters(Parameters):
+class IOBottleneckParameters(StarvationParameters):
     threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
     io_threshold: Annotated[Percent, "some core waits for I/O for more than this share of its time"] = 50
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
@@ -28,6 +26,9 @@ class IOBottleneckParameters(Parameters):
 class IOBottleneck(Starvation[IOBottleneckParameters]):
     parameters_type = IOBottleneckParameters
     subject = "Waiting for storage"
+    topic = "data loading"
+    distance = 2
+    symptom = IDLE_GPUS
     question = "Do GPUs wait for data that storage has not delivered yet?"
     description = (
         "Counts the snapshots in which some core waited for I/O while some GPU was all but idle: "
@@ -36,19 +37,14 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     recommendation = (
         "Prefetch, keep the data on local storage, and store it in few large files of a binary format."
     )
-    topic = "data loading"
-    distance = 2
     view = "bottlenecks"
-    symptom = IDLE_GPUS
+    cause = "io"
+    waits_for = "storage"
     reading = "I/O wait"
 
     @property
-    def patience(self) -> int:
-        return self.parameters.patience
-
-    def node(self) -> WaitingNode:
-        its = self.parameters
-        return WaitingNode(its.io_threshold / 100, its.gpu_threshold / 100, its.threshold, its.patience)
+    def above(self) -> tuple[str, float]:
+        return "io_threshold", self.parameters.io_threshold
 
     def condition(self) -> str:
         its = self.parameters
@@ -56,8 +52,3 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
             f"a core waited for I/O for more than {its.io_threshold:g} % of its time "
             f"while a GPU was below {its.gpu_threshold:g} %"
         )
-
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        its = self.parameters
-        above = "io_threshold", its.io_threshold
-        return starved_rules("io", above, its.gpu_threshold, its.threshold, its.patience, self.condition())

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from trainwatch.measurements.state import NodeState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.low_gpu_utilization import gpu_labels
 from trainwatch.rules.parameters import Bounds, Parameters, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts
+from trainwatch.runs.model import Floats, NodeSamples, RunFacts, gpu_labels
 
 # Bins of 2 points: 0 to 2 %, above 2 to 4 %, ..., above 98 to 100 %; those of the sample counters.
 BINS = 50

@@ -5,18 +5,28 @@ Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainwatch.measurements.box_plot import box_plot
-from trainwatch.measurements.last_readings import LastReadings, percentiles
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.recent_readings import LastReadings, Recent, RecentReadings
+from trainwatch.measurements.scraped import (
+    GPU_SAMPLES,
+    CountedWindow,
+    Moment,
+    Scraped,
+    column,
+    going_on,
+    share_of_window,
+)
 from trainwatch.measurements.sketch import RatioSketch
-from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.measurements.usage import GpuUsage, Usage
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -30,8 +40,11 @@ from trainwatch.rules.promql import (
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import GOING_ON
 from trainwatch.rules.topics import ANY_TOPIC, IDLE_GPUS
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times
+from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
+
+LOW = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
+IDLE = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
 
 
 @dataclass(frozen=True)
@@ -43,11 +56,13 @@ class LowGPUUtilizationParameters(Parameters):
 
 
 @rule
-class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
+class LowGPUUtilization(MeasuredRule[LowGPUUtilizationParameters, RecentReadings | CountedWindow]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = LowGPUUtilizationParameters
     subject = "Idle GPUs"
+    topic = ANY_TOPIC  # from the GPU's side, whatever else costs time looks like this
+    symptom = IDLE_GPUS
     question = "Is a GPU hardly used, or used in fits and starts?"
     description = (
         "Looks at the last readings of each GPU: it is under-utilised when even its busy moments are low, "
@@ -59,45 +74,19 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
     )
     view = "gpus"
     is_symptom = True
-    topic = ANY_TOPIC  # from the GPU's side, whatever else costs time looks like this
-    symptom = IDLE_GPUS
 
-    def node(self) -> GpuByGpu[OneGpu]:
-        return GpuByGpu(lambda: OneGpu(self.parameters))
+    @property
+    def measure(self) -> Recent:
+        return Recent(("gpu",), self.parameters.window, self.parameters.patience)
 
-    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
-        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
-        triggered = sum(gpu.triggered for gpu in gpus)
-        status = status_of(triggered, sum(gpu.judged for gpu in gpus))
-        idle = [(1 - gpu.readings.mean) * gpu.readings.count for gpu in gpus if gpu.triggered]
-        return Verdict(
-            status,
-            self._finding(nodes, facts, status),
-            triggered,
-            triggered,
-            sum(max((gpu.readings.count for gpu in node.gpus), default=0) for node in nodes.values()),
-            max(idle, default=0.0) * facts.interval,
-            details=_details(nodes, facts),
-        )
+    @property
+    def details_of(self) -> tuple[Usage]:
+        return (Usage(),)
 
-    def _finding(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts, status: str) -> str:
-        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
-        most = max((gpu.readings.count for gpu in gpus), default=0)
-        if not most:
-            return "No GPU was seen."
-        if status == "not judged":
-            patience = self.parameters.patience
-            return too_few("readings of a GPU", most, patience)
-        if status == "quiet":
-            return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
-        fired = [
-            f"{label} of {node} was {gpu.trouble}"
-            for node, state in nodes.items()
-            for label, gpu in zip(gpu_labels(facts, node, len(state.gpus)), state.gpus, strict=True)
-            if gpu.triggered
-        ]
-        others = f"; so were {len(fired) - 1} more GPUs" if len(fired) > 2 else ""
-        return f"{' and '.join(fired[:2]) if len(fired) == 2 else fired[0]}{others}."
+    def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
+        p95, p5 = self.parameters.threshold_p95, self.parameters.threshold_p5
+        idle, idles = view.below("gpu", 5, p5)
+        return judgement(view.enough, view.below("gpu", 95, p95), (idle, idles & view.above("gpu", 95, p95)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """A percentile is below a threshold where more than its share of the samples lies at or below it.
@@ -105,24 +94,21 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
         Behind the end of a run its last window holds fewer and fewer samples: it is judged no more.
         """
         its = self.parameters
-        histogram = "trainwatch_gpu_utilization_samples"
         window, whole = scraping.window(its.window), its.patience >= its.window
-        low = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
-        idle = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
         where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
-        enough = f"{histogram}_count > {its.patience}"
+        enough = f"{GPU_SAMPLES}_count > {its.patience}"
         p95 = at_most(its.threshold_p95, "threshold_p95")
         p5 = at_most(its.threshold_p5, "threshold_p5")
         return PrometheusRules(
             every=2 * MINUTE,
-            targets=f"{histogram}_count",
+            targets=f"{GPU_SAMPLES}_count",
             records=[
-                Record(low, share_at_most(histogram, p95, window, whole)),
-                Record(idle, share_at_most(histogram, p5, window, whole)),
+                Record(LOW, share_at_most(GPU_SAMPLES, p95, window, whole)),
+                Record(IDLE, share_at_most(GPU_SAMPLES, p5, window, whole)),
             ],
             alerts=[
                 Alert(
-                    f"{low} > 0.95 and {enough}\n  {GOING_ON}",
+                    f"{LOW} > 0.95 and {enough}\n  {GOING_ON}",
                     summary=f"{where} is under-utilised",
                     description=f"{where} was used {its.threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
@@ -130,7 +116,7 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
                     labels={"trouble": "under-utilised"},
                 ),
                 Alert(
-                    f"{idle} > 0.05\n  and {low} <= 0.95\n  and {enough}\n  {GOING_ON}",
+                    f"{IDLE} > 0.05\n  and {LOW} <= 0.95\n  and {enough}\n  {GOING_ON}",
                     summary=f"{where} is used in fits and starts",
                     description=f"{where} was used {its.threshold_p5:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
@@ -143,80 +129,93 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, "GpuByGpu[OneGpu]"]):
             ],
         )
 
-
-class OneGpu(GpuState):
-    """The last readings of a GPU, and what the scans made of them. A missing reading is none."""
-
-    def __init__(self, parameters: LowGPUUtilizationParameters) -> None:
-        self.parameters = parameters
-        self.last = LastReadings(1, parameters.window, parameters.patience)
-        self.readings = RatioSketch()
-        self.judged = self.under_utilised = self.fluctuating = 0
-        self.p95 = self.p5 = np.nan  # of the last window judged
-        self.last_fired = np.nan
-
-    @property
-    def triggered(self) -> int:
-        return self.under_utilised + self.fluctuating
-
-    @property
-    def trouble(self) -> str:
-        """What is wrong with it, in words."""
-        what = [
-            f"{word} in {count} of {self.judged} scans"
-            for word, count in (("under-utilised", self.under_utilised), ("fluctuating", self.fluctuating))
-            if count
-        ]
-        return f"{' and '.join(what)} (mean {100 * self.readings.mean:.0f} %)"
-
-    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
-        readings = samples.gpu[:, column]
-        self.readings.add(readings)
-        self._judge(*self.last.add(readings[None], samples.times, scans))
-
-    def _judge(self, history: Floats, ends: NDArray[np.intp], times: Times) -> None:
-        if not len(ends):
-            return
-        p95, p5 = percentiles(history[0], ends, self.parameters.window, (95, 5))
-        low = p95 < self.parameters.threshold_p95 / 100
-        fits_and_starts = (p95 > self.parameters.threshold_p95 / 100) & (
-            p5 < self.parameters.threshold_p5 / 100
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
+        its = self.parameters
+        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        low, idle = (
+            share_of_window(now, GPU_SAMPLES, bound, seconds, whole)
+            for bound in (its.threshold_p95, its.threshold_p5)
         )
-        self.judged += len(ends)
-        self.under_utilised += int(np.count_nonzero(low))
-        self.fluctuating += int(np.count_nonzero(fits_and_starts))
-        self.p95, self.p5 = float(p95[-1]), float(p5[-1])
-        fired = times[low | fits_and_starts]
-        if len(fired):
-            self.last_fired = float(fired[-1])
+        readings = now(f"{GPU_SAMPLES}_count")
+        labels = list(low)
+        judged = going_on(now, readings)
+        enough = np.array([one in judged and readings[one] > its.patience for one in labels], bool)
+        shares = {
+            ("gpu", its.threshold_p95): column(low, labels),
+            ("gpu", its.threshold_p5): column(idle, labels),
+        }
+        return Scraped(labels, CountedWindow(enough, shares), readings, {LOW: low, IDLE: idle})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        usage = run.of(Usage())
+        idle = [
+            (1 - gpu.utilisation.mean) * gpu.utilisation.count
+            for name, node in usage.items()
+            for column, gpu in enumerate(node.gpus)
+            if tallies.of(name, column).triggered
+        ]
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(run, tallies, status),
+            tallies.triggered,
+            tallies.triggered,
+            sum(node.gpu_readings for node in usage.values()),
+            max(idle, default=0.0) * run.facts.interval,
+            details=self._details(run, tallies),
+        )
+
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+        most = max((node.gpu_readings for node in run.of(Usage()).values()), default=0)
+        if not most:
+            return "No GPU was seen."
+        if status == "not judged":
+            return too_few("readings of a GPU", most, self.parameters.patience)
+        if status == "quiet":
+            return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
+        fired = [
+            f"{label} of {node} was {_trouble(gpu, tally)}"
+            for node, usage in run.of(Usage()).items()
+            for number, (label, gpu) in enumerate(labelled(run.facts, node, usage.gpus))
+            if (tally := tallies.of(node, number)).triggered
+        ]
+        others = f"; so were {len(fired) - 1} more GPUs" if len(fired) > 2 else ""
+        return f"{' and '.join(fired[:2]) if len(fired) == 2 else fired[0]}{others}."
+
+    def _details(self, run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:
+        """Returns Debugger's box plot of each GPU that fired, in percent."""
+        details: dict[str, Any] = {}
+        times = []
+        for node, recent in run.of(self.measure).items():
+            usage = run.nodes[node][Usage()].gpus
+            for number, (label, last) in enumerate(labelled(run.facts, node, recent.gpus)):
+                tally = tallies.of(node, number)
+                if tally.triggered:
+                    box = _box(usage[number].utilisation, last, tally)
+                    details.setdefault(node, {})[label] = box
+                    times.append(tally.last_fired)
+        if times:
+            details["last_timestamp"] = int(max(times) * 1e6)
+        return details
 
 
-def _details(nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> dict[str, Any]:
-    """Debugger's box plot of each GPU that fired, in percent: whiskers of 1.5 interquartile ranges."""
-    details: dict[str, Any] = {}
-    for name, node in nodes.items():
-        labels = gpu_labels(facts, name, len(node.gpus))
-        boxes = {label: _box(gpu) for label, gpu in zip(labels, node.gpus, strict=True) if gpu.triggered}
-        if boxes:
-            details[name] = boxes
-    times = [gpu.last_fired for node in nodes.values() for gpu in node.gpus if gpu.triggered]
-    if times:
-        details["last_timestamp"] = int(max(times) * 1e6)
-    return details
+def _trouble(gpu: GpuUsage, tally: Tally) -> str:
+    """Returns what is wrong with a GPU, in words."""
+    what = [
+        f"{word} in {count} of {tally.judged} scans"
+        for word, count in zip(("under-utilised", "fluctuating"), tally.conditions, strict=True)
+        if count
+    ]
+    return f"{' and '.join(what)} (mean {100 * gpu.utilisation.mean:.0f} %)"
 
 
-def _box(gpu: OneGpu) -> dict[str, float | int]:
+def _box(readings: RatioSketch, last: LastReadings, tally: Tally) -> dict[str, float | int]:
+    under_utilised, fluctuating = tally.conditions
     return {
-        "gpu_max": round(100 * gpu.readings.max, 4),
-        "gpu_95": round(100 * gpu.p95, 4),
-        "gpu_5": round(100 * gpu.p5, 4),
-        **box_plot(gpu.readings),
-        "under_utilised": gpu.under_utilised,
-        "fluctuating": gpu.fluctuating,
+        "gpu_max": round(100 * readings.max, 4),
+        "gpu_95": round(100 * last.percentile(95), 4),
+        "gpu_5": round(100 * last.percentile(5), 4),
+        **box_plot(readings),
+        "under_utilised": under_utilised,
+        "fluctuating": fluctuating,
     }
-
-
-def gpu_labels(facts: RunFacts, node: str, count: int) -> list[str]:
-    """Names of the GPUs of a node, in the order of the columns of its samples: "GPU 0"."""
-    known = next((item.gpus for item in facts.nodes if item.node == node), ())
-    return [f"GPU {known[i].gpu if i < len(known) else i}" for i in range(count)]

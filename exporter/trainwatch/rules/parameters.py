@@ -91,6 +91,11 @@ class Specification:
         return value
 
 
+def fraction(percent: float) -> float:
+    """Returns 0.7 for 70: the number that PromQL reads where a rule writes it."""
+    return float(f"{percent / 100:.12g}")
+
+
 def specifications(parameters: type[Parameters]) -> dict[str, Specification]:
     """The parameters of a heuristic by name, in their order."""
     hints = get_type_hints(parameters, include_extras=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, on_grid, ratio, time_span
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, ratio, time_span
 
 SAMPLES = "trainwatch_samples_total"
 GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
@@ -16,48 +16,6 @@ MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
 
 QUARTERS = 4
 EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
-
-
-def starved_rules(
-    cause: str,
-    above: tuple[str, float],
-    gpu_threshold: float,
-    threshold: float,
-    patience: int,
-    condition: str,
-) -> PrometheusRules:
-    """For CPUBottleneck and IOBottleneck; `above` is the name and value of the parameter of the cores."""
-    record = f"run_instance:trainwatch_{cause}_starved:ratio"
-    labels = ", ".join(
-        (
-            f'cause="{cause}"',
-            f'cause_above="{on_grid(above[1], above[0])}"',
-            f'gpu_below="{on_grid(gpu_threshold, "gpu_threshold")}"',
-        )
-    )
-    return PrometheusRules(
-        targets=SAMPLES,
-        every=MINUTE / 2,
-        records=[
-            Record(
-                record,
-                f"""
-                trainwatch_gpu_starved_samples_total{{{labels}}}
-                  / ignoring (cause, cause_above, gpu_below) {SAMPLES}
-                """,
-            )
-        ],
-        alerts=[
-            Alert(
-                f"{record} > {ratio(threshold)} and {SAMPLES} > {patience}",
-                summary="GPUs of {{ $labels.instance }} wait for "
-                + ("a busy core" if cause == "cpu" else "storage"),
-                description=f"On {{{{ $labels.instance }}}}, {condition} in "
-                "{{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }} "
-                f"(fires above {threshold:g} %).",
-            )
-        ],
-    )
 
 
 def component_rules(

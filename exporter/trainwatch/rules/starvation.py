@@ -1,168 +1,194 @@
-"""Snapshots in which a GPU starves while a core is at its limit: for CPUBottleneck and IOBottleneck."""
+"""What CPUBottleneck and IOBottleneck share: samples in which a GPU starves while a core is at its limit."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.measurements.recent_steps import DIGITS, RecentSteps
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import P, Rule, Verdict, status_of
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.recent_steps import DIGITS
+from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
+from trainwatch.measurements.starved import Starved, StarvedCounts, StarvedSamples
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Parameters, fraction
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, on_grid, ratio
+from trainwatch.rules.shared_rules import SAMPLES
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.runs.model import COMPONENTS, PHASES, Floats, NodeSamples, RunFacts, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES
 from trainwatch.words import too_few
 
-# The details list this many of the last snapshots concerned of a node; the counts cover all of them.
-SNAPSHOTS_LISTED = 10_000
 
-
-class StarvedNode(NodeState):
-    """Counts the snapshots of a node in which some core was above one bound and some GPU below another.
-
-    Bounds are ratios; `threshold` is a percentage of all snapshots. Comparisons are strict.
-    """
-
-    def __init__(self, core_above: float, gpu_below: float, threshold: float, patience: int) -> None:
-        self.core_above, self.gpu_below = core_above, gpu_below
-        self.threshold, self.patience = threshold, patience
-        self.snapshots = self.starved = self.low_gpu = 0
-        self.triggered = self.judged = 0
-        self.gpu_seen = self.core_seen = False
-        self.last: NDArray[np.float64] = np.empty((0, 3))  # time, GPUs and cores of snapshots concerned
-        self.ranks: dict[int, RecentSteps] = {}
-        # (n,) of the block that was observed last: with a low GPU, and those counted as starved.
-        self.low_in_block: NDArray[np.bool_] = np.empty(0, bool)
-        self.starved_in_block: NDArray[np.bool_] = np.empty(0, bool)
-
-    def observe_cores(self, cores: Floats, samples: NodeSamples, scans: Scans) -> None:
-        """`cores` is (n, c): the ratio of each core that `core_above` bounds."""
-        self.gpu_seen = self.gpu_seen or not np.isnan(samples.gpu).all()
-        self.core_seen = self.core_seen or not np.isnan(cores).all()
-        low = samples.gpu < self.gpu_below
-        high = cores > self.core_above
-        low_any = low.any(axis=1)
-        starved = low_any & high.any(axis=1)
-        self.low_in_block, self.starved_in_block = np.asarray(low_any), np.asarray(starved)
-        starved_until = self.starved + np.concatenate(([0], np.cumsum(starved)))
-        seen = self.snapshots + scans
-        judged = seen > self.patience
-        self.judged += int(np.count_nonzero(judged))
-        self.triggered += int(np.count_nonzero(judged & (100 * starved_until[scans] > self.threshold * seen)))
-        self.snapshots += len(samples)
-        self.starved = int(starved_until[-1])
-        self.low_gpu += int(np.count_nonzero(low_any))
-        concerned = np.column_stack(
-            (samples.times[starved], low[starved].sum(axis=1), high[starved].sum(axis=1))
-        )
-        self.last = np.concatenate((self.last, concerned))[-SNAPSHOTS_LISTED:]
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        self.ranks.setdefault(steps.rank, RecentSteps()).add(steps)
+class StarvationParameters(Parameters):
+    """What the parameters of both rules have; percentages, and a number of samples."""
 
     @property
-    def share(self) -> float:
-        """Percentage of all snapshots so far."""
-        return 100 * self.starved / self.snapshots if self.snapshots else 0.0
+    def threshold(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def gpu_threshold(self) -> float:
+        raise NotImplementedError
+
+    @property
+    def patience(self) -> int:
+        raise NotImplementedError
 
 
-class CoresNode(StarvedNode):
-    """Cores that compute."""
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        self.observe_cores(samples.cpu, samples, scans)
+S = TypeVar("S", bound=StarvationParameters)
 
 
-class WaitingNode(StarvedNode):
-    """Cores that wait for I/O."""
+class Starvation(MeasuredRule[S, StarvedCounts]):
+    """Fires where starved samples are more than a share of all.
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        self.observe_cores(samples.io_wait, samples, scans)
-
-
-class Starvation(Rule[P, StarvedNode], Generic[P]):
-    """The verdict that both rules share.
-
-    Seconds lost: the snapshots concerned times the interval, on the node that lost most.
+    Seconds lost: the starved samples times the interval, on the node that lost most.
     """
 
+    cause: ClassVar[Literal["cpu", "io"]]
     reading: ClassVar[str]  # what was read of a core: "utilisation"
+    waits_for: ClassVar[str]  # "a busy core"
 
     @property
     @abstractmethod
-    def patience(self) -> int: ...
+    def above(self) -> tuple[str, float]:
+        """The parameter that bounds the cores, and its value in percent."""
 
     @abstractmethod
     def condition(self) -> str:
-        """The condition of a snapshot in words, with the bounds."""
+        """Returns the condition of a sample in words, with the bounds."""
 
-    def judge(self, nodes: Mapping[str, StarvedNode], facts: RunFacts) -> Verdict:
-        states = list(nodes.values())
-        triggered = sum(state.triggered for state in states)
-        status = status_of(triggered, sum(s.judged for s in states if s.gpu_seen and s.core_seen))
+    @property
+    def measure(self) -> Starved:
+        return Starved(self.cause, self.above[1] / 100, self.parameters.gpu_threshold / 100)
+
+    def judge(self, view: StarvedCounts) -> Judgement:
+        share = view.ratio
+        return judgement(
+            view.samples > self.parameters.patience, (share, share > fraction(self.parameters.threshold))
+        )
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        record = self._record
+        labels = ", ".join(
+            (
+                f'cause="{self.cause}"',
+                f'cause_above="{on_grid(self.above[1], self.above[0])}"',
+                f'gpu_below="{on_grid(self.parameters.gpu_threshold, "gpu_threshold")}"',
+            )
+        )
+        threshold = self.parameters.threshold
+        return PrometheusRules(
+            targets=SAMPLES,
+            every=MINUTE / 2,
+            records=[
+                Record(
+                    record,
+                    f"""
+                    trainwatch_gpu_starved_samples_total{{{labels}}}
+                      / ignoring (cause, cause_above, gpu_below) {SAMPLES}
+                    """,
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{record} > {ratio(threshold)} and {SAMPLES} > {self.parameters.patience}",
+                    summary=f"GPUs of {{{{ $labels.instance }}}} wait for {self.waits_for}",
+                    description=f"On {{{{ $labels.instance }}}}, {self.condition()} in "
+                    "{{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }} "
+                    f"(fires above {threshold:g} %).",
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[StarvedCounts]:
+        samples = now(SAMPLES)
+        cells = (
+            f'cause="{self.cause}",cause_above=~"{spellings(self.above[1])}",'
+            f'gpu_below=~"{spellings(self.parameters.gpu_threshold)}"'
+        )
+        starved = dropped(
+            now("trainwatch_gpu_starved_samples_total", cells), "cause", "cause_above", "gpu_below"
+        )
+        labels = [one for one in starved if one in samples]
+        view = StarvedCounts(column(samples, labels), column(starved, labels))
+        shares = dict(zip(labels, view.ratio.tolist(), strict=True))
+        return Scraped(labels, view, samples, {self._record: shares})
+
+    @property
+    def _record(self) -> str:
+        return f"run_instance:trainwatch_{self.cause}_starved:ratio"
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        seen = [name for name, node in nodes.items() if node.gpu_seen and node.core_seen]
+        fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
+        status = status_of(tallies.triggered, sum(tallies.of(name).judged for name in seen))
         return Verdict(
             status,
-            self._why_not(states) if status == "not judged" else self._finding(nodes, triggered),
-            triggered,
-            sum(state.starved for state in states),
-            sum(state.snapshots for state in states),
-            max((state.starved for state in states if state.triggered), default=0) * facts.interval,
-            details=_details(nodes),
+            self._why_not(list(nodes.values()))
+            if status == "not judged"
+            else self._finding(fired or nodes, tallies),
+            tallies.triggered,
+            sum(node.starved for node in nodes.values()),
+            sum(node.samples for node in nodes.values()),
+            max((node.starved for node in fired.values()), default=0) * run.facts.interval,
+            details=_details(nodes, tallies),
         )
 
-    def _finding(self, nodes: Mapping[str, StarvedNode], triggered: int) -> str:
-        concerned = {name: state for name, state in nodes.items() if state.triggered} if triggered else nodes
-        name, worst = max(concerned.items(), key=lambda item: item[1].share)
-        scans = f", in {worst.triggered} of {worst.judged} scans" if triggered else ""
+    def _finding(self, nodes: Mapping[str, StarvedSamples], tallies: Tallies) -> str:
+        name, worst = max(nodes.items(), key=lambda item: item[1].percent)
+        tally = tallies.of(name)
+        scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
         return (
-            f"On {name}, {self.condition()} in {worst.share:.1f} % of the snapshots "
-            f"({worst.starved} of {worst.snapshots}){scans}."
+            f"On {name}, {self.condition()} in {worst.percent:.1f} % of the snapshots "
+            f"({worst.starved} of {worst.samples}){scans}."
         )
 
-    def _why_not(self, states: list[StarvedNode]) -> str:
-        if not any(state.snapshots for state in states):
+    def _why_not(self, nodes: list[StarvedSamples]) -> str:
+        if not any(node.samples for node in nodes):
             return "No snapshot was taken."
-        if not any(state.gpu_seen for state in states):
+        if not any(node.gpu_seen for node in nodes):
             return "No GPU was seen, so none could starve."
-        if not any(state.core_seen for state in states):
+        if not any(node.core_seen for node in nodes):
             return f"The {self.reading} of no core could be read."
-        most = max(state.snapshots for state in states)
-        return too_few("snapshots", most, self.patience)
+        most = max(node.samples for node in nodes)
+        return too_few("snapshots", most, self.parameters.patience)
 
 
-def _details(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:
+def _details(nodes: Mapping[str, StarvedSamples], tallies: Tallies) -> dict[str, Any]:
     """Debugger's fields, and `nodes`: the counts of each node, which Debugger mixed."""
     bottlenecks: dict[str, dict[str, int]] = {}
-    for state in nodes.values():
-        for time, gpus, cores in state.last.tolist():
+    for node in nodes.values():
+        for time, gpus, cores in node.last.tolist():
             found = bottlenecks.setdefault(str(time), {"GPUs": 0, "CPUs": 0})
             found["GPUs"] += int(gpus)
             found["CPUs"] += int(cores)
     return {
         "bottlenecks": bottlenecks,
-        "low_gpu_utilization": sum(state.low_gpu for state in nodes.values()),
+        "low_gpu_utilization": sum(node.low_gpu for node in nodes.values()),
         **_what_ran(nodes),
         "nodes": {
             name: {
-                "triggered": state.triggered,
-                "violations": state.starved,
-                "datapoints": state.snapshots,
-                "low_gpu_utilization": state.low_gpu,
+                "triggered": tallies.of(name).triggered,
+                "violations": node.starved,
+                "datapoints": node.samples,
+                "low_gpu_utilization": node.low_gpu,
             }
-            for name, state in nodes.items()
+            for name, node in nodes.items()
         },
     }
 
 
-def _what_ran(nodes: Mapping[str, StarvedNode]) -> dict[str, Any]:
+def _what_ran(nodes: Mapping[str, StarvedSamples]) -> dict[str, Any]:
     """Debugger's `phase`, `forward_backward` and `general` (percent): what ran at the snapshots listed."""
     told, phases, components = 0, np.zeros(len(PHASES)), np.zeros(len(COMPONENTS))
-    for state in nodes.values():
-        for _, rank in sorted(state.ranks.items()):
-            its_told, its_phases, its_components = rank.during(state.last[:, 0])
+    for node in nodes.values():
+        for _, rank in sorted(node.ranks.items()):
+            its_told, its_phases, its_components = rank.during(node.last[:, 0])
             told, phases, components = told + its_told, phases + its_phases, components + its_components
     if not told:
         return {}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.training.layout import COMPONENTS as COMPONENTS
 from trainwatch.training.layout import PHASES as PHASES
+
+T = TypeVar("T")
 
 Floats = NDArray[np.float32]
 Times = NDArray[np.float64]  # seconds since the epoch
@@ -219,3 +222,14 @@ def _nan_mean(values: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         means: Floats = (np.nansum(values, axis=1, dtype=np.float64) / counts).astype(np.float32)
     return means
+
+
+def gpu_labels(facts: RunFacts, node: str, count: int) -> list[str]:
+    """Returns the names of the GPUs of a node, in the order of the columns of its samples: "GPU 0"."""
+    known = next((item.gpus for item in facts.nodes if item.node == node), ())
+    return [f"GPU {known[i].gpu if i < len(known) else i}" for i in range(count)]
+
+
+def labelled(facts: RunFacts, node: str, gpus: Sequence[T]) -> list[tuple[str, T]]:
+    """Returns what there is of each GPU of a node, by column, each with the GPU's name."""
+    return list(zip(gpu_labels(facts, node, len(gpus)), gpus, strict=True))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from trainwatch.crosscheck.readings import Selection
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.replay.series import name_and_labels, values_of
-from trainwatch.crosscheck.server import Labels, Milliseconds, Vector
+from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.sampling.exposition import Exposition
 
 LOOK_BACK = 300_000  # milliseconds: so old may the sample be that Prometheus takes for the present one

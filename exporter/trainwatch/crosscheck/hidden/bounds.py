@@ -12,14 +12,14 @@ from typing import Any
 
 from trainwatch.crosscheck.alerts import alert_states
 from trainwatch.crosscheck.compare import Disagreement
+from trainwatch.crosscheck.expected import Expected
 from trainwatch.crosscheck.hidden.archive import Archive, Sampling
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.hidden.played_back import PlayedBack
-from trainwatch.crosscheck.readings import Readings, without
-from trainwatch.crosscheck.recompute import CHECKED
-from trainwatch.crosscheck.recompute.expected import Expected
-from trainwatch.crosscheck.server import Labels, Milliseconds, Server
+from trainwatch.crosscheck.readings import Readings
+from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored
+from trainwatch.measurements.scraped import Labels, without
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
@@ -97,12 +97,11 @@ class Bounds:
     def _expected(self, age: Milliseconds, jitter: Milliseconds) -> tuple[list[Expected], bool]:
         grid = self.stored.grid
         played = PlayedBack(self.archive, self.recorded, grid, self.sampling, self.scrape, age, jitter)
-        recompute, its = CHECKED[self.heuristic.name], self.heuristic.parameters
         found = []
         for time in self.stored.times:
             index = grid.index(time)
             assert index is not None
-            found.append(played.expected(index, recompute, its, self.scraping))
+            found.append(played.expected(index, self.heuristic, self.scraping))
         return found, played.looks_back
 
     def _compare_series(self, series: str) -> Compared:

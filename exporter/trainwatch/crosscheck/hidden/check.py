@@ -11,12 +11,13 @@ from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.hidden.scrapes import Scrapes
 from trainwatch.crosscheck.offline.rule_files import metrics, read_groups
 from trainwatch.crosscheck.progress import shown
-from trainwatch.crosscheck.readings import matcher, without
+from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.scrape_times import SAMPLES
-from trainwatch.crosscheck.server import Labels, Milliseconds, Server
+from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.errors import UserError
+from trainwatch.measurements.scraped import Labels, without
 from trainwatch.prometheus_rules.files import HEURISTICS, render
 from trainwatch.prometheus_rules.options import Options
 

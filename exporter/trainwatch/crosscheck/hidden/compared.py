@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainwatch.crosscheck.compare import Disagreement
-from trainwatch.crosscheck.server import Labels, Milliseconds
+from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.measurements.scraped import Labels
 
 # Ratios are recorded as float32, with 7 digits.
 TOLERANCE = 2e-6

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from trainwatch.crosscheck.expected import Expected, expected
 from trainwatch.crosscheck.hidden.archive import Archive, Sampling
 from trainwatch.crosscheck.readings import Moment, Readings, Selection
-from trainwatch.crosscheck.recompute.expected import Expected, Recompute
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Points, Vector
+from trainwatch.crosscheck.server import Grid, Milliseconds
+from trainwatch.measurements.scraped import Labels, Points, Vector
+from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Scraping
 
 
@@ -45,15 +47,15 @@ class PlayedBack:
     def time(self, index: int) -> float:
         return self._grid.time(index) / 1000
 
-    def expected(self, index: int, recompute: Recompute, its: Any, scraping: Scraping) -> Expected:
+    def expected(self, index: int, rule: Rule[Any, Any], scraping: Scraping) -> Expected:
         """What the rule must say. Its records are read by each other, so it is asked until they stay."""
         self._own, self._reads_own = {}, False
-        found = recompute(Moment(self, index), its, scraping)
+        found = expected(rule, Moment(self, index), scraping)
         for _ in found.records:
             if not self._reads_own or found.records == self._own:
                 break
             self._own = found.records
-            found = recompute(Moment(self, index), its, scraping)
+            found = expected(rule, Moment(self, index), scraping)
         return found
 
     def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:

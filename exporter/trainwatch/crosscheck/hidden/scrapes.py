@@ -9,10 +9,11 @@ import numpy as np
 
 from trainwatch.crosscheck.hidden.archive import Archive, Series
 from trainwatch.crosscheck.hidden.compared import Compared
-from trainwatch.crosscheck.readings import Selection, grouped, matcher, without
+from trainwatch.crosscheck.readings import Selection, matcher
 from trainwatch.crosscheck.scrape_times import SAMPLES
-from trainwatch.crosscheck.server import Labels, Milliseconds, Points, Server, Vector
+from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
+from trainwatch.measurements.scraped import Labels, Points, Vector, grouped, without
 
 # A recording keeps the sum of some series: their label, and those that count.
 SUMMED = {

@@ -11,7 +11,6 @@ from trainwatch.crosscheck.offline.evaluation import evaluate_groups
 from trainwatch.crosscheck.offline.prometheus import local_prometheus, program
 from trainwatch.crosscheck.offline.rule_files import metrics, read_groups
 from trainwatch.crosscheck.progress import shown
-from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.runs import check_rules
@@ -19,6 +18,7 @@ from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.rules import all_rules
 
 
 def check_recording(
@@ -31,7 +31,7 @@ def check_recording(
     for needed in ("promtool", "prometheus"):
         program(needed)
     groups = [group for place, text in rules.texts.items() for group in read_groups(text, place)]
-    checked = [group for group in groups if group.name.removeprefix("trainwatch-") in CHECKED]
+    checked = [group for group in groups if group.name.removeprefix("trainwatch-") in all_rules()]
     intended = read_groups(render(rules.options)[HEURISTICS], HEURISTICS)
     interval = round(1000 * rules.options.scraping.interval)
     begin = round(1000 * run.start)

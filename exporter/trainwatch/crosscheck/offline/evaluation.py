@@ -14,9 +14,9 @@ from trainwatch.crosscheck.alerts import alert_states
 from trainwatch.crosscheck.offline.prometheus import LocalPrometheus
 from trainwatch.crosscheck.offline.remote_write import Series
 from trainwatch.crosscheck.offline.rule_files import FileGroup, FileRule
-from trainwatch.crosscheck.readings import without
-from trainwatch.crosscheck.server import Grid, Labels, Milliseconds, Server, Vector
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.errors import UserError
+from trainwatch.measurements.scraped import Labels, Vector, without
 
 
 def evaluate_groups(

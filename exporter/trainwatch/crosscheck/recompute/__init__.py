@@ -14,8 +14,6 @@ from trainwatch.crosscheck.recompute import gpus, runs, samples, steps
 from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
-    "BatchSize": samples.batch_size,
-    "CPUBottleneck": samples.cpu_bottleneck,
     "CommunicationBound": steps.communication_bound,
     "DataStarved": steps.data_starved,
     "Dataloader": runs.dataloader,
@@ -23,9 +21,7 @@ CHECKED: Mapping[str, Recompute] = {
     "GPUMemoryIncrease": gpus.gpu_memory_increase,
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
-    "IOBottleneck": samples.io_bottleneck,
     "LoadBalancing": samples.load_balancing,
-    "LowGPUUtilization": samples.low_gpu_utilization,
     "MaxInitializationTime": runs.max_initialization_time,
     "StepOutlier": steps.step_outlier,
     "Straggler": steps.straggler,

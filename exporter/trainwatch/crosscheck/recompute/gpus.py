@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from trainwatch.crosscheck.readings import Moment, both, without
-from trainwatch.crosscheck.recompute.expected import (
+from trainwatch.crosscheck.readings import Moment
+from trainwatch.crosscheck.recompute.expected import Expected, above, below
+from trainwatch.crosscheck.recompute.rates import rate
+from trainwatch.measurements.scraped import (
     GPU_SAMPLES,
-    Expected,
-    above,
-    below,
+    Labels,
+    Points,
+    Vector,
+    both,
     divided,
     gained,
     going_on,
     summed,
+    without,
 )
-from trainwatch.crosscheck.recompute.rates import rate
-from trainwatch.crosscheck.server import Labels, Points, Vector
 from trainwatch.rules.gpu_memory_leak import LONGER
 from trainwatch.rules.gpu_memory_nearly_full import FORECAST_ROWS
 from trainwatch.rules.promql import MINUTE, Scraping, time_span

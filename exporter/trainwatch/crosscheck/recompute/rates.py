@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainwatch.crosscheck.server import Milliseconds, Points
+from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.measurements.scraped import Points
 
 FAR = 1.1  # of the mean time between samples: an end of the range that is farther off was not sampled
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.crosscheck.readings import Moment, both, grouped, without
-from trainwatch.crosscheck.recompute.expected import STEPS, Expected, above, below, divided, summed
+from trainwatch.crosscheck.readings import Moment
+from trainwatch.crosscheck.recompute.expected import Expected, above, below
+from trainwatch.measurements.scraped import STEPS, both, divided, grouped, summed, without
 from trainwatch.rules.promql import Scraping
 
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from trainwatch.crosscheck.readings import Moment, both, dropped, without
-from trainwatch.crosscheck.recompute.expected import STEPS, Expected, above, below, divided, gained, summed
-from trainwatch.crosscheck.server import Labels
+from trainwatch.crosscheck.readings import Moment
+from trainwatch.crosscheck.recompute.expected import Expected, above, below
+from trainwatch.measurements.scraped import STEPS, Labels, both, divided, dropped, gained, summed, without
 from trainwatch.rules.promql import Scraping
 from trainwatch.rules.step_outlier import STEPS_NEEDED
 from trainwatch.rules.straggler import MINUTES_COMPARED

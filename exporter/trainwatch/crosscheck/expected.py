@@ -1,0 +1,55 @@
+"""What a rule must say at one moment: its own judgement of what Prometheus had scraped by then."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.measurements.scraped import Labels, Vector
+from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.rules.promql import Scraping
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a rule must say at one moment: the values it records, and each alert's value where it holds."""
+
+    records: Mapping[str, Vector]
+    targets: Collection[Labels]
+    findings: tuple[Vector, ...]
+
+    @property
+    def conditions(self) -> tuple[frozenset[Labels], ...]:
+        """Returns where each alert's condition holds."""
+        return tuple(frozenset(one) for one in self.findings)
+
+    def status(self) -> Vector:
+        """Returns 1 where the condition of some alert holds, otherwise 0."""
+        holds = frozenset().union(*self.conditions)
+        return {labels: float(labels in holds) for labels in (*self.targets, *holds)}
+
+    def values_of(self, series: str) -> Mapping[Labels, float]:
+        """Returns the status, or one of the records."""
+        return self.status() if series == STATUS else self.records[series]
+
+
+def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
+    """Judges what was scraped with the code that judges recordings."""
+    if rule.name in CHECKED:  # not moved yet
+        old = CHECKED[rule.name](now, rule.parameters, scraping)
+        return Expected(old.records, old.targets, tuple(dict.fromkeys(one, 0.0) for one in old.conditions))
+    scraped = rule.scraped(now, scraping)
+    judged = rule.judge(scraped.view)
+    findings = tuple(
+        {
+            labels: value
+            for labels, value, holds in zip(
+                scraped.labels, condition.value.tolist(), condition.holds.tolist(), strict=True
+            )
+            if holds
+        }
+        for condition in judged.conditions
+    )
+    return Expected(scraped.records, scraped.targets, findings)

@@ -1,0 +1,74 @@
+"""What can be measured of a node: a `Measure` asks for it, a `Measurement` holds what was counted so far."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from trainwatch.measurements.state import Scans, State
+from trainwatch.runs.model import NodeSamples, RunFacts, Steps
+
+# What a view is about: a GPU's column, a rank and phase, "" for the node itself.
+Subject = Hashable
+
+V = TypeVar("V")
+Views = Iterable[tuple[Subject, V]]
+
+
+class Measurement(State, Generic[V]):
+    """Counts the samples and steps of one node, given in blocks of rows, each row once, in time order.
+
+    Both methods return views: for each subject, what was known at the end of each scan in the block, as
+    arrays of one value per scan. Rules judge views.
+    """
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[V]:
+        """Adds samples; the columns may grow from block to block, and are NaN where missing."""
+        return ()
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[V]:
+        """Adds finished steps of one rank of the node."""
+        return ()
+
+
+M = TypeVar("M", bound=Measurement[Any])
+
+
+class Measure(ABC, Generic[M]):
+    """Asks for a measurement. A frozen dataclass: equal requests share one measurement."""
+
+    @abstractmethod
+    def new(self) -> M:
+        """Returns an empty measurement."""
+
+
+class NodeMeasurements(State):
+    """All that was measured of one node, by what asked for it."""
+
+    def __init__(self, measures: Iterable[Measure[Any]]) -> None:
+        self._measurements: dict[Measure[Any], Measurement[Any]] = {one: one.new() for one in measures}
+
+    def __getitem__(self, measure: Measure[M]) -> M:
+        return cast("M", self._measurements[measure])
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> dict[Measure[Any], Views[Any]]:
+        """Feeds one block of samples to every measurement, and returns their views."""
+        return {measure: one.observe(samples, scans) for measure, one in self._measurements.items()}
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> dict[Measure[Any], Views[Any]]:
+        """Feeds one block of steps to every measurement, and returns their views."""
+        return {measure: one.observe_steps(steps, scans) for measure, one in self._measurements.items()}
+
+
+@dataclass(frozen=True)
+class RunMeasurements:
+    """What was measured of a run: by node, in the order of their names, and what else is known of it."""
+
+    facts: RunFacts
+    nodes: Mapping[str, NodeMeasurements]
+
+    def of(self, measure: Measure[M]) -> dict[str, M]:
+        """Returns one measurement of each node, by node."""
+        return {name: node[measure] for name, node in self.nodes.items()}

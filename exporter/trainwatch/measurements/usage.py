@@ -1,0 +1,71 @@
+"""How much of each resource was used: sketches of a node's readings, and of each GPU's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.sketch import RatioSketch, SizeSketch
+from trainwatch.measurements.state import Scans, State
+from trainwatch.runs.model import Floats, NodeSamples
+
+
+class GpuUsage(State):
+    """All readings of one GPU."""
+
+    def __init__(self) -> None:
+        self.utilisation = RatioSketch()
+        self.memory = RatioSketch()
+
+
+class NodeUsage(Measurement[None]):
+    """All readings of a node: ratios, and bytes per second of network and disk."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.cpu = RatioSketch()  # the mean of the cores; so the I/O wait
+        self.io_wait = RatioSketch()
+        self.memory = RatioSketch()
+        self.gpu = RatioSketch()  # the mean of the GPUs; so their memory
+        self.gpu_memory = RatioSketch()
+        self.network = SizeSketch()
+        self.disk = SizeSketch()
+        self.gpus: list[GpuUsage] = []
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
+        self.samples += len(samples)
+        self.cpu.add(samples.cpu_mean)
+        self.io_wait.add(samples.io_wait_mean)
+        self.memory.add(samples.memory)
+        self.gpu.add(_mean(samples.gpu))
+        self.gpu_memory.add(_mean(samples.gpu_memory))
+        self.network.add(samples.network)
+        self.disk.add(samples.disk)
+        self.gpus += [GpuUsage() for _ in range(samples.gpu.shape[1] - len(self.gpus))]
+        for column, gpu in enumerate(self.gpus):
+            gpu.utilisation.add(samples.gpu[:, column])
+            gpu.memory.add(samples.gpu_memory[:, column])
+        return ()
+
+    @property
+    def gpu_readings(self) -> int:
+        """Returns how often the utilisation of the GPU that was read most often was read."""
+        return max((gpu.utilisation.count for gpu in self.gpus), default=0)
+
+
+@dataclass(frozen=True)
+class Usage(Measure[NodeUsage]):
+    """Asks for the distribution of everything that was read."""
+
+    def new(self) -> NodeUsage:
+        return NodeUsage()
+
+
+def _mean(values: Floats) -> Floats:
+    """Returns (n,) the mean of each row's readings, NaN where there is none."""
+    there = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        means: Floats = (np.nansum(values, axis=1) / there.sum(axis=1)).astype(np.float32)
+    return means
