@@ -24,7 +24,7 @@ class NodeUsage(Measurement[None]):
     """All readings of a node: ratios, and bytes per second of network and disk."""
 
     def __init__(self) -> None:
-        self.samples = 0
+        self.samples = self.cores = 0
         self.cpu = RatioSketch()  # the mean of the cores; so the I/O wait
         self.io_wait = RatioSketch()
         self.memory = RatioSketch()
@@ -36,6 +36,7 @@ class NodeUsage(Measurement[None]):
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
         self.samples += len(samples)
+        self.cores = samples.cpu.shape[1]
         self.cpu.add(samples.cpu_mean)
         self.io_wait.add(samples.io_wait_mean)
         self.memory.add(samples.memory)

@@ -10,30 +10,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.data_starved import Wait
-from trainwatch.rules.parameters import Parameters, Percent, StepCount
-from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.measurements.component_time import RankComponent
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.component_share import ComponentShare, ShareParameters
+from trainwatch.rules.judgement import Tallies, Tally
+from trainwatch.rules.parameters import Percent, StepCount
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import component_rules
 from trainwatch.rules.topics import LONG_COMMUNICATION
-from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
+from trainwatch.runs.model import RunFacts
 from trainwatch.words import duration, too_few
-
-COMMUNICATION = COMPONENTS.index("communication")
 
 Key = tuple[str, int]  # node and rank
 
 
 @dataclass(frozen=True)
-class CommunicationBoundParameters(Parameters):
+class CommunicationBoundParameters(ShareParameters):
     threshold: Annotated[Percent, "the rule fires above this share of the step time of a rank"] = 20
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
 
 
 @rule
-class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"]):
+class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
     """Seconds lost: the communication of the rank that communicated least.
 
     What another rank communicates beyond that, it waited for a slower one: the account of Straggler.
@@ -55,15 +53,19 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
     view = "ranks"
     symptom = LONG_COMMUNICATION
 
-    def node(self) -> CommunicatingRanks:
-        return CommunicatingRanks(self.parameters)
+    component = "communication"
+    summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
+    verb = "communicated"
+    # A symptom must not outlive the straggler that explains it, whose alert goes by the last minutes.
+    until_the_end = True
 
-    def judge(self, nodes: Mapping[str, CommunicatingRanks], facts: RunFacts) -> Verdict:
-        exposed = exposed_seconds(facts)
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        exposed = exposed_seconds(run.facts)
+        threshold = self.parameters.threshold
         ranks = {
-            (name, rank): Communication(wait, exposed.get((name, rank)), self.parameters)
-            for name, node in nodes.items()
-            for rank, wait in sorted(node.ranks.items())
+            (name, rank): Communication(spent, exposed.get((name, rank)), tallies.of(name, rank), threshold)
+            for name, node in run.of(self.measure).items()
+            for rank, spent in sorted(node.ranks.items())
         }
         triggered = sum(one.triggered for one in ranks.values())
         status = status_of(triggered, sum(one.judged for one in ranks.values()))
@@ -74,7 +76,7 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
             self._finding(status, ranks),
             triggered,
             triggered,
-            sum(one.wait.steps for one in ranks.values()),
+            sum(one.spent.steps for one in ranks.values()),
             min((one.seconds for one in ranks.values() if one.seconds), default=0.0) if triggered else 0.0,
             details={"ranks": [one.details(*key) for key, one in ranks.items()]},
         )
@@ -99,48 +101,32 @@ class CommunicationBound(Rule[CommunicationBoundParameters, "CommunicatingRanks"
         return sentence + "."
 
     def _why_not(self, ranks: Mapping[Key, Communication]) -> str:
-        most = max((one.wait.steps for one in ranks.values()), default=0)
+        most = max((one.spent.steps for one in ranks.values()), default=0)
         if not most:
             return "No step was recorded: mark steps with trainwatch.step."
         if not any(one.seconds for one in ranks.values()):
             return 'No communication was timed: mark it with trainwatch.component("communication").'
         return too_few("steps of a rank", most, self.parameters.patience)
 
-    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        its = self.parameters
-        summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
-        # A symptom must not outlive the straggler that explains it, whose alert goes by the last minutes.
-        only = "unless ignoring (rank) trainwatch_run_end_time_seconds"
-        return component_rules("communication", its.threshold, its.patience, summary, "communicated", only)
-
-
-class CommunicatingRanks(NodeState):
-    def __init__(self, parameters: CommunicationBoundParameters) -> None:
-        self.parameters = parameters
-        self.ranks: dict[int, Wait] = {}
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        self.ranks.setdefault(steps.rank, Wait(self.parameters, COMMUNICATION)).observe(steps, scans)
-
 
 class Communication:
     """The communication of one rank: what was exposed, or the component where that is not known."""
 
-    def __init__(self, wait: Wait, exposed: float | None, parameters: CommunicationBoundParameters) -> None:
-        self.wait, self.exposed = wait, exposed
-        self.seconds = wait.seconds if exposed is None else exposed
-        self.share = 100 * self.seconds / wait.step_seconds if wait.step_seconds else 0.0
+    def __init__(self, spent: RankComponent, exposed: float | None, tally: Tally, threshold: float) -> None:
+        self.spent, self.exposed = spent, exposed
+        self.seconds = spent.seconds if exposed is None else exposed
+        self.share = 100 * self.seconds / spent.step_seconds if spent.step_seconds else 0.0
         # A trace is of few steps, all of them timed exactly: it is judged once, and at once.
-        self.judged = wait.judged if exposed is None else int(wait.steps > 0)
-        self.triggered = wait.triggered if exposed is None else int(self.share > parameters.threshold)
+        self.judged = tally.judged if exposed is None else int(spent.steps > 0)
+        self.triggered = tally.triggered if exposed is None else int(self.share > threshold)
 
     def details(self, node: str, rank: int) -> dict[str, float | int | str | None]:
         return {
             "node": node,
             "rank": rank,
-            "steps": self.wait.steps,
-            "step_seconds": self.wait.step_seconds,
-            "communication_seconds": self.wait.seconds,
+            "steps": self.spent.steps,
+            "step_seconds": self.spent.step_seconds,
+            "communication_seconds": self.spent.seconds,
             "exposed_seconds": self.exposed,
             "percent": self.share,
             "triggered": self.triggered,

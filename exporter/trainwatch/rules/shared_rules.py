@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, ratio, time_span
+from trainwatch.rules.promql import Record, time_span
 
 SAMPLES = "trainwatch_samples_total"
 GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
@@ -16,39 +16,6 @@ MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
 
 QUARTERS = 4
 EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
-
-
-def component_rules(
-    component: str, threshold: float, patience: int, summary: str, verb: str, only: str = ""
-) -> PrometheusRules:
-    """For DataStarved and CommunicationBound: a component's share of all step time of a rank.
-
-    `only` may leave ranks out, as "unless ..." of PromQL.
-    """
-    record = f"run_instance_rank:trainwatch_{component}:ratio"
-    steps = "sum without (phase) (trainwatch_step_duration_seconds_count)"
-    return PrometheusRules(
-        targets=steps,
-        every=2 * MINUTE,
-        records=[
-            Record(
-                record,
-                f"""
-                trainwatch_step_component_seconds_total{{component="{component}"}}
-                  / ignoring (component) sum without (phase) (trainwatch_step_duration_seconds_sum)
-                """,
-            )
-        ],
-        alerts=[
-            Alert(
-                f"{record} > {ratio(threshold)}\n  and {steps} > {patience}\n  {only}".rstrip(),
-                summary=summary,
-                description=f"Rank {{{{ $labels.rank }}}} of run {{{{ $labels.run }}}} on "
-                f"{{{{ $labels.instance }}}} {verb} for {{{{ $value | humanizePercentage }}}} of its step "
-                f"time (fires above {threshold:g} %).",
-            )
-        ],
-    )
 
 
 def of_run(expression: str) -> str:

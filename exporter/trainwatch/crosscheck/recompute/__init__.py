@@ -14,8 +14,6 @@ from trainwatch.crosscheck.recompute import gpus, runs, samples, steps
 from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
-    "CommunicationBound": steps.communication_bound,
-    "DataStarved": steps.data_starved,
     "Dataloader": runs.dataloader,
     "GPUError": gpus.gpu_error,
     "GPUMemoryIncrease": gpus.gpu_memory_increase,

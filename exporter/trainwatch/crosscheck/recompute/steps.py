@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 from trainwatch.crosscheck.readings import Moment
@@ -47,26 +46,6 @@ def step_outlier(now: Moment, its: Any, _: Scraping) -> Expected:
         steps,
         (above(outliers, its.n_outliers) & enough,),
     )
-
-
-def _component(now: Moment, its: Any, component: str) -> Expected:
-    spent = dropped(now("trainwatch_step_component_seconds_total", f'component="{component}"'), "component")
-    steps = summed(now(f"{STEPS}_count"), "phase")
-    share = both(spent, summed(now(f"{STEPS}_sum"), "phase"), divided)
-    fires = above(share, its.threshold / 100) & above(steps, its.patience)
-    return Expected({f"run_instance_rank:trainwatch_{component}:ratio": share}, steps, (fires,))
-
-
-def data_starved(now: Moment, its: Any, _: Scraping) -> Expected:
-    return _component(now, its, "data_wait")
-
-
-def communication_bound(now: Moment, its: Any, _: Scraping) -> Expected:
-    """Of runs that have not ended."""
-    found = _component(now, its, "communication")
-    ended = now("trainwatch_run_end_time_seconds")
-    going_on = frozenset(rank for rank in found.conditions[0] if without(rank, "rank") not in ended)
-    return replace(found, conditions=(going_on,))
 
 
 def straggler(now: Moment, its: Any, scraping: Scraping) -> Expected:
