@@ -9,7 +9,7 @@ from typing import Any
 from trainwatch.dashboards.looks import PURPLE, VERMILION
 from trainwatch.dashboards.panels import WIDTH, Panel
 from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
-from trainwatch.dashboards.variables import Variable
+from trainwatch.dashboards.variables import Variable, data_source, instance, run
 
 Dashboard = dict[str, Any]
 Annotation = dict[str, Any]
@@ -53,6 +53,14 @@ def dashboard(
         "templating": {"list": [*variables]},
         "panels": placed,
     }
+
+
+def of_one_run(
+    uid: str, title: str, description: str, panels: Iterable[Panel], *variables: Variable
+) -> Dashboard:
+    """A dashboard of the chosen nodes of one run. `variables`: what else can be chosen."""
+    chosen = (data_source(), run(), instance(), *variables)
+    return dashboard(uid, title, description, panels, chosen, [alerts(), *phases()])
 
 
 def laid_out(panels: Iterable[Panel]) -> list[Panel]:

@@ -8,6 +8,7 @@ means: one without a description is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from trainwatch.dashboards.looks import BLUE, Override, by_name, dashed_thresholds, fixed, steps
@@ -19,6 +20,15 @@ WIDTH = 24  # columns of Grafana's grid
 COLUMNS = 500  # of heatmaps; finer ones show no more
 LEGEND = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
+VIRIDIS = {
+    "mode": "scheme",
+    "scheme": "Viridis",
+    "steps": 64,
+    "exponent": 0.5,
+    "fill": "dark-orange",
+    "reverse": False,
+    "scale": "exponential",
+}
 
 
 def time_series(
@@ -26,7 +36,7 @@ def time_series(
     title: str,
     description: str,
     *targets: Target,
-    unit: str,
+    unit: str = "none",
     width: int = 12,
     height: int = 8,
     stacked: bool = False,
@@ -54,10 +64,7 @@ def time_series(
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
     }
-    options = {
-        "legend": LEGEND,
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
+    options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}}
     panel = _panel("timeseries", id, title, description, targets, width, height, options)
     panel["fieldConfig"] = _fields(
         custom, unit, [*overrides, dashed_thresholds()], lowest, highest, color={"mode": "palette-classic"}
@@ -67,12 +74,15 @@ def time_series(
     return panel
 
 
+shares = partial(time_series, unit="percentunit", highest=1)  # lines between 0 and 100 %
+
+
 def stat(
     id: int,
     title: str,
     description: str,
     *targets: Target,
-    unit: str,
+    unit: str = "none",
     width: int = 4,
     height: int = 4,
     decimals: int | None = None,
@@ -251,33 +261,26 @@ def device_heatmap(
     names are padded with zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for
     0 (it is an empty bucket), so values must not be below 0.01.
     """
-    rows = {"yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"}}
-    cells = {
+    look = {
+        "yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"},
         "cellValues": {"unit": "percentunit", "decimals": 0},
-        "color": _viridis(lowest=0, highest=1),
+        "color": {**VIRIDIS, "min": 0, "max": 1},
         "rowsFrame": {"layout": "auto", "value": "utilisation"},
     }
-    return _heatmap(id, title, description, targets, width, height, {**rows, **cells})
+    return _heatmap(id, title, description, targets, width, height, look)
 
 
 def histogram_heatmap(
-    id: int,
-    title: str,
-    description: str,
-    target: Target,
-    *,
-    unit: str,
-    width: int = 12,
-    height: int = 9,
+    id: int, title: str, description: str, target: Target, *, unit: str, width: int = 12, height: int = 9
 ) -> Panel:
     """A histogram over time: how many samples of each moment lie in which bucket."""
-    rows = {"yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit}}
-    cells = {
+    look = {
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
         "cellValues": {"unit": "short", "decimals": 1},
-        "color": _viridis(),
+        "color": VIRIDIS,
         "rowsFrame": {"layout": "auto", "value": "count"},
     }
-    return _heatmap(id, title, description, (target,), width, height, {**rows, **cells})
+    return _heatmap(id, title, description, (target,), width, height, look)
 
 
 def section(id: int, title: str, collapsed: Sequence[Panel] = ()) -> Panel:
@@ -299,20 +302,6 @@ def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
     return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": in_a_row}
 
 
-def _viridis(lowest: float | None = None, highest: float | None = None) -> dict[str, Any]:
-    colour: dict[str, Any] = {
-        "mode": "scheme",
-        "scheme": "Viridis",
-        "steps": 64,
-        "exponent": 0.5,
-        "fill": "dark-orange",
-        "reverse": False,
-        "scale": "exponential",
-    }
-    bounds = {"min": lowest, "max": highest}
-    return colour | {name: value for name, value in bounds.items() if value is not None}
-
-
 def _heatmap(
     id: int,
     title: str,
@@ -320,9 +309,9 @@ def _heatmap(
     targets: Sequence[Target],
     width: int,
     height: int,
-    rows_and_cells: dict[str, Any],
+    look: dict[str, Any],
 ) -> Panel:
-    is_histogram = not rows_and_cells["yAxis"]["reverse"]
+    is_histogram = not look["yAxis"]["reverse"]
     options = {
         "calculate": False,
         "calculation": {},
@@ -333,7 +322,7 @@ def _heatmap(
         "legend": {"show": True},
         "showValue": "never",
         "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": is_histogram},
-        **rows_and_cells,
+        **look,
     }
     panel = _panel("heatmap", id, title, description, targets, width, height, options)
     custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}

@@ -12,7 +12,16 @@ from trainwatch.dashboards import variables
 from trainwatch.dashboards.looks import SEVERITY, VERMILION, Override, by_name, coloured, steps, words
 from trainwatch.dashboards.page import Dashboard, alerts
 from trainwatch.dashboards.page import dashboard as page
-from trainwatch.dashboards.panels import Panel, bars, device_heatmap, section, stat, table, time_series
+from trainwatch.dashboards.panels import (
+    Panel,
+    bars,
+    device_heatmap,
+    section,
+    shares,
+    stat,
+    table,
+    time_series,
+)
 from trainwatch.dashboards.queries import lines, now, rows, threshold
 from trainwatch.prometheus_rules.groups import INFO
 from trainwatch.prometheus_rules.meta import UNFINISHED
@@ -101,7 +110,6 @@ def _numbers() -> list[Panel]:
             """Runs that train at the end of the time range, with GPUs or without. The table below has one
             line for each.""",
             now(f"count(count by (run) ({of_run(UNFINISHED)})) or vector(0)"),
-            unit="none",
         ),
         stat(
             2,
@@ -109,14 +117,12 @@ def _numbers() -> list[Panel]:
             """Nodes whose exporter is heard. Fewer than you have: Trainwatch / Exporter health says which
             are missing.""",
             now(f"count({of_node(MEMORY_USED)}) or vector(0)"),
-            unit="none",
         ),
         stat(
             3,
             "GPUs",
             """GPUs of these nodes, whether a run uses them or not.""",
             now(f"sum({of_node(GPUS)}) or vector(0)"),
-            unit="none",
         ),
         stat(
             4,
@@ -124,7 +130,6 @@ def _numbers() -> list[Panel]:
             """GPUs that were busy for less than 5 % of the last five minutes. Those of a run are paid for
             and wait; the table of nodes says where they are.""",
             now(f"sum({of_node(GPUS_IDLE)}) or vector(0)"),
-            unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -132,7 +137,6 @@ def _numbers() -> list[Panel]:
             "Alerts",
             """Alerts of Trainwatch that fire; below they are counted by run and rule. 0 is what you want.""",
             now(f"count({FIRING}) or vector(0)"),
-            unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -189,7 +193,7 @@ def _runs() -> list[Panel]:
                 by_name("Cost", unit="currencyUSD", decimals=2),
             ],
         ),
-        time_series(
+        shares(
             12,
             "GPU utilisation by run",
             """The mean of the GPUs of a run. A run that lies low all the time wastes its GPUs; one that
@@ -197,8 +201,6 @@ def _runs() -> list[Panel]:
             closer.""",
             lines(f"avg by (run) ({of_run(RUN_UTILIZATION)})", "{{run}}"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
-            unit="percentunit",
-            highest=1,
         ),
         time_series(
             13,
@@ -206,7 +208,6 @@ def _runs() -> list[Panel]:
             """Training steps of the furthest rank. Runs differ; what matters is that a line does not
             fall, and does not end before its time.""",
             lines(f"max by (run) ({of_run(RUN_STEPS)})", "{{run}}"),
-            unit="none",
             logarithmic=True,
             lowest=None,
         ),
@@ -259,7 +260,6 @@ def _findings() -> list[Panel]:
                 'label_replace(vector(0), "alertname", "none", "", "")',
                 "{{alertname}}",
             ),
-            unit="none",
             stacked=True,
         ),
         table(
@@ -293,7 +293,7 @@ def _nodes() -> list[Panel]:
             lines(f"clamp_min(max by (instance) ({gpu}), 0.01)", "{{instance}}"),
             height=12,
         ),
-        time_series(
+        shares(
             32,
             "Nodes, from the idlest to the busiest",
             """GPU utilisation of nodes: a tenth of them lie below the lowest line, half below the middle
@@ -303,12 +303,10 @@ def _nodes() -> list[Panel]:
                 lines(f"quantile({share}, max by (instance) ({gpu}))", name)
                 for name, share in (("busiest tenth", 0.9), ("median", 0.5), ("idlest tenth", 0.1))
             ),
-            unit="percentunit",
             width=8,
-            highest=1,
             overrides=coloured(("busiest tenth", "median", "idlest tenth")),
         ),
-        time_series(
+        shares(
             33,
             "Cores and I/O wait",
             """The mean of all nodes that train, and the node that waits most for its storage. Busy
@@ -317,9 +315,7 @@ def _nodes() -> list[Panel]:
             lines(f"avg({cpu})", "cores, mean"),
             lines(f"max({cpu})", "cores, busiest node"),
             lines(f"max({of_node(CPU_IO_WAIT)})", "I/O wait, worst node"),
-            unit="percentunit",
             width=8,
-            highest=1,
             overrides=coloured(("cores, mean", "cores, busiest node", "I/O wait, worst node")),
         ),
         table(

@@ -60,7 +60,6 @@ def _numbers() -> list[Panel]:
             """Exporters that Prometheus scrapes. What is missing here is missing on every other
             dashboard.""",
             now(f"count({UP} == 1) or vector(0)"),
-            unit="none",
         ),
         stat(
             2,
@@ -68,7 +67,6 @@ def _numbers() -> list[Panel]:
             """Exporters that were heard in the time range, but not at its last scrape. Look at the node
             first, then at the exporter's log (TrainwatchExporterDown).""",
             now(f"count({UP} == 0) or vector(0)"),
-            unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -78,7 +76,6 @@ def _numbers() -> list[Panel]:
             nothing (TrainwatchCollectorFailing). On nodes without GPUs the collector gpu fails unless it
             is switched off.""",
             now(f"count({FAILED}) or vector(0)"),
-            unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -99,7 +96,6 @@ def _numbers() -> list[Panel]:
             range. Counts and histograms are whole all the same; outliers in a recording may be
             missing.""",
             now(f"sum(increase(trainwatch_ledger_records_lost_total{{{OF_NODE}}}[$__range])) or vector(0)"),
-            unit="none",
             decimals=0,
             thresholds=steps("text", (1, VERMILION)),
         ),
@@ -109,7 +105,6 @@ def _numbers() -> list[Panel]:
             """How many versions of the exporter run. More than one during an upgrade is usual; for weeks
             it is not.""",
             now(f"count(count by (version) ({BUILD})) or vector(0)"),
-            unit="none",
         ),
     ]
 
@@ -194,7 +189,6 @@ def _sampling() -> list[Panel]:
                 f"count by (collector) ({FAILED}) or on () {NO_COLLECTOR}",
                 "{{collector}}",
             ),
-            unit="none",
             width=8,
         ),
         time_series(
@@ -207,7 +201,6 @@ def _sampling() -> list[Panel]:
                 f"count by (run) (sum without (phase) (trainwatch_phase_seconds_total{{{OF_NODE}}}))",
                 "{{run}}",
             ),
-            unit="none",
             width=8,
         ),
         time_series(
@@ -229,7 +222,6 @@ def _sampling() -> list[Panel]:
                 f"sum by (instance) ({per_second(f'trainwatch_ledger_records_lost_total{{{OF_NODE}}}')})",
                 "{{instance}}",
             ),
-            unit="none",
             width=8,
         ),
     ]
@@ -307,6 +299,5 @@ def _rules() -> list[Panel]:
             """Evaluations that failed, a second. Anything above 0 means that some rule says nothing
             (TrainwatchRuleEvaluationFailing); the reason is on Prometheus's page of rules.""",
             lines(f"sum by (group) ({of_group(per_second(f'{FAILURES}{{{RULES}}}'))})", "{{group}}"),
-            unit="none",
         ),
     ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from trainwatch.dashboards import variables
 from trainwatch.dashboards.looks import numbered
-from trainwatch.dashboards.page import Dashboard, alerts, phases
-from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards.page import Dashboard, of_one_run
 from trainwatch.dashboards.panels import (
     Panel,
     bar_chart,
@@ -13,6 +12,7 @@ from trainwatch.dashboards.panels import (
     histogram_heatmap,
     repeated,
     section,
+    shares,
     time_series,
 )
 from trainwatch.dashboards.queries import (
@@ -36,22 +36,16 @@ TENTHS = "|".join(f"0[.]{tenth}" for tenth in range(1, 10)) + "|1|1[.]0"
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_one_run(
         UID,
         "Utilisation histograms",
         "How the samples of GPUs and cores are distributed, whether GPUs work alike, and what they wait for.",
         [*_over_time(), *_balance(), *_waiting(), *_each_gpu()],
-        [
-            variables.data_source(),
-            variables.run(),
-            variables.instance(),
-            variables.gpu(),
-            variables.by_range("gpu_samples", "trainwatch_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
-            variables.by_range(
-                "gpu_memory_samples", "trainwatch_gpu_memory_samples_bucket", LONG_GPU_MEMORY_SAMPLES
-            ),
-        ],
-        [alerts(), *phases()],
+        variables.gpu(),
+        variables.by_range("gpu_samples", "trainwatch_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
+        variables.by_range(
+            "gpu_memory_samples", "trainwatch_gpu_memory_samples_bucket", LONG_GPU_MEMORY_SAMPLES
+        ),
     )
 
 
@@ -127,10 +121,9 @@ def _balance() -> list[Panel]:
             number of samples is taken.""",
             lines(f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}", "{{instance}}"),
             threshold("LoadBalancing", "threshold", percent=False),
-            unit="none",
             highest=1,
         ),
-        time_series(
+        shares(
             13,
             "Mean utilisation of each GPU",
             """Exact means of all samples. One line apart from the others: that GPU gathers results for
@@ -142,8 +135,6 @@ def _balance() -> list[Panel]:
                 """,
                 "{{instance}} GPU {{gpu}}",
             ),
-            unit="percentunit",
-            highest=1,
             overrides=numbered("GPU"),
         ),
     ]
@@ -153,7 +144,7 @@ def _waiting() -> list[Panel]:
     low = f"trainwatch_gpu_low_samples_total{{{OF_RUN}}}"
     return [
         section(20, "What do GPUs wait for?"),
-        time_series(
+        shares(
             21,
             "Starved snapshots by cause",
             """Share of all snapshots since the run began in which some GPU was all but idle while some
@@ -169,8 +160,6 @@ def _waiting() -> list[Panel]:
             ),
             threshold("CPUBottleneck", "threshold"),
             threshold("IOBottleneck", "threshold"),
-            unit="percentunit",
-            highest=1,
         ),
         bars(
             22,

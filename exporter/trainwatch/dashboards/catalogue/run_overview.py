@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from trainwatch.dashboards.looks import GREY, SEVERITY, VERMILION, by_name, coloured, steps, words, wrapped
-from trainwatch.dashboards.page import Dashboard, alerts, phases
-from trainwatch.dashboards.page import dashboard as page
-from trainwatch.dashboards.panels import Panel, bars, section, stat, table, time_series
+from trainwatch.dashboards.page import Dashboard, of_one_run
+from trainwatch.dashboards.panels import Panel, bars, section, shares, stat, table, time_series
 from trainwatch.dashboards.queries import OF_NODE, OF_RUN, last, lines, now, per_second, rows, threshold
-from trainwatch.dashboards.variables import LONG_FOR_ONE_MOMENT, by_range, data_source, instance, price
-from trainwatch.dashboards.variables import run as run_variable
+from trainwatch.dashboards.variables import LONG_FOR_ONE_MOMENT, by_range, price
 from trainwatch.prometheus_rules.groups import INFO, STATUS
 from trainwatch.prometheus_rules.usage import (
     CPU_UTILIZATION,
@@ -41,30 +39,24 @@ STEPS = f'trainwatch_step_duration_seconds_count{{{OF_RUN}, phase="train"}}'
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_one_run(
         UID,
         "Run overview",
         "What is wrong with a training run, what to do about it, and what it costs. Alerts lead here.",
         [*_verdict(), *_numbers(), *_time(), *_usage()],
-        [
-            data_source(),
-            run_variable(),
-            instance(),
-            price(),
-            by_range(
-                "gpu_samples",
-                "trainwatch_gpu_utilization_samples_bucket",
-                LONG_GPU_SAMPLES,
-                LONG_FOR_ONE_MOMENT,
-            ),
-            by_range(
-                "gpu_memory_samples",
-                "trainwatch_gpu_memory_samples_bucket",
-                LONG_GPU_MEMORY_SAMPLES,
-                LONG_FOR_ONE_MOMENT,
-            ),
-        ],
-        [alerts(), *phases()],
+        price(),
+        by_range(
+            "gpu_samples",
+            "trainwatch_gpu_utilization_samples_bucket",
+            LONG_GPU_SAMPLES,
+            LONG_FOR_ONE_MOMENT,
+        ),
+        by_range(
+            "gpu_memory_samples",
+            "trainwatch_gpu_memory_samples_bucket",
+            LONG_GPU_MEMORY_SAMPLES,
+            LONG_FOR_ONE_MOMENT,
+        ),
     )
 
 
@@ -175,7 +167,6 @@ def _numbers() -> list[Panel]:
             """How many rules fire, or fired within the time range; the table above names them. 0 is what
             you want.""",
             now(f"sum({FIRED}) or vector(0)"),
-            unit="none",
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -192,7 +183,6 @@ def _numbers() -> list[Panel]:
             """Steps of the phase train that the furthest rank has finished. If it stands still, see
             TrainingStalled.""",
             now(f"max({last(STEPS)})"),
-            unit="none",
             decimals=0,
         ),
         stat(
@@ -201,7 +191,6 @@ def _numbers() -> list[Panel]:
             """Over the last minutes of the time range, of one rank; all ranks make the same steps in
             data-parallel training. A fall at equal settings means that something new holds the run up.""",
             now(f"max(sum without (phase) (rate({STEPS}[5m]))) or vector(0)"),
-            unit="none",
             decimals=2,
         ),
         stat(
@@ -243,7 +232,7 @@ def _time() -> list[Panel]:
             unit="s",
             overrides=coloured(ALL_PHASES),
         ),
-        time_series(
+        shares(
             22,
             "Share of time by phase",
             """What ranks did at each moment. 100 % train is best; gaps of "other" that come again and
@@ -255,10 +244,8 @@ def _time() -> list[Panel]:
                 """,
                 "{{phase}}",
             ),
-            unit="percentunit",
             width=8,
             stacked=True,
-            highest=1,
             overrides=coloured(ALL_PHASES),
         ),
         time_series(
@@ -268,7 +255,6 @@ def _time() -> list[Panel]:
             explanation: look for a mark of an alert at its beginning.""",
             lines(f"max(max without (rank) ({rate}))", "fastest node"),
             lines(f"min(min without (rank) ({rate}))", "slowest node"),
-            unit="none",
             width=8,
             overrides=coloured(("fastest node", "slowest node")),
         ),
@@ -296,7 +282,7 @@ def _usage() -> list[Panel]:
             height=10,
             sort_by=("Node", False),
         ),
-        time_series(
+        shares(
             32,
             "GPU and CPU, mean of all nodes",
             """Where GPUs are low while CPUs are high, data is prepared too slowly; where both are low,
@@ -310,10 +296,8 @@ def _usage() -> list[Panel]:
             ),
             lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
-            unit="percentunit",
             width=10,
             height=10,
-            highest=1,
             overrides=coloured(("GPU", "CPU")),
         ),
     ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from trainwatch.dashboards import variables
 from trainwatch.dashboards.looks import coloured, numbered
-from trainwatch.dashboards.page import Dashboard, alerts, phases
-from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards.page import Dashboard, of_one_run
 from trainwatch.dashboards.panels import (
     COLUMNS,
     Panel,
@@ -14,6 +13,7 @@ from trainwatch.dashboards.panels import (
     bars,
     histogram_heatmap,
     section,
+    shares,
     stat,
     time_series,
 )
@@ -44,19 +44,13 @@ SELF_TIME = f"run_instance_rank:trainwatch_step_self_time:mean_seconds{{{OF_RANK
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_one_run(
         UID,
         "Steps",
         "How long training steps take, what they are spent on, and which rank the others wait for.",
         [*_durations(), *_outliers(), *_parts(), *_data(), *_ranks()],
-        [
-            variables.data_source(),
-            variables.run(),
-            variables.instance(),
-            variables.rank(),
-            variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
-        ],
-        [alerts(), *phases()],
+        variables.rank(),
+        variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
     )
 
 
@@ -161,7 +155,6 @@ def _outliers() -> list[Panel]:
             fires. Stairs of equal width are something periodic: a checkpoint, an evaluation, a log.""",
             lines(outliers, RANK),
             threshold("StepOutlier", "n_outliers", percent=False),
-            unit="none",
             overrides=numbered("rank"),
         ),
         time_series(
@@ -170,7 +163,6 @@ def _outliers() -> list[Panel]:
             """Of each rank, all phases. In data-parallel training all ranks have the same; what counts is
             that the line does not sink.""",
             lines(f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})", RANK),
-            unit="none",
             overrides=numbered("rank"),
         ),
     ]
@@ -233,15 +225,13 @@ def _data() -> list[Panel]:
             lowest=None,
             overrides=coloured(("wait p50", "wait p95", "a worker's fetch p50")),
         ),
-        time_series(
+        shares(
             32,
             "Share of step time that waits for data",
             """Of each rank, since the run began. Above the line DataStarved fires; its advice in
             Trainwatch / Run overview says how a loader keeps ahead.""",
             lines(f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}", RANK),
             threshold("DataStarved", "threshold"),
-            unit="percentunit",
-            highest=1,
             overrides=numbered("rank"),
         ),
         stat(
@@ -253,7 +243,6 @@ def _data() -> list[Panel]:
                 f"sum by (instance) ({last(f'trainwatch_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
                 "{{instance}}",
             ),
-            unit="none",
             width=12,
             show_names=True,
         ),
@@ -288,7 +277,7 @@ def _ranks() -> list[Panel]:
             unit="s",
             overrides=numbered("rank"),
         ),
-        time_series(
+        shares(
             42,
             "Share of step time in communication",
             """Of each rank, since the run began: time that the step itself marks as communication, so not
@@ -296,8 +285,6 @@ def _ranks() -> list[Panel]:
             line). High on all but one: they wait for that one.""",
             lines(communication, RANK),
             threshold("CommunicationBound", "threshold"),
-            unit="percentunit",
-            highest=1,
             overrides=numbered("rank"),
         ),
         stat(

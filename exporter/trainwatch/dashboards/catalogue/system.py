@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from trainwatch.dashboards import variables
 from trainwatch.dashboards.looks import Override, by_pattern, coloured, numbered
-from trainwatch.dashboards.page import Dashboard, alerts, phases
-from trainwatch.dashboards.page import dashboard as page
-from trainwatch.dashboards.panels import Panel, device_heatmap, repeated, section, time_series
+from trainwatch.dashboards.page import Dashboard, of_one_run
+from trainwatch.dashboards.panels import Panel, device_heatmap, repeated, section, shares, time_series
 from trainwatch.dashboards.queries import (
     OF_GPU,
     OF_NODE,
@@ -24,18 +23,12 @@ GPU = "{{instance}} GPU {{gpu}}"
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_one_run(
         UID,
         "System",
         "What the GPUs, cores, memory, disks and links of the nodes of a run do.",
         [*_overview(), *_gpus(), *_links(), *_host()],
-        [
-            variables.data_source(),
-            variables.run(),
-            variables.instance(),
-            variables.gpu(),
-        ],
-        [alerts(), *phases()],
+        variables.gpu(),
     )
 
 
@@ -227,7 +220,7 @@ def _host() -> list[Panel]:
     waiting = f"trainwatch_cpu_io_wait_ratio{{{OF_NODE}}}"
     return [
         section(30, "Host"),
-        time_series(
+        shares(
             31,
             "CPU",
             """The busiest core and the mean of all. A busiest core above the line while GPUs idle is
@@ -235,10 +228,8 @@ def _host() -> list[Panel]:
             lines(f"max by (instance) ({cores})", "{{instance}} busiest core"),
             lines(f"avg by (instance) ({cores})", "{{instance}} mean of cores"),
             threshold("CPUBottleneck", "cpu_threshold"),
-            unit="percentunit",
-            highest=1,
         ),
-        time_series(
+        shares(
             32,
             "Waiting for I/O",
             """Share of a core's time in which it had nothing to do but wait for a disk or a network file
@@ -247,8 +238,6 @@ def _host() -> list[Panel]:
             lines(f"max by (instance) ({waiting})", "{{instance}} most waiting core"),
             lines(f"avg by (instance) ({waiting})", "{{instance}} mean of cores"),
             threshold("IOBottleneck", "io_threshold"),
-            unit="percentunit",
-            highest=1,
         ),
         time_series(
             33,
