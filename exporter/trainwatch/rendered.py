@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from trainwatch.errors import UserError
@@ -35,6 +36,29 @@ def add_out(rendering: ArgumentParser, default: Path) -> None:
     rendering.add_argument(
         "--out", type=Path, default=default, metavar="DIR", help="where to (default: %(default)s/)"
     )
+
+
+def differences(files: Mapping[str, str], directory: Path, command: str) -> list[str]:
+    """What is not as `command` writes it, a line a file. Raises UserError where one cannot be read."""
+    lines = []
+    for name, text in files.items():
+        path = directory / name
+        if not path.exists():
+            lines.append(f"{path}: is missing")
+        elif (found := read(path)) != text:
+            pairs = zip_longest(found.splitlines(keepends=True), text.splitlines(keepends=True))
+            number = next(number for number, (one, other) in enumerate(pairs, 1) if one != other)
+            lines.append(f"{path}:{number}: is not what `{command}` writes")
+    return lines
+
+
+def read(path: Path) -> str:
+    """Raises UserError where the file cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{path}: cannot be read ({reason}); name a directory of rendered files") from None
 
 
 def report(stale: Sequence[str]) -> int:

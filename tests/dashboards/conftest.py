@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.dashboards.files import dashboards
+from trainwatch.dashboards.command import dashboards
 from trainwatch.demo.scenarios import all_scenarios
 
 from tests.support.backfill import RETENTION_SECONDS, SCRAPE_SECONDS, Backfill, run_of, seconds_of

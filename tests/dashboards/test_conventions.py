@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.dashboards.files import dashboards
+from trainwatch.dashboards.command import dashboards
 from trainwatch.dashboards.looks import PALETTE, SEVERITY
 from trainwatch.dashboards.page import dashboard as page
 from trainwatch.dashboards.page import flat

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import requests
-from trainwatch.dashboards.files import dashboards
+from trainwatch.dashboards.command import dashboards
 
 from tests.dashboards.conftest import RULES
 from tests.support.demo import DemoProcess

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.cli import main
-from trainwatch.dashboards.files import render
+from trainwatch.dashboards.command import render
 
 COMMITTED = Path(__file__).parents[2] / "grafana" / "dashboards"
 NAMES = ["cluster", "exporter", "histograms", "run", "steps", "system"]
@@ -36,7 +36,7 @@ def test_what_was_edited_is_missing_or_left_over_makes_the_check_fail(
     capsys.readouterr()
     assert main(["dashboards", "check", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"trainwatch: {tmp_path}/trainwatch-run.json: is not what `trainwatch dashboards render` writes",
+        f"trainwatch: {tmp_path}/trainwatch-run.json:1: is not what `trainwatch dashboards render` writes",
         f"trainwatch: {tmp_path}/trainwatch-steps.json: is missing",
         f"trainwatch: {tmp_path}/trainwatch-old.json: is no dashboard any more",
     ]

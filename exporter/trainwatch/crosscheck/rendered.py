@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import HEURISTICS, command_of, render
 from trainwatch.prometheus_rules.options import Options
-from trainwatch.prometheus_rules.text import command_of
 
 
 @dataclass(frozen=True)

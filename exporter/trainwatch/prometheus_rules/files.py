@@ -1,48 +1,51 @@
-"""All rule files by name, and whether those of a directory are as they would be rendered now."""
+"""All rule files by name, as YAML that people read, and whether those of a directory are as rendered now."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.existing_clusters import existing_clusters_groups
-from trainwatch.prometheus_rules.groups import rule_groups
+from trainwatch.prometheus_rules.groups import Group, rule_groups
 from trainwatch.prometheus_rules.meta import meta_group
 from trainwatch.prometheus_rules.options import Options
-from trainwatch.prometheus_rules.text import command_of, rule_file
+from trainwatch.prometheus_rules.speed import at_speed
 from trainwatch.prometheus_rules.usage import usage_groups
+from trainwatch.rendered import differences, read
 
 HEURISTICS = "trainwatch.yml"
 META = "trainwatch-meta.yml"
 USAGE = "trainwatch-usage.yml"
 EXISTING_CLUSTERS = "optional/dcgm-and-node-exporter.yml"  # not among rules/*.yml: nobody gets it unasked
 
+WIDTH = 110
+LONG = 80  # characters; longer sentences are folded, longer expressions have lines of their own
+RENDERED_BY = "#   "
+
 
 def render(options: Options) -> dict[str, str]:
     """Text by name. Raises UserError where a setting is wrong, or cannot be told in Prometheus."""
-    return {
-        HEURISTICS: rule_file(
-            ["Trainwatch: why training jobs leave their GPUs idle (docs/rules.md)."],
+    files = {
+        HEURISTICS: (
+            "Trainwatch: why training jobs leave their GPUs idle (docs/rules.md).",
             rule_groups(options),
-            options,
         ),
-        META: rule_file(
-            ["Trainwatch: whether it sees what it should (docs/rules.md)."], [meta_group(options)], options
-        ),
-        USAGE: rule_file(
-            ["Trainwatch: what nodes and runs use, recorded for dashboards (docs/dashboards.md)."],
+        META: ("Trainwatch: whether it sees what it should (docs/rules.md).", [meta_group(options)]),
+        USAGE: (
+            "Trainwatch: what nodes and runs use, recorded for dashboards (docs/dashboards.md).",
             usage_groups(options),
-            options,
         ),
-        EXISTING_CLUSTERS: rule_file(
-            [
-                "Trainwatch's rules for clusters without its exporter: from the series of dcgm-exporter and",
-                "node_exporter, as coarse as these are scraped (docs/rules.md).",
-            ],
+        EXISTING_CLUSTERS: (
+            "Trainwatch's rules for clusters without its exporter: from the series of dcgm-exporter and\n"
+            "node_exporter, as coarse as these are scraped (docs/rules.md).",
             existing_clusters_groups(options),
-            options,
         ),
     }
+    return {name: _rule_file(title, groups, options) for name, (title, groups) in files.items()}
 
 
 def stale(directory: Path) -> list[str]:
@@ -52,7 +55,7 @@ def stale(directory: Path) -> list[str]:
     they cannot be read, or do not say how they were rendered.
     """
     first = directory / HEURISTICS
-    command = command_of(_read(first))
+    command = command_of(read(first))
     if command is None:
         raise UserError(
             f"{first}: does not say how it was rendered; render it with `trainwatch rules render`"
@@ -61,28 +64,43 @@ def stale(directory: Path) -> list[str]:
         rendered = render(Options.from_command(command))
     except UserError as mistake:
         raise UserError(f"{first}: {mistake}") from None
-    lines = []
-    for name, text in rendered.items():
-        path = directory / name
-        if not path.exists():
-            lines.append(f"{path}: is missing")
-        elif (found := _read(path)) != text:
-            lines.append(f"{path}:{_first_difference(found, text)}: is not what `{command}` renders")
-    return lines
+    return differences(rendered, directory, command)
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"{path}: cannot be read ({reason}); name a directory of rendered rules") from None
+def command_of(text: str) -> str | None:
+    """The command that a rule file says it was rendered by."""
+    lines = (line for line in text.splitlines() if line.startswith("#"))
+    return next((line[len(RENDERED_BY) :] for line in lines if line.startswith(RENDERED_BY)), None)
 
 
-def _first_difference(found: str, text: str) -> int:
-    """The number of the first line that differs."""
-    lines, others = found.splitlines(), text.splitlines()
-    same = (one == other for one, other in zip(lines, others, strict=False))
-    return next(
-        (number for number, it_is in enumerate(same, 1) if not it_is), min(len(lines), len(others)) + 1
-    )
+def _rule_file(title: str, groups: Sequence[Group], options: Options) -> str:
+    """The text of a rule file, `title` in its first lines. The same input gives the same text."""
+    header = [
+        *title.splitlines(),
+        "",
+        "Rendered; do not edit it, render it again (with --set Rule.parameter=value for other thresholds):",
+    ]
+    lines = [f"# {line}".rstrip() for line in header]
+    content: dict[str, Any] = {"groups": [at_speed(group, options.speed) for group in groups]}
+    body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
+    return "\n".join([*lines, RENDERED_BY + options.command(), body])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Indents lists below their key, and writes out what occurs twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: _Dumper, value: str) -> yaml.Node:
+    style = None
+    if "\n" in value or (len(value) > LONG and " " in value):
+        style = ">" if value[-1] in ".?" else "|"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)

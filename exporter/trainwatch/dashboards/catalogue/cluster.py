@@ -1,7 +1,7 @@
 """Cluster: runs side by side, what nodes do, which GPUs are paid for and idle, and what it costs.
 
-For a thousand nodes: it reads what rules record once a minute (rules/usage.py) and alerts, never a raw series
-of each GPU or core.
+For a thousand nodes: it reads alerts and what rules record every two minutes (prometheus_rules/usage.py),
+never a raw series of each GPU or core.
 """
 
 from __future__ import annotations
@@ -23,21 +23,9 @@ from trainwatch.dashboards.panels import (
     time_series,
 )
 from trainwatch.dashboards.queries import lines, now, rows, threshold
+from trainwatch.prometheus_rules import usage
 from trainwatch.prometheus_rules.groups import INFO
 from trainwatch.prometheus_rules.meta import UNFINISHED
-from trainwatch.prometheus_rules.usage import (
-    CPU_IO_WAIT,
-    CPU_UTILIZATION,
-    GPU_POWER,
-    GPU_UTILIZATION,
-    GPUS,
-    GPUS_IDLE,
-    MEMORY_USED,
-    RUN_GPUS,
-    RUN_POWER,
-    RUN_STEPS,
-    RUN_UTILIZATION,
-)
 
 UID = "trainwatch-cluster"
 # Other names than those of one run's dashboards, so that coming from a run shows all of them again.
@@ -59,7 +47,7 @@ def dashboard() -> Dashboard:
         [
             variables.data_source(),
             variables.query("runs", "Runs", f"label_values({UNFINISHED}, run)", several=True),
-            variables.query("nodes", "Nodes", f"label_values({MEMORY_USED}, instance)", several=True),
+            variables.query("nodes", "Nodes", f"label_values({usage.MEMORY_USED}, instance)", several=True),
             variables.price(),
         ],
         [alerts('severity="critical"')],
@@ -81,12 +69,14 @@ def node_hours() -> str:
 
 def energy() -> str:
     """By run: kWh of its GPUs within the time range."""
-    return f"(sum by (run) (sum_over_time({of_run(RUN_POWER)}{EACH_POINT})) / 1000 * {HOURS_OF_A_POINT})"
+    return (
+        f"(sum by (run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000 * {HOURS_OF_A_POINT})"
+    )
 
 
 def idle_hours() -> str:
     """By run: hours of GPUs in which they did nothing, within the time range."""
-    idle = f"((1 - {of_run(RUN_UTILIZATION)}) * {of_run(RUN_GPUS)})"
+    idle = f"((1 - {of_run(usage.RUN_UTILIZATION)}) * {of_run(usage.RUN_GPUS)})"
     return f"(sum by (run) (sum_over_time({idle}{EACH_POINT})) * {HOURS_OF_A_POINT})"
 
 
@@ -116,20 +106,20 @@ def _numbers() -> list[Panel]:
             "Nodes",
             """Nodes whose exporter is heard. Fewer than you have: Trainwatch / Exporter health says which
             are missing.""",
-            now(f"count({of_node(MEMORY_USED)}) or vector(0)"),
+            now(f"count({of_node(usage.MEMORY_USED)}) or vector(0)"),
         ),
         stat(
             3,
             "GPUs",
             """GPUs of these nodes, whether a run uses them or not.""",
-            now(f"sum({of_node(GPUS)}) or vector(0)"),
+            now(f"sum({of_node(usage.GPUS)}) or vector(0)"),
         ),
         stat(
             4,
             "Idle GPUs",
             """GPUs that were busy for less than 5 % of the last five minutes. Those of a run are paid for
             and wait; the table of nodes says where they are.""",
-            now(f"sum({of_node(GPUS_IDLE)}) or vector(0)"),
+            now(f"sum({of_node(usage.GPUS_IDLE)}) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -143,7 +133,7 @@ def _numbers() -> list[Panel]:
             6,
             "GPU power",
             """What all GPUs draw together. Cooling and losses come on top of it.""",
-            now(f"sum({of_node(GPU_POWER)}) or vector(0)"),
+            now(f"sum({of_node(usage.GPU_POWER)}) or vector(0)"),
             unit="watt",
         ),
     ]
@@ -159,9 +149,9 @@ def _runs() -> list[Panel]:
             nothing. Begin with the line that costs most and has alerts or waste: a click on its name
             leads to what is wrong with it and what to do.""",
             rows(f"sum by (run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
-            rows(f"sum by (run) (max_over_time({of_run(RUN_GPUS)}[$__range]))"),
-            rows(f"1 - avg by (run) (avg_over_time({of_run(RUN_UTILIZATION)}[$__range]))"),
-            rows(f"max by (run) ({of_run(RUN_STEPS)})"),
+            rows(f"sum by (run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
+            rows(f"1 - avg by (run) (avg_over_time({of_run(usage.RUN_UTILIZATION)}[$__range]))"),
+            rows(f"max by (run) ({of_run(usage.RUN_STEPS)})"),
             rows(energy()),
             rows(f"{node_hours()} * $price"),
             rows(f"count by (run) ({FIRING})"),
@@ -199,7 +189,7 @@ def _runs() -> list[Panel]:
             """The mean of the GPUs of a run. A run that lies low all the time wastes its GPUs; one that
             falls has met something new, see the alerts. The line: below it LowGPUUtilization looks
             closer.""",
-            lines(f"avg by (run) ({of_run(RUN_UTILIZATION)})", "{{run}}"),
+            lines(f"avg by (run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}}"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
         ),
         time_series(
@@ -207,7 +197,7 @@ def _runs() -> list[Panel]:
             "Steps a second by run",
             """Training steps of the furthest rank. Runs differ; what matters is that a line does not
             fall, and does not end before its time.""",
-            lines(f"max by (run) ({of_run(RUN_STEPS)})", "{{run}}"),
+            lines(f"max by (run) ({of_run(usage.RUN_STEPS)})", "{{run}}"),
             logarithmic=True,
             lowest=None,
         ),
@@ -279,8 +269,8 @@ def _findings() -> list[Panel]:
 
 
 def _nodes() -> list[Panel]:
-    gpu, cpu = of_node(GPU_UTILIZATION), of_node(CPU_UTILIZATION)
-    most_idle = f"topk(20, max by (instance) ({of_node(GPUS_IDLE)} > 0))"
+    gpu, cpu = of_node(usage.GPU_UTILIZATION), of_node(usage.CPU_UTILIZATION)
+    most_idle = f"topk(20, max by (instance) ({of_node(usage.GPUS_IDLE)} > 0))"
     none_idle = 'label_replace(vector(0), "instance", "No GPU is idle", "", "")'
     return [
         section(30, "Nodes"),
@@ -314,7 +304,7 @@ def _nodes() -> list[Panel]:
             that storage.""",
             lines(f"avg({cpu})", "cores, mean"),
             lines(f"max({cpu})", "cores, busiest node"),
-            lines(f"max({of_node(CPU_IO_WAIT)})", "I/O wait, worst node"),
+            lines(f"max({of_node(usage.CPU_IO_WAIT)})", "I/O wait, worst node"),
             width=8,
             overrides=coloured(("cores, mean", "cores, busiest node", "I/O wait, worst node")),
         ),
@@ -339,7 +329,7 @@ def _energy_and_cost() -> list[Panel]:
             "GPU power by run",
             """What the GPUs of each run draw. A run that draws little for its number of GPUs does little
             with them.""",
-            lines(f"sum by (run) ({of_run(RUN_POWER)})", "{{run}}"),
+            lines(f"sum by (run) ({of_run(usage.RUN_POWER)})", "{{run}}"),
             unit="watt",
             stacked=True,
         ),
