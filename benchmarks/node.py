@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwatch.exporter.command import Exporter, add_arguments
+from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.collectors.training import TrainingCollector
+from trainwatch.exporter.exporter import Exporter
 
 from tests.support.fake_nvml import FakeNvml
+from tests.support.host_collectors import host_collectors
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "collectors" / "fixtures" / "host" / "proc"
 CORES, GPUS = 192, 8
@@ -130,11 +132,12 @@ def _wait_until_ready(exporter: RunningExporter, patience: float = 30.0) -> None
 @contextmanager
 def exporter_in_this_process(node: BusyNode) -> Iterator[Exporter]:
     """The exporter without its server and its thread: the benchmark ticks it itself."""
-    parser = ArgumentParser()
-    add_arguments(parser)
-    exporter = Exporter(parser.parse_args(node.flags("500ms")))
-    exporter.start()
-    exporter._sampler.stop()
+    collectors = [
+        *host_collectors(node.procfs),
+        GpuCollector(node.nvml.library),
+        TrainingCollector(node.ledgers),
+    ]
+    exporter = Exporter(collectors, run="benchmark", state_directory=node.ledgers)
     try:
         yield exporter
     finally:

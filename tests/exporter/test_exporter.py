@@ -181,7 +181,7 @@ def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
     script = (
         "import subprocess, sys\n"
         "child = subprocess.Popen(sys.argv[1:], stderr=subprocess.PIPE, text=True)\n"
-        "print(child.stderr.readline(), flush=True)\n"
+        "while 'listening' not in child.stderr.readline(): pass\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
@@ -189,8 +189,6 @@ def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
         [sys.executable, "-c", script, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
-        assert "listening" in parent.stdout.readline()
-        parent.stdout.readline()
         child = int(parent.stdout.readline())
         parent.kill()
     deadline = time.monotonic() + 60

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -17,11 +16,14 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from trainwatch.collectors import discover
 from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.exporter.command import Exporter, add_arguments
+from trainwatch.collectors.training import TrainingCollector
+from trainwatch.exporter.exporter import Exporter
 from trainwatch.sampling.exposition import Format
 
 from tests.support.fake_nvml import FakeNvml
+from tests.support.host_collectors import host_collectors
 from tests.support.training_process import TrainingProcess
 
 HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
@@ -34,14 +36,6 @@ VARIES = re.compile(
     r'|(?<=[{,])(version|python_version|python_implementation)="[^"]*"',
     re.MULTILINE,
 )
-
-
-class SteadyGpuCollector(GpuCollector):
-    """A GPU collector for which half a second passes from tick to tick."""
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> GpuCollector:
-        return cls(Path(arguments.path_nvml_library), clock=lambda: arguments.now, longest_patience=20)
 
 
 def advance(stat: Path) -> None:
@@ -84,23 +78,15 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     ledgers, procfs = tmp_path / "ledgers", Path(shutil.copytree(HOST, tmp_path / "proc"))
     nvml = FakeNvml(tmp_path / "nvml", gpus=2)
     nvml.set(1, utilization=5)
-    parser = ArgumentParser()
-    add_arguments(parser)
-    arguments = parser.parse_args(
-        [
-            f"--ledger-dir={ledgers}",
-            f"--path.procfs={procfs}",
-            f"--path.nvml-library={nvml.library}",
-            "--sample-interval=20s",  # how long the GPU collector waits follows from it
-        ]
-    )
-    arguments.now = 1000.0
-    arguments.collectors = [
-        SteadyGpuCollector if collector is GpuCollector else collector for collector in arguments.collectors
-    ]
+    clock = [1000.0]  # half a second passes from tick to tick
+    gpus = GpuCollector(nvml.library, clock=lambda: clock[0], longest_patience=20)
+    collectors = [*host_collectors(procfs), gpus, TrainingCollector(ledgers)]
+    collectors.sort(key=lambda collector: collector.name)
+    assert [each.name for each in collectors] == [each.name for each in discover()]
     with TrainingProcess(ledgers, "bert", clock=CLOCK - 3600) as trainer:
         trainer.steps(2.0)
-    exporter = Exporter(arguments)
+    # How long the GPU collector waits follows from the interval.
+    exporter = Exporter(collectors, interval=20.0, state_directory=ledgers)
     with (
         TrainingProcess(ledgers, clock=CLOCK) as rank_0,
         TrainingProcess(ledgers, rank=1, clock=CLOCK) as rank_1,
@@ -110,7 +96,7 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
         for _ in range(TICKS):
             exporter.tick()
             advance(procfs / "stat")
-            arguments.now += 0.5
+            clock[0] += 0.5
         yield exporter
         exporter.close()
 

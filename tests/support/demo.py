@@ -11,7 +11,7 @@ from trainwatch.demo.command import simulated_directory
 from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.demo.simulation import Simulation
-from trainwatch.exporter.command import Exporter
+from trainwatch.exporter.exporter import Exporter
 from trainwatch.sampling.sample import Sample
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess

@@ -40,9 +40,9 @@ class DiskCollector(Collector):
 
     name = "disk"
 
-    def __init__(self, procfs: Path, exclude: re.Pattern[str]) -> None:
+    def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_DISKS) -> None:
         self.path = procfs / "diskstats"
-        self.exclude = exclude
+        self.exclude = re.compile(exclude)
         self.read = Family(
             "trainwatch_disk_read_bytes_total", "counter", "Bytes read from the disk.", ("device",)
         )

@@ -32,9 +32,9 @@ class NetworkCollector(Collector):
 
     name = "network"
 
-    def __init__(self, procfs: Path, exclude: re.Pattern[str]) -> None:
+    def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_NETWORKS) -> None:
         self.procfs = procfs
-        self.exclude = exclude
+        self.exclude = re.compile(exclude)
         self.received = Family(
             "trainwatch_network_receive_bytes_total",
             "counter",

@@ -22,9 +22,13 @@ from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
 from trainwatch.durations import parse_duration, parse_speed, positive_duration
 from trainwatch.errors import UserError
-from trainwatch.exporter.command import DEFAULT_ADDRESS, Exporter, log_to_stderr, serve
+from trainwatch.exporter.command import DEFAULT_ADDRESS
+from trainwatch.exporter.exporter import Exporter
+from trainwatch.exporter.pages import Pages
 from trainwatch.training.directory import SHARED_MEMORY
+from trainwatch.web.logs import log_to_stderr
 from trainwatch.web.server import bind, parse_address
+from trainwatch.web.serving import serve_until_told
 from trainwatch.web.web_config import WebConfig
 
 if TYPE_CHECKING:
@@ -154,7 +158,7 @@ class _Demo:
             if self._begun_ago:
                 self._live_through_the_past()
             self._exporter.start()
-            asyncio.run(serve(self._exporter, None, WebConfig(None, None), sockets))
+            asyncio.run(serve_until_told(Pages(self._exporter).answer, WebConfig(None, None), sockets))
         finally:
             self._close()
         logger.info("stopped")

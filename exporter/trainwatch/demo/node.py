@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trainwatch.collectors import enabled
+from trainwatch.collectors.cpu import CpuCollector
+from trainwatch.collectors.disk import DiskCollector
 from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.collectors.memory import MemoryCollector
+from trainwatch.collectors.network import NetworkCollector
+from trainwatch.collectors.pressure import PressureCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.ranks import AliveReader
 from trainwatch.demo.simulation import Simulation
-from trainwatch.exporter import command
-from trainwatch.exporter.command import Exporter
+from trainwatch.exporter.exporter import Exporter
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.sample import Sample
 
@@ -58,26 +60,29 @@ def make_exporter(
     recording: Path | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Exporter:
-    """The exporter of the simulated node, in whose `directory` the simulation lives.
+    """Returns the exporter of the simulated node, in whose `directory` the simulation lives.
 
-    Raises UserError where the recording cannot be written.
+    Raises UserError if the recording cannot be written.
     """
-    arguments = _arguments(directory, recording)
-    host = [kind for kind in arguments.collectors if kind.name not in ("gpu", "training")]
+    procfs = directory / "proc"
     collectors: list[Collector] = [
         simulation,
-        *enabled(arguments, host),
+        CpuCollector(procfs),
+        DiskCollector(procfs),
+        MemoryCollector(procfs),
+        NetworkCollector(procfs),
+        PressureCollector(procfs),
         SimulatedGpus(clock=clock.monotonic, nvml=simulation.nvml),
         SimulatedTraining(directory, simulation, clock),
     ]
-    return Exporter(arguments, collectors, clock, sinks, simulation.scenario.name, PATIENCE)
-
-
-def _arguments(directory: Path, recording: Path | None) -> Namespace:
-    """What the flags of `trainwatch exporter` would say."""
-    parser = ArgumentParser()
-    command.add_arguments(parser)
-    words = [f"--path.procfs={directory / 'proc'}", f"--ledger-dir={directory}", f"--node={NODE}"]
-    words += [f"--sample-interval={round(1000 * INTERVAL)}ms"]
-    words += [f"--recording.dir={recording}"] if recording else []
-    return parser.parse_args(words)
+    return Exporter(
+        collectors,
+        interval=INTERVAL,
+        node=NODE,
+        state_directory=directory,
+        recording=recording,
+        clock=clock,
+        sinks=sinks,
+        simulated=simulation.scenario.name,
+        patience=PATIENCE,
+    )

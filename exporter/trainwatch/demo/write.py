@@ -11,7 +11,7 @@ from trainwatch.demo.debugger import DebuggerWriter
 from trainwatch.demo.node import INTERVAL
 from trainwatch.demo.scenario import Scenario
 from trainwatch.errors import UserError
-from trainwatch.exporter.command import Exporter
+from trainwatch.exporter.exporter import Exporter
 from trainwatch.runs.recording.run_file import RunFile
 
 ENDED_BY_SIGTERM = 143

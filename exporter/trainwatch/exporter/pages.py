@@ -9,7 +9,8 @@ from http import HTTPStatus
 from pathlib import Path
 
 from trainwatch import __version__
-from trainwatch.sampling.exposition import CONTENT_TYPES, Format, negotiate
+from trainwatch.exporter.exporter import Exporter
+from trainwatch.sampling.exposition import CONTENT_TYPES, negotiate
 from trainwatch.web.server import Request, Response
 from trainwatch.web.web_config import BasicAuthentication
 
@@ -36,6 +37,8 @@ body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
 </body>
 </html>
 """
+SIMULATED_NOTICE = "<p><strong>Simulated: nothing here was measured ({scenario}).</strong></p>\n"
+REPORT_LINK = '<li><a href="/report">Report</a> of the run so far</li>\n'
 
 
 class Pages:
@@ -43,18 +46,11 @@ class Pages:
 
     def __init__(
         self,
-        node: str,
-        scrape: Callable[[Format], bytes],
-        ready: Callable[[], bool],
+        exporter: Exporter,
         report_directory: Path | None = None,
         authentication: BasicAuthentication | None = None,
-        notice: str = "",
     ) -> None:
-        """`notice`: what who looks at the node must know first, a sentence on its landing page."""
-        self._node = node
-        self._notice = f"<p><strong>{escape(notice)}</strong></p>\n" if notice else ""
-        self._scrape = scrape
-        self._ready = ready
+        self._exporter = exporter
         self._report = report_directory / "report.html" if report_directory else None
         self._authentication = authentication
         self._pages: dict[str, Callable[[Request], Response]] = {
@@ -81,17 +77,21 @@ class Pages:
 
     def _metrics(self, request: Request) -> Response:
         wanted = negotiate(request.headers.get("accept", ""))
-        return Response(HTTPStatus.OK, self._scrape(wanted), CONTENT_TYPES[wanted], {"Vary": "Accept"})
+        metrics = self._exporter.scrape(wanted)
+        return Response(HTTPStatus.OK, metrics, CONTENT_TYPES[wanted], {"Vary": "Accept"})
 
     def _readiness(self, _: Request) -> Response:
-        if self._ready():
+        if self._exporter.ready():
             return _text(HTTPStatus.OK, "Ready")
         return _text(HTTPStatus.SERVICE_UNAVAILABLE, "Not ready: no sample has been taken yet")
 
     def _landing_page(self, _: Request) -> Response:
-        report = '<li><a href="/report">Report</a> of the run so far</li>\n' if self._report else ""
+        simulated = escape(self._exporter.simulated)
         page = LANDING_PAGE.format(
-            node=escape(self._node), notice=self._notice, report=report, version=__version__
+            node=escape(self._exporter.node),
+            notice=SIMULATED_NOTICE.format(scenario=simulated) if simulated else "",
+            report=REPORT_LINK if self._report else "",
+            version=__version__,
         )
         return _html(page.encode())
 
