@@ -1,7 +1,9 @@
-"""Finding collectors: being in the folder is the registration, and a broken module takes no other down."""
+"""Finding collectors: `@collector` registers a class, and a broken module takes no other down."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -27,7 +29,9 @@ def test_every_source_of_the_design_is_found_by_name() -> None:
 
 
 def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path) -> None:
-    (folder / "quantum.py").write_text('"""Qubits."""\nimport no_such_module\n')
+    (folder / "quantum.py").write_text(
+        '"""Qubits."""\nimport no_such_module\n\n@collector\nclass Quantum: ...\n'
+    )
     found = discover()
     (broken,) = [collector for collector in found if collector.name == "quantum"]
     parser = ArgumentParser()
@@ -42,10 +46,11 @@ def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path
     assert enabled(parser.parse_args(["--no-collector.quantum"]), [broken]) == []
 
 
-def test_a_new_file_with_a_collector_in_it_is_enough(folder: Path) -> None:
+def test_a_new_file_with_a_marked_collector_is_enough(folder: Path) -> None:
     (folder / "weather.py").write_text(
         '"""What the weather is like.\n\nMore words."""\n'
-        "from trainwatch.sampling.collector import Collector\n"
+        "from trainwatch.sampling.collector import Collector, collector\n"
+        "@collector\n"
         "class Weather(Collector):\n"
         "    name = 'weather'\n"
         "    families = ()\n"
@@ -55,3 +60,31 @@ def test_a_new_file_with_a_collector_in_it_is_enough(folder: Path) -> None:
     )
     (weather,) = [collector for collector in discover() if collector.name == "weather"]
     assert summary(weather) == "What the weather is like"
+
+
+def test_a_module_without_the_mark_is_no_collector_whether_it_can_be_imported_or_not(folder: Path) -> None:
+    before = discover()
+    (folder / "helper.py").write_text("from trainwatch.collectors.cpu import CpuCollector\n")
+    (folder / "broken_helper.py").write_text('"""Helps `@collector`s."""\nimport no_such_module\n')
+    assert discover() == before
+
+
+def test_without_pynvml_the_help_says_once_why_there_are_no_gpus() -> None:
+    hidden = """
+import sys
+
+class NoPynvml:
+    def find_spec(name, path, target=None):
+        if name == "pynvml":
+            raise ModuleNotFoundError("No module named 'pynvml'", name=name)
+
+sys.meta_path.insert(0, NoPynvml)
+from trainwatch.cli import main
+main(["exporter", "--help"])
+"""
+    shown = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True).stdout
+    table = shown.partition("what the collectors read:\n")[2].splitlines()
+    read = dict(line.split(maxsplit=1) for line in table)
+    assert read["gpu"] == "cannot be used: No module named 'pynvml'"
+    assert list(read) == [collector.name for collector in discover()]
+    assert shown.count("pynvml") == 1

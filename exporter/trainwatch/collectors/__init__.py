@@ -1,30 +1,31 @@
-"""What the exporter can read: one module a source. Being in this folder is the registration."""
+"""What the exporter can read: one module per source, whose class is marked with `@collector`."""
 
 from __future__ import annotations
 
-import inspect
+import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
+from typing import ClassVar
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, marked_collectors
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
 
 def discover() -> list[type[Collector]]:
-    """Every collector in this folder, by name.
+    """Returns every collector in this folder, by name.
 
-    A module that cannot be imported takes no other down: it becomes a collector of the module's name
-    that fails at each tick with the reason, so `trainwatch_collector_success` and the log show it.
+    A collector whose module cannot be imported takes no other down: one of the module's name takes its place
+    and fails at each tick with the reason, so `trainwatch_collector_success` and the log show it.
     """
-    found = [collector for module in iter_modules(__path__) for collector in _collectors_in(module.name)]
-    return sorted(found, key=lambda collector: collector.name)
+    files = [file for folder in __path__ for file in Path(folder).glob("[!_]*.py")]
+    return sorted(filter(None, map(_collector_in, files)), key=lambda collector: collector.name)
 
 
 def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> None:
-    """`--[no-]collector.NAME` for each collector, and the collector's own flags."""
+    """Adds `--[no-]collector.NAME` for each collector, and the collector's own flags."""
     group = parser.add_argument_group("collectors", "each is on unless its --no-collector.NAME is given")
     for collector in collectors:
         group.add_argument(
@@ -37,7 +38,7 @@ def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> 
 
 
 def enabled(arguments: Namespace, collectors: Iterable[type[Collector]]) -> list[Collector]:
-    """The collectors that the flags leave on, made from the flags."""
+    """Returns the collectors that the flags leave on, made from the flags."""
     return [
         collector.from_arguments(arguments)
         for collector in collectors
@@ -46,45 +47,42 @@ def enabled(arguments: Namespace, collectors: Iterable[type[Collector]]) -> list
 
 
 def summary(collector: type[Collector]) -> str:
-    """What a collector reads, in a line: the first one of its module's docstring."""
-    module = inspect.getmodule(collector)
-    lines = (module.__doc__ or "").strip().splitlines() if module else []
+    """Returns what a collector reads, in a line: the first one of its module's docstring."""
+    if issubclass(collector, _Unusable):
+        return f"cannot be used: {collector.reason}"
+    lines = (sys.modules[collector.__module__].__doc__ or "").strip().splitlines()
     return lines[0].rstrip(".") if lines else collector.name
 
 
-def _collectors_in(name: str) -> list[type[Collector]]:
+def _collector_in(file: Path) -> type[Collector] | None:
     try:
-        module = import_module(f"{__name__}.{name}")
+        module = import_module(f"{__name__}.{file.stem}")
     except Exception as error:  # noqa: BLE001 - whatever a module raises, the others must work
-        return [_unusable(name, error)]
-    return [
-        member
-        for member in vars(module).values()
-        if inspect.isclass(member)
-        and issubclass(member, Collector)
-        and not inspect.isabstract(member)
-        and member.__module__ == module.__name__  # not one that was only imported there
-    ]
+        return _unusable(file.stem, error) if "\n@collector\n" in file.read_text() else None
+    return next((each for each in marked_collectors if each.__module__ == module.__name__), None)
 
 
 def _switch(collector: type[Collector]) -> str:
     return f"collector_{collector.name}"
 
 
-def _unusable(module_name: str, reason: Exception) -> type[Collector]:
-    class Unusable(Collector):
-        __doc__ = f"cannot be used: {reason}"
-        name = module_name
+class _Unusable(Collector):
+    """Stands for a collector whose module cannot be imported."""
 
-        @classmethod
-        def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
-            return cls()
+    reason: ClassVar[str]
 
-        @property
-        def families(self) -> Iterable[Family]:
-            return ()
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
+        return cls()
 
-        def collect(self, sample: Sample) -> None:
-            raise RuntimeError(f"the collector's module could not be imported: {reason!r}")
+    @property
+    def families(self) -> Iterable[Family]:
+        return ()
 
-    return Unusable
+    def collect(self, sample: Sample) -> None:
+        raise RuntimeError(f"the collector's module could not be imported: {self.reason}")
+
+
+def _unusable(name: str, error: Exception) -> type[Collector]:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return type(name, (_Unusable,), {"name": name, "reason": reason})

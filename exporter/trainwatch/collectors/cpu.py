@@ -16,7 +16,7 @@ from operator import add, sub, truediv
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
@@ -34,6 +34,7 @@ class Cores(NamedTuple):
     io_wait: list[int]
 
 
+@collector
 class CpuCollector(Collector):
     """Ratios of the time between two ticks; so the first tick, and a core's first, give none."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import device_pattern
 from trainwatch.sampling.sample import Sample
@@ -35,6 +35,7 @@ class Disk(NamedTuple):
     io_seconds: float
 
 
+@collector
 class DiskCollector(Collector):
     """Three counters a whole device; partitions are parts of their disks and are left out."""
 

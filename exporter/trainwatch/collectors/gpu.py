@@ -15,7 +15,7 @@ from trainwatch.errors import UserError
 from trainwatch.nvidia.nvml import Nvml
 from trainwatch.nvidia.session import RETRY_SECONDS, Session
 from trainwatch.nvidia.thread import NvmlThread
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family, LabelValues
 from trainwatch.sampling.sample import Sample
 
@@ -23,6 +23,7 @@ PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
 LONGEST_PATIENCE = 1.0  # but never longer than so many seconds
 
 
+@collector
 class GpuCollector(Collector):
     """One label, `gpu`, on everything: NVML's index when the GPU was first seen."""
 

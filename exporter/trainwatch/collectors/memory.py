@@ -12,12 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import psutil_reading
 from trainwatch.sampling.sample import Sample
 
 
+@collector
 class MemoryCollector(Collector):
     """Three gauges in bytes. Reads PROCFS/meminfo; PROCFS/vmstat is psutil's wish, its values are unused."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.procfs import device_pattern, psutil_reading
 from trainwatch.sampling.sample import Sample
@@ -27,6 +27,7 @@ NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
 STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
 
 
+@collector
 class NetworkCollector(Collector):
     """Two counters an interface, as the kernel has them: 0 at boot, or when the interface appears."""
 

@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
@@ -19,6 +19,7 @@ RESOURCES = ("cpu", "io", "memory")
 MICROSECONDS = 1e6  # in a second
 
 
+@collector
 class PressureCollector(Collector):
     """One counter a resource; none, and no failure, on a kernel without pressure stall information."""
 

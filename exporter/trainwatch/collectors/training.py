@@ -12,7 +12,7 @@ from operator import add
 from pathlib import Path
 
 from trainwatch.durations import parse_duration
-from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
 from trainwatch.sampling.sample import Sample
@@ -30,6 +30,7 @@ from trainwatch.training.reader import (
 logger = logging.getLogger(__name__)
 
 
+@collector
 class TrainingCollector(Collector):
     """Publishes what every ledger in a directory says, summed over the processes that a rank has had.
 

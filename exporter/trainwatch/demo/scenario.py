@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 CORES = 32
 GPUS = 8
@@ -79,7 +79,9 @@ class Busy:
 
 
 class Scenario:
-    """A healthy node. The class's docstring says what is simulated, and why the rules fire that do.
+    """A healthy node. `@scenario` above a subclass lists it.
+
+    The subclass's docstring says what is simulated, and why the rules fire that do.
 
     `fires` names every rule that must fire over `minutes` of the run; no other one may.
     """
@@ -137,6 +139,17 @@ class Scenario:
     def heat_throttling(self, gpu: int, elapsed: float) -> float:
         """The share of the time in which a GPU's clocks are held down by heat."""
         return 0.0
+
+
+S = TypeVar("S", bound="type[Scenario]")
+
+marked_scenarios: list[type[Scenario]] = []
+
+
+def scenario(marked: S) -> S:
+    """Registers a class as a scenario of `trainwatch demo`."""
+    marked_scenarios.append(marked)
+    return marked
 
 
 def compute(seconds: float, random: Random, data_wait: float = 0.002, width: float = 0.02) -> Work:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
@@ -16,7 +16,7 @@ class SourceAbsentError(OSError):
 
 
 class Collector(ABC):
-    """Reads one source. Being a module of this folder with a `Collector` in it is the registration.
+    """Reads one source. `@collector` above the class makes it one of the exporter's.
 
     `name` becomes the flag `--[no-]collector.NAME` and the label of `trainwatch_collector_success`.
     """
@@ -47,3 +47,14 @@ class Collector(ABC):
 
     def close(self) -> None:
         """Lets go of what the collector holds. Called once, when the exporter stops."""
+
+
+C = TypeVar("C", bound="type[Collector]")
+
+marked_collectors: list[type[Collector]] = []
+
+
+def collector(marked: C) -> C:
+    """Registers a class as a collector of the exporter; its name is the module's."""
+    marked_collectors.append(marked)
+    return marked

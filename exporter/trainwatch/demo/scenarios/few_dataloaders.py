@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from trainwatch.demo.scenario import CORES, GPUS, Scenario, Work, compute
+from trainwatch.demo.scenario import CORES, GPUS, Scenario, Work, compute, scenario
 
 
+@scenario
 class FewDataloaders(Scenario):
     """Each rank has one loader worker, though there are four cores for it.
 

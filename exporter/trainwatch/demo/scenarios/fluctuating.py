@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 EVERY = 50  # steps
 
 
+@scenario
 class Fluctuating(Scenario):
     """Training is fine, but every 50 steps an evaluation runs on the CPU.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from trainwatch.demo.scenario import Scenario
+from trainwatch.demo.scenario import Scenario, scenario
 
 
+@scenario
 class Healthy(Scenario):
     """A node as it should be: every GPU computes nearly all the time.
 

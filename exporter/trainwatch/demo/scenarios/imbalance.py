@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from trainwatch.demo.scenario import CORES, GPUS, Busy, Scenario, Step, Work, compute
+from trainwatch.demo.scenario import CORES, GPUS, Busy, Scenario, Step, Work, compute, scenario
 
 
+@scenario
 class Imbalance(Scenario):
     """One process drives all GPUs, and GPU 0 also gathers what the others computed.
 

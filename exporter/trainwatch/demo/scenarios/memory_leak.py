@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from trainwatch.demo.scenario import Scenario
+from trainwatch.demo.scenario import Scenario, scenario
 
 AT_START = 0.03
 A_MINUTE = 0.06
 MOST = 0.97
 
 
+@scenario
 class MemoryLeak(Scenario):
     """Each step keeps a little memory on its GPU, as when losses are summed up without .item().
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from trainwatch.demo.scenario import Scenario
+from trainwatch.demo.scenario import Scenario, scenario
 
 
+@scenario
 class SlowStart(Scenario):
     """The data set is fetched and unpacked before the first step, while the GPUs are already taken.
 

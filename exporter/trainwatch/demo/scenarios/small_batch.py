@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 
+@scenario
 class SmallBatch(Scenario):
     """Batches are so small that launching kernels takes longer than running them.
 

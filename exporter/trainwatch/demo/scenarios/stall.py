@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from trainwatch.demo.scenario import Scenario
+from trainwatch.demo.scenario import Scenario, scenario
 
 AFTER = 8 * 60.0  # seconds
 
 
+@scenario
 class Stall(Scenario):
     """After eight minutes an exchange of gradients never ends; all processes live on.
 

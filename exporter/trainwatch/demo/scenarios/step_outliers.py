@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 EVERY = 50  # steps
 
 
+@scenario
 class StepOutliers(Scenario):
     """Every 50th step writes a checkpoint before the next one may begin.
 

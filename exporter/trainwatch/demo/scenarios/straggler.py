@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 SLOW_RANK = 5
 
 
+@scenario
 class SlowRank(Scenario):
     """Rank 5 computes for 1.6 times as long as its peers, which wait for it at every exchange.
 

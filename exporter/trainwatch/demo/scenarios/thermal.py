@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 
+@scenario
 class Thermal(Scenario):
     """The air that cools the GPUs is too warm: all of them lower their clocks, six tenths of the time.
 
