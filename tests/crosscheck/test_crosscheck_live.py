@@ -75,8 +75,9 @@ def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(ser
     wrong = "CPUBottleneck, MaxInitializationTime, TrainingStalled"
     assert answer.stdout.splitlines()[-1] == f"Disagreements: {wrong}."
     assert re.search(
-        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="trainwatch", '
-        r'rule="CPUBottleneck", run="simulated-cpu-bottleneck", severity="warning"\}: '
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="trainwatch", kind="cause", '
+        r'rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", severity="warning", '
+        r'symptom="idle GPUs"\}: '
         r"expected firing, Prometheus has nothing$",
         answer.stdout,
     )

@@ -162,7 +162,13 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
         "GPUError",
         600,
         {
-            "labels": {"rule": "GPUError", "severity": "critical", "trouble": "xid", **where},
+            "labels": {
+                "rule": "GPUError",
+                "severity": "critical",
+                "kind": "cause",
+                "trouble": "xid",
+                **where,
+            },
             "annotations": {
                 "summary": "GPU 0 of node-a reported an error",
                 "description": "In run run, the driver reported 1 new errors of GPU 0 of node-a that are not "

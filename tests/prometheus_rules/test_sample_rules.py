@@ -110,7 +110,14 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
         "CPUBottleneck",
         100 * 15,
         {
-            "labels": {"rule": "CPUBottleneck", "severity": "warning", **where},
+            "labels": {
+                "rule": "CPUBottleneck",
+                "severity": "warning",
+                "kind": "cause",
+                "symptom": "idle GPUs",
+                "scope": "node",
+                **where,
+            },
             "annotations": {
                 "summary": "GPUs of node-a wait for a busy core",
                 "description": "On node-a, a core was above 90 % while a GPU was below 10 % in 70.53% of the "

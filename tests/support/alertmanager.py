@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
+from trainwatch.prometheus_rules.files import HEURISTICS
 
 from tests.support.servers import SECONDS, Programs, Servers
 
@@ -220,6 +223,19 @@ def ended(alert: Mapping[str, Any]) -> dict[str, Any]:
     return {**alert, "endsAt": now()}
 
 
+@cache
+def labels_by_rule() -> dict[str, dict[str, str]]:
+    """What the rule files say of each rule's alerts, whichever of them fires: what is inhibited by what."""
+    groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / HEURISTICS).read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    return {
+        alert["alert"]: {
+            name: value for name, value in alert["labels"].items() if name in ("kind", "symptom", "scope")
+        }
+        for alert in alerts
+    }
+
+
 def an_alert(
     rule: str,
     run: str = "resnet",
@@ -229,7 +245,7 @@ def an_alert(
     annotations: Mapping[str, str] | None = None,
     **labels: str,
 ) -> dict[str, Any]:
-    """An alert with the labels and annotations that rules/ give it.
+    """An alert with the labels and annotations that rules/ gives it.
 
     It starts now, unless told otherwise: of one that began longer ago Alertmanager tells at once, and
     does not wait for what may inhibit it.
@@ -240,6 +256,7 @@ def an_alert(
             "alertname": rule,
             "rule": rule,
             "severity": severity,
+            **labels_by_rule().get(rule, {}),
             "run": run,
             "instance": instance,
             **labels,

@@ -12,6 +12,7 @@ import yaml
 from trainwatch.prometheus_rules.options import DOCS_URL, GRAFANA_URL
 from trainwatch.rules import all_rules
 
+from tests.support.alertmanager import labels_by_rule
 from tests.support.film import node_of, run_of
 
 _BETWEEN = re.compile(r"<([\d.]+)\.\.([\d.]+)( s)?>")
@@ -43,6 +44,7 @@ class Told:
             "alertname": self.rule,
             "rule": self.rule,
             "severity": self.severity,
+            **labels_by_rule()[self.rule],
             "run": run_of(scenario),
             "instance": node_of(scenario),
             "job": "trainwatch",

@@ -53,7 +53,7 @@ class Stored:
     ) -> None:
         rules = heuristic.prometheus_rules(scraping)
         assert rules is not None
-        self.name, self.window = heuristic.name, window
+        self._heuristic, self.name, self.window = heuristic, heuristic.name, window
         self.rules = replace(rules, alerts=[_at_speed(alert, window.speed) for alert in rules.alerts])
         # What is pending or kept firing at the window's start began before it.
         memory = max(alert.pending + alert.keep_firing for alert in self.rules.alerts)
@@ -95,7 +95,7 @@ class Stored:
 
     def own_labels(self, alert: Alert) -> Labels:
         """What tells an alert of the rule from its others."""
-        return frozenset({"rule": self.name, "severity": alert.severity, **alert.labels}.items())
+        return frozenset(self._heuristic.alert_labels(alert).items())
 
 
 def _at_speed(alert: Alert, speed: float) -> Alert:

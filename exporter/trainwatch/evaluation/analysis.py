@@ -27,6 +27,7 @@ class RuleResult:
     about: About
     seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
+    debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,6 @@ from typing import Any
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.json_values import json_value
 
-# Where Debugger's RuleParameters differ from a rule's own: its name of each line, and the parameter shown.
-_LINES = {
-    "StepOutlier": (
-        ("threshold", "stddev"),
-        ("mode", "mode"),
-        ("n_outliers", "n_outliers"),
-        ("stddev", "stddev"),
-    ),
-}
-
 
 def rule_json(result: RuleResult) -> dict[str, Any]:
     """The content of `profiler-reports/<Rule>.json`. A number that is not known is null: JSON has no NaN.
@@ -40,8 +30,8 @@ def rule_json(result: RuleResult) -> dict[str, Any]:
 
 def _parameters(result: RuleResult) -> str:
     """ "threshold:50" and so on, a line a parameter, whole numbers without a point."""
-    lines = _LINES.get(result.rule, tuple((name, name) for name in result.parameters))
-    return "\n".join(f"{line}:{_written(result.parameters[name])}" for line, name in lines)
+    lines = result.debugger_parameters or result.parameters
+    return "\n".join(f"{name}:{_written(value)}" for name, value in lines.items())
 
 
 def _written(value: float | int | str | None) -> str:

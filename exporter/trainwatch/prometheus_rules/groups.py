@@ -136,7 +136,7 @@ def alert_rule(heuristic: Rule[Any, Any], alert: Alert, options: Options) -> Ent
         "alert": name,
         "expr": laid_out(alert.expression),
         **{field: time_span(seconds) for field, seconds in holds.items() if seconds},
-        "labels": {"rule": name, "severity": alert.severity, **alert.labels},
+        "labels": heuristic.alert_labels(alert),
         "annotations": annotated(
             options,
             alert.summary,
@@ -164,7 +164,7 @@ def _description(heuristic: Rule[Any, Any], rules: PrometheusRules) -> list[Entr
     words = {
         "rule": heuristic.name,
         "severity": severity,
-        "kind": "symptom" if heuristic.is_symptom else "cause",
+        "kind": heuristic.kind,
         "parameters": _in_words(heuristic),
         "question": heuristic.question,
         "description": heuristic.description,

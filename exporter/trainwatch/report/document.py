@@ -122,7 +122,7 @@ def _steps(row: StepDistribution) -> dict[str, Any]:
 
 def _rule(rule: RuleResult) -> dict[str, Any]:
     content = asdict(rule)
-    del content["details"], content["about"]
+    del content["details"], content["about"], content["debugger_parameters"]
     return content
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from trainwatch.evaluation.analysis import RuleResult, Status
 from trainwatch.measurements.state import NodeState
 from trainwatch.rules.parameters import Parameters
-from trainwatch.rules.promql import PrometheusRules, Scraping
+from trainwatch.rules.promql import Alert, PrometheusRules, Scraping
 from trainwatch.rules.topics import About, Effect, Symptom
 
 P = TypeVar("P", bound=Parameters)
@@ -64,6 +64,10 @@ class Rule(ABC, Generic[P, N]):
     def about(cls) -> About:
         return About(cls.subject, cls.effect, cls.topic, cls.distance, cls.view)
 
+    @property
+    def kind(self) -> str:
+        return "symptom" if self.is_symptom else "cause"
+
     @abstractmethod
     def node(self) -> N: ...
 
@@ -76,6 +80,18 @@ class Rule(ABC, Generic[P, N]):
         Raises ValueError where the exporter has no bound at one of the parameters.
         """
         return None
+
+    def debugger_parameters(self) -> dict[str, float | int | str | None] | None:
+        """The lines of Debugger's RuleParameters; None: they are our own parameters."""
+        return None
+
+    def alert_labels(self, alert: Alert) -> dict[str, str]:
+        """Returns the labels of an alert that its expression does not give it.
+
+        alertmanager.yml inhibits by them: a cause silences the symptom that both name, within its scope.
+        """
+        symptom = {"symptom": self.symptom.name, "scope": self.symptom.scope} if self.symptom else {}
+        return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
 
     def result(self, verdict: Verdict) -> RuleResult:
         return RuleResult(
@@ -92,6 +108,7 @@ class Rule(ABC, Generic[P, N]):
             about=self.about(),
             seconds_lost=verdict.seconds_lost,
             details=verdict.details,
+            debugger_parameters=self.debugger_parameters(),
         )
 
 

@@ -50,6 +50,7 @@ class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
     )
     topic = "slow ranks"
     distance = 1
+    is_symptom = True
     view = "ranks"
     symptom = LONG_COMMUNICATION
 

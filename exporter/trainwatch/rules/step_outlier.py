@@ -25,6 +25,7 @@ from trainwatch.rules.parameters import (
 )
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
+from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
 from trainwatch.words import duration, ordinal
@@ -33,16 +34,6 @@ STEPS_NEEDED = 100
 HISTOGRAM_BINS = 100
 OUTLIERS_LISTED = 20  # of each rank and phase, with what made them long
 REGULAR_GAPS = 4  # at least this many between outliers, before one may speak of a period
-
-MENDS = {
-    "data_wait": "The long steps wait for data: let the loader prefetch more, and keep its workers alive "
-    "between epochs.",
-    "checkpoint": "The long steps write a checkpoint: write in the background, or less often.",
-    "compile": "The long steps compile: pad batches to few shapes, so that each shape is compiled once.",
-    "gc": "The long steps collect garbage: call gc.freeze() once the model is built.",
-    "communication": "The long steps wait for other ranks: look for the slow rank, or for a shared network.",
-    "host_to_device": "The long steps copy to the GPU: pin memory and copy with non_blocking=True.",
-}
 
 
 @dataclass(frozen=True)
@@ -68,6 +59,11 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
 
     def node(self) -> NodeOfSteps:
         return NodeOfSteps(self.parameters)
+
+    def debugger_parameters(self) -> dict[str, float | int | str | None]:
+        """Debugger gives its number of standard deviations twice."""
+        stddev, n_outliers = self.parameters.stddev, self.parameters.n_outliers
+        return {"threshold": stddev, "mode": self.parameters.mode, "n_outliers": n_outliers, "stddev": stddev}
 
     def judge(self, nodes: Mapping[str, NodeOfSteps], facts: RunFacts) -> Verdict:
         series = [one for node in nodes.values() for one in node.judged_series()]
@@ -251,7 +247,7 @@ class Series(State):
         return sentence + "."
 
     def recommendation(self) -> str | None:
-        return MENDS.get(self.component() or "")
+        return LONG_COMPONENT.get(self.component() or "")
 
     def period(self) -> int | None:
         """Steps from outlier to outlier, where most (3 of 4) of the gaps are the same within a tenth."""

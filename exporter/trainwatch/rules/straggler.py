@@ -21,7 +21,7 @@ from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.parameters import Parameters, Percent, StepWindow
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
 from trainwatch.rules.registry import rule
-from trainwatch.rules.step_outlier import MENDS
+from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
 from trainwatch.words import duration
@@ -85,7 +85,7 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
             triggered,
             sum(slices.steps for slices in ranks.values()),
             float(lost[worst]) if worst is not None else 0.0,
-            MENDS.get(component or ""),
+            LONG_COMPONENT.get(component or ""),
             {
                 "window": windows.steps,
                 "windows": int(windows.judged.sum()),
