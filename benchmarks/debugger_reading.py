@@ -43,10 +43,10 @@ def rows() -> list[Row]:
         little, much = _peak_mebibytes(short), _peak_mebibytes(long)
     what = f"Debugger's readings of {CORES} cores and {GPUS} GPUs, one core"
     return [
-        (f"reading {what}", lines / ours / 1e6, "million a second", ""),
-        ("  json.loads of each line, nothing else", lines / plain / 1e6, "million a second", ""),
-        ("  times faster", plain / ours, "", ">= 3"),
-        (f"  memory for {MORE} times the files, more than for one", much - little, "MiB", "<= 16"),
+        (f"reading {what}", lines / ours / 1e6, "million per second", ""),
+        ("  only json.loads of each line", lines / plain / 1e6, "million per second", ""),
+        ("  speed-up over json.loads", plain / ours, "", ">= 3"),
+        (f"  memory for {MORE} times the files, minus memory for one", much - little, "MiB", "<= 16"),
     ]
 
 

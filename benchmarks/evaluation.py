@@ -53,12 +53,12 @@ def rows() -> list[Row]:
         (f"evaluation, 24 h of 96 cores and 8 GPUs ({_millions(large)})", speed, "M/s", ">= 10"),
         (f"  2 h of them ({_millions(small)})", speed_small, "M/s", ">= 10"),
         (f"  24 h of 8 cores and 1 GPU ({_millions(few_cores)})", speed_few, "M/s", ">= 10"),
-        ("  a value of 24 h costs, of what one of 2 h costs", speed_small / speed, "", "<= 1.5"),
-        ("  plain Python loops, three rules over ten minutes of them", plain, "M/s", ""),
-        ("  all rules are faster than these by", speed / plain, "times", ""),
+        ("  cost per value of 24 h, relative to 2 h", speed_small / speed, "", "<= 1.5"),
+        ("  plain Python loops, three rules over ten minutes of the same samples", plain, "M/s", ""),
+        ("  speed-up of all rules over these loops", speed / plain, "times", ""),
         (f"  memory that {_millions(little)} take", memory[0], "MiB", ""),
         (f"  memory that {_millions(much)} take", memory[1], "MiB", ""),
-        ("  these, of those for a hundredth of the values", memory[1] / memory[0], "", "<= 1.25"),
+        ("  the same, relative to a hundredth of the values", memory[1] / memory[0], "", "<= 1.25"),
     ]
 
 

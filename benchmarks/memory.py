@@ -33,5 +33,5 @@ def rows() -> list[Row]:
     what = f"exporter, {CORES} cores and {GPUS} GPUs, after {ticks:,.0f} ticks and {scrapes:,} scrapes"
     return [
         (f"resident memory of the {what}", resident, "MiB", "<= 45"),
-        ("  of it grown in the last three quarters of them", resident - early, "MiB", "<= 1"),
+        ("  growth in the last three quarters of these", resident - early, "MiB", "<= 1"),
     ]

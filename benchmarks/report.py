@@ -51,10 +51,10 @@ def rows() -> list[Row]:
         page, document = ((out / name).stat().st_size / 1e6 for name in ("report.html", "report.json"))
     return [
         (f"report of {HOURS} h of {CORES} cores and {GPUS} GPUs, CPU time", cpu_seconds, "s", "<= 60"),
-        ("  the same by the clock", seconds, "s", ""),
-        ("  its page", page, "MB", "<= 6"),
-        ("  its JSON document", document, "MB", ""),
-        ("  the most memory that making it took", mebibytes, "MiB", ""),
+        ("  the same, wall time", seconds, "s", ""),
+        ("  size of its page", page, "MB", "<= 6"),
+        ("  size of its JSON document", document, "MB", ""),
+        ("  peak memory", mebibytes, "MiB", ""),
     ]
 
 

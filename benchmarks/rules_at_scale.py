@@ -101,14 +101,14 @@ def table(measured: Measured) -> list[Row]:
     )
     found: list[Row] = [
         (what, 100 * measured.cpu_share, "%", budget),
-        ("  all groups one after the other, each on one core, of the time", 100 * measured.share, "%", ""),
-        ("  alerts that fire meanwhile", measured.firing, "", ""),
+        ("  all groups in sequence, on one core, share of the time", 100 * measured.share, "%", ""),
+        ("  alerts that fire in this time", measured.firing, "", ""),
         *((f"  not evaluated: {reason}", 1, "", "<= 0") for reason in measured.failed),
     ]
     for group in sorted(measured.groups, key=lambda group: -group.share):
         read = f"{sum(group.samples) / 1e6:,.3g} M samples"
         name = group.name.removeprefix("trainwatch-")
-        what = f"  {name}, each {group.interval:g} s: {read}, {group.seconds:,.2g} s; of its interval"
+        what = f"  {name}, every {group.interval:g} s: {read}, {group.seconds:,.2g} s; share of its interval"
         found.append((what, 100 * group.share, "%", budget))
     return found
 

@@ -36,8 +36,8 @@ def rows() -> list[Row]:
         theirs = cpu_seconds(lambda: _psutil_cpu_percent(node.procfs), 100, before_each=node.advance)
     return [
         (f"sampler tick, {CORES} cores and {GPUS} GPUs", tick * 1e3, "ms CPU", "<= 1.5"),
-        ("  an exporter process at 2 Hz, of one core, cold caches and stub included", share * 100, "%", ""),
-        (f"  of the tick: utilisation and I/O wait of {CORES} cores", ours * 1e3, "ms CPU", ""),
+        ("  an exporter process at 2 Hz, with cold caches and stub, share of a core", share * 100, "%", ""),
+        (f"  part of the tick: utilisation and I/O wait of {CORES} cores", ours * 1e3, "ms CPU", ""),
         (f"  psutil.cpu_percent(percpu=True) of {CORES} cores", theirs * 1e3, "ms CPU", ""),
     ]
 
