@@ -1,4 +1,4 @@
-"""The heuristics for clusters without our exporter: from dcgm-exporter's and node_exporter's series.
+"""Three rules for clusters without our exporter: from dcgm-exporter's and node_exporter's series.
 
 Sources: dcgm-exporter's default-counters.csv (DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_FB_USED and _FREE
 in MiB, labels `gpu` and `Hostname`), node_exporter's cpu and uname collectors. What these show is a reading
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.prometheus_rules.groups import Entry, Group, alert_rule, laid_out, status
+from trainwatch.prometheus_rules.groups import Entry, Group, alert_rule, laid_out, record, status
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.batch_size import BatchSizeParameters
 from trainwatch.rules.cpu_bottleneck import CPUBottleneckParameters
@@ -48,7 +48,7 @@ def existing_clusters_groups(options: Options) -> list[Group]:
 
 
 def _readings(options: Options) -> list[Entry]:
-    """The series of both exporters as heuristics want them: ratios, and `instance` for the node's name."""
+    """The series of both exporters as rules want them: ratios, and `instance` for the node's name."""
     its_rate = time_span(4 * options.scraping.interval)
     idle = f'sum without (mode) (rate(node_cpu_seconds_total{{mode=~"idle|iowait"}}[{its_rate}]))'
     return [
@@ -81,14 +81,14 @@ def _named_node(expression: str) -> str:
     )
 
 
-def _low_gpu_utilization(heuristic: Any, options: Options) -> list[Entry]:
-    its: LowGPUUtilizationParameters = heuristic.parameters
+def _low_gpu_utilization(rule: Any, options: Options) -> list[Entry]:
+    its: LowGPUUtilizationParameters = rule.parameters
     window = _window(its.window, options)
     used = _in_use(its.window, its.patience, options)
     p95, p5 = (f"quantile_over_time({quantile}, {GPU}[{window}])" for quantile in (0.95, 0.05))
     low, high = f"{p95} < {ratio(its.threshold_p95)}", f"{p95} > {ratio(its.threshold_p95)}"
     return _rules(
-        heuristic,
+        rule,
         options,
         GPU,
         Alert(
@@ -109,15 +109,15 @@ def _low_gpu_utilization(heuristic: Any, options: Options) -> list[Entry]:
     )
 
 
-def _batch_size(heuristic: Any, options: Options) -> list[Entry]:
-    its: BatchSizeParameters = heuristic.parameters
+def _batch_size(rule: Any, options: Options) -> list[Entry]:
+    its: BatchSizeParameters = rule.parameters
     window = _window(its.window, options)
 
     def low(series: str, percent: float) -> str:
         return f"quantile_over_time(0.95, {series}[{window}]) < {ratio(percent)}"
 
     return _rules(
-        heuristic,
+        rule,
         options,
         GPU,
         Alert(
@@ -133,8 +133,8 @@ def _batch_size(heuristic: Any, options: Options) -> list[Entry]:
     )
 
 
-def _cpu_bottleneck(heuristic: Any, options: Options) -> list[Entry]:
-    its: CPUBottleneckParameters = heuristic.parameters
+def _cpu_bottleneck(rule: Any, options: Options) -> list[Entry]:
+    its: CPUBottleneckParameters = rule.parameters
     span = time_span(options.scraping.reach(options.scraping.window(max(its.patience, 1))))
     # Without a GPU in use there is no value, so that the share is of the time in which something ran.
     starved = f"""
@@ -148,14 +148,14 @@ def _cpu_bottleneck(heuristic: Any, options: Options) -> list[Entry]:
         _record(STARVED, starved),
         _record(STARVED_SHARE, f"avg_over_time({STARVED}[{span}])"),
         *_rules(
-            heuristic,
+            rule,
             options,
             STARVED_SHARE,
             Alert(
                 f"{STARVED_SHARE} > {ratio(its.threshold)}\n"
                 f"  and {STARVED} offset {time_span(options.scraping.window(max(its.patience, 1)))}",
                 summary="GPUs of {{ $labels.instance }} wait for a busy core",
-                description=f"On {{{{ $labels.instance }}}}, {heuristic.condition()} at "
+                description=f"On {{{{ $labels.instance }}}}, {rule.condition()} at "
                 "{{ $value | humanizePercentage }} of the scrapes (fires above "
                 f"{its.threshold:g} %).",
             ),
@@ -180,13 +180,11 @@ def _in_use(window: int, patience: int, options: Options) -> str:
 
 
 def _record(name: str, expression: str) -> Entry:
-    return {"record": name, "expr": laid_out(expression), "labels": LABELS}
+    return record(name, expression, LABELS)
 
 
-def _rules(heuristic: Any, options: Options, targets: str, *alerts: Alert) -> list[Entry]:
-    """The status of a heuristic and its alerts, labelled for what they are."""
+def _rules(rule: Any, options: Options, targets: str, *alerts: Alert) -> list[Entry]:
+    """The status of a rule and its alerts, labelled for what they are."""
     rules = PrometheusRules(targets, alerts)
-    found = [status(heuristic.name, rules), *(alert_rule(heuristic, alert, options) for alert in alerts)]
-    for rule in found:
-        rule["labels"] |= LABELS
-    return found
+    entries = [status(rule.name, rules), *(alert_rule(rule, alert, options) for alert in alerts)]
+    return [{**entry, "labels": entry["labels"] | LABELS} for entry in entries]

@@ -1,7 +1,8 @@
-"""Rule groups of the heuristics: their own rules, and status, parameters and words as series."""
+"""Rule groups: what each rule records and alerts on, and its status, parameters and words as series."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from textwrap import dedent, indent
 from typing import Any
@@ -26,14 +27,14 @@ DASHBOARD = "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$
 
 
 def rule_groups(options: Options) -> list[Group]:
-    """A group a heuristic that alerts, and one of what dashboards show of all of them.
+    """A group per rule that alerts, and one of what dashboards show of all of them.
 
     Raises UserError where a setting is wrong, or cannot be told in Prometheus.
     """
-    given = [(one, _rules(one, options)) for one in options.settings.rules()]
-    alerting = [(one, rules) for one, rules in given if rules is not None]
-    groups = [_group(one, rules, options) for one, rules in alerting]
-    described = [rule for one, rules in alerting for rule in _description(one, rules)]
+    given = [(rule, _rules(rule, options)) for rule in options.settings.rules()]
+    with_rules = [(rule, rules) for rule, rules in given if rules is not None]
+    groups = [_group(rule, rules, options) for rule, rules in with_rules]
+    described = [entry for rule, rules in with_rules for entry in _description(rule, rules)]
     return [*groups, {"name": "trainwatch-descriptions", "interval": time_span(MINUTE), "rules": described}]
 
 
@@ -42,40 +43,48 @@ def laid_out(expression: str) -> str:
     return dedent(expression).strip()
 
 
-def annotated(
-    options: Options, summary: str, description: str, recommendation: str, anchor: str
-) -> dict[str, str]:
-    """What an alert says; `anchor` is page and section of the docs."""
+def record(name: str, expression: str, labels: Mapping[str, str] | None = None) -> Entry:
+    """A recording rule."""
+    return {"record": name, "expr": laid_out(expression), **({"labels": dict(labels)} if labels else {})}
+
+
+def alerting(
+    name: str, alert: Alert, labels: Mapping[str, str], recommendation: str, page: str, options: Options
+) -> Entry:
+    """An alerting rule; `page` of the docs has a section on it."""
+    holds = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
     return {
-        "summary": summary,
-        "description": description,
-        "recommendation": recommendation,
-        "dashboard_url": options.grafana_url + DASHBOARD,
-        "runbook_url": f"{options.docs_url}/{anchor}",
+        "alert": name,
+        "expr": laid_out(alert.expression),
+        **{field: time_span(seconds) for field, seconds in holds.items() if seconds},
+        "labels": dict(labels),
+        "annotations": {
+            "summary": alert.summary,
+            "description": alert.description,
+            "recommendation": recommendation,
+            "dashboard_url": options.grafana_url + DASHBOARD,
+            "runbook_url": f"{options.docs_url}/{page}#{name.lower()}",
+        },
     }
 
 
-def _rules(heuristic: Rule[Any, Any], options: Options) -> PrometheusRules | None:
+def _rules(rule: Rule[Any, Any], options: Options) -> PrometheusRules | None:
     try:
-        return heuristic.prometheus_rules(options.scraping)
+        return rule.prometheus_rules(options.scraping)
     except ValueError as error:
-        raise UserError(f"--set {heuristic.name}.{error}") from None
+        raise UserError(f"--set {rule.name}.{error}") from None
 
 
-def _group(heuristic: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Group:
-    interval = max(rules.every, options.scraping.interval)
-    records: list[Entry] = [
-        {"record": record.name, "expr": laid_out(record.expression)} for record in rules.records
-    ]
+def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Group:
     return {
-        "name": f"trainwatch-{heuristic.name}",
-        "interval": time_span(interval),
+        "name": f"trainwatch-{rule.name}",
+        "interval": time_span(max(rules.every, options.scraping.interval)),
         "rules": [
-            *records,
-            *(_finding(heuristic.name, alert) for alert in rules.alerts),
-            _status_of_findings(heuristic.name, rules),
+            *(record(one.name, one.expression) for one in rules.records),
+            *(_finding(rule.name, alert) for alert in rules.alerts),
+            _status_of_findings(rule.name, rules),
             *(
-                alert_rule(heuristic, replace(alert, expression=_found(heuristic.name, alert)), options)
+                alert_rule(rule, replace(alert, expression=_found(rule.name, alert)), options)
                 for alert in rules.alerts
             ),
         ],
@@ -84,7 +93,7 @@ def _group(heuristic: Rule[Any, Any], rules: PrometheusRules, options: Options) 
 
 def _finding(name: str, alert: Alert) -> Entry:
     """An alert's value where its condition holds: evaluated once, for the status and for the alert."""
-    return {"record": FINDING, "expr": laid_out(alert.expression), "labels": _labels(name, alert)}
+    return record(FINDING, alert.expression, _labels(name, alert))
 
 
 def _found(name: str, alert: Alert) -> str:
@@ -103,21 +112,14 @@ def _status_of_findings(name: str, rules: PrometheusRules) -> Entry:
     own = sorted({label for alert in rules.alerts for label in alert.labels})
     if own:
         findings = f"max without ({', '.join(own)}) ({findings})"
-    return {
-        "record": STATUS,
-        "expr": f"{_clamped(findings, 1)}\nor ignoring (rule)\n{_clamped(rules.targets, 0)}",
-        "labels": {"rule": name},
-    }
+    expression = f"{_clamped(findings, 1)}\nor ignoring (rule)\n{_clamped(rules.targets, 0)}"
+    return record(STATUS, expression, {"rule": name})
 
 
 def status(name: str, rules: PrometheusRules) -> Entry:
     """1 where a condition holds, else 0 for every target."""
     conditions = [_clamped(alert.expression, 1) for alert in rules.alerts]
-    return {
-        "record": STATUS,
-        "expr": "\nor\n".join([*conditions, _clamped(rules.targets, 0)]),
-        "labels": {"rule": name},
-    }
+    return record(STATUS, "\nor\n".join([*conditions, _clamped(rules.targets, 0)]), {"rule": name})
 
 
 def _clamped(expression: str, value: int) -> str:
@@ -129,29 +131,15 @@ def _clamped(expression: str, value: int) -> str:
     return f"clamp({text}, {value}, {value})"
 
 
-def alert_rule(heuristic: Rule[Any, Any], alert: Alert, options: Options) -> Entry:
-    name = heuristic.name
-    holds = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
-    return {
-        "alert": name,
-        "expr": laid_out(alert.expression),
-        **{field: time_span(seconds) for field, seconds in holds.items() if seconds},
-        "labels": heuristic.alert_labels(alert),
-        "annotations": annotated(
-            options,
-            alert.summary,
-            alert.description,
-            heuristic.recommendation,
-            f"heuristics.md#{name.lower()}",
-        ),
-    }
+def alert_rule(rule: Rule[Any, Any], alert: Alert, options: Options) -> Entry:
+    return alerting(rule.name, alert, rule.alert_labels(alert), rule.recommendation, "heuristics.md", options)
 
 
-def _in_words(heuristic: Rule[Any, Any]) -> str:
+def _in_words(rule: Rule[Any, Any]) -> str:
     """All parameters in a line, for tables: "threshold 50 %, patience 1000 samples"."""
     parts = []
-    for name, specification in specifications(type(heuristic.parameters)).items():
-        value = getattr(heuristic.parameters, name)
+    for name, specification in specifications(type(rule.parameters)).items():
+        value = getattr(rule.parameters, name)
         if isinstance(specification.limits, Bounds):
             parts.append(f"{name} {value:.12g} {specification.limits.unit}")
         elif value is not None:
@@ -159,23 +147,23 @@ def _in_words(heuristic: Rule[Any, Any]) -> str:
     return ", ".join(parts)
 
 
-def _description(heuristic: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
+def _description(rule: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
     severity = max((alert.severity for alert in rules.alerts), key=SEVERITIES.index)
     words = {
-        "rule": heuristic.name,
+        "rule": rule.name,
         "severity": severity,
-        "kind": heuristic.kind,
-        "parameters": _in_words(heuristic),
-        "question": heuristic.question,
-        "description": heuristic.description,
-        "recommendation": heuristic.recommendation,
+        "kind": rule.kind,
+        "parameters": _in_words(rule),
+        "question": rule.question,
+        "description": rule.description,
+        "recommendation": rule.recommendation,
     }
     parameters = []
-    for name, specification in specifications(type(heuristic.parameters)).items():
-        value = getattr(heuristic.parameters, name)
+    for name, specification in specifications(type(rule.parameters)).items():
+        value = getattr(rule.parameters, name)
         if isinstance(specification.limits, Bounds):
-            labels = {"rule": heuristic.name, "parameter": name, "unit": specification.limits.unit}
-            parameters.append({"record": PARAMETER, "expr": f"vector({value:.12g})", "labels": labels})
+            labels = {"rule": rule.name, "parameter": name, "unit": specification.limits.unit}
+            parameters.append(record(PARAMETER, f"vector({value:.12g})", labels))
         elif value is not None:  # a word is no number: it is a label
             words[name] = value
-    return [{"record": INFO, "expr": "vector(1)", "labels": words}, *parameters]
+    return [record(INFO, "vector(1)", words), *parameters]

@@ -7,7 +7,7 @@ histograms that pictures of weeks are drawn from, all GPUs and ranks of a node a
 
 from __future__ import annotations
 
-from trainwatch.prometheus_rules.groups import Entry, Group, laid_out
+from trainwatch.prometheus_rules.groups import Entry, Group, record
 from trainwatch.prometheus_rules.meta import UNFINISHED
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import MINUTE, time_span
@@ -50,26 +50,26 @@ def _recent() -> list[Entry]:
     uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
     of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
     return [
-        _record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
-        _record(GPUS, "count without (gpu) (trainwatch_gpu_up)"),
-        _record(GPUS_IDLE, f"sum without (gpu) ({busy} < bool {IDLE})"),
-        _record(GPU_POWER, "sum without (gpu) (trainwatch_gpu_power_watts)"),
-        _record(
+        record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
+        record(GPUS, "count without (gpu) (trainwatch_gpu_up)"),
+        record(GPUS_IDLE, f"sum without (gpu) ({busy} < bool {IDLE})"),
+        record(GPU_POWER, "sum without (gpu) (trainwatch_gpu_power_watts)"),
+        record(
             GPU_MEMORY_USED,
             """
             sum without (gpu) (trainwatch_gpu_memory_used_bytes)
               / sum without (gpu) (trainwatch_gpu_memory_total_bytes)
             """,
         ),
-        _record(CPU_UTILIZATION, _mean("trainwatch_cpu_utilization_samples")),
-        _record(CPU_IO_WAIT, _mean("trainwatch_io_wait_samples")),
-        _record(MEMORY_USED, "trainwatch_memory_used_bytes / trainwatch_memory_total_bytes"),
-        _record(NETWORK_RECEIVED, "sum without (device) (rate(trainwatch_network_receive_bytes_total[5m]))"),
-        _record(NETWORK_SENT, "sum without (device) (rate(trainwatch_network_transmit_bytes_total[5m]))"),
-        _record(RUN_GPUS, f"count without (gpu) ({uses})"),
-        _record(RUN_POWER, f"sum without (gpu) (trainwatch_gpu_power_watts {of_run})"),
-        _record(RUN_UTILIZATION, f"avg without (gpu) ({busy} {of_run})"),
-        _record(
+        record(CPU_UTILIZATION, _mean("trainwatch_cpu_utilization_samples")),
+        record(CPU_IO_WAIT, _mean("trainwatch_io_wait_samples")),
+        record(MEMORY_USED, "trainwatch_memory_used_bytes / trainwatch_memory_total_bytes"),
+        record(NETWORK_RECEIVED, "sum without (device) (rate(trainwatch_network_receive_bytes_total[5m]))"),
+        record(NETWORK_SENT, "sum without (device) (rate(trainwatch_network_transmit_bytes_total[5m]))"),
+        record(RUN_GPUS, f"count without (gpu) ({uses})"),
+        record(RUN_POWER, f"sum without (gpu) (trainwatch_gpu_power_watts {of_run})"),
+        record(RUN_UTILIZATION, f"avg without (gpu) ({busy} {of_run})"),
+        record(
             RUN_STEPS,
             'max without (rank, phase) (rate(trainwatch_step_duration_seconds_count{phase="train"}[5m]))',
         ),
@@ -83,11 +83,7 @@ def _mean(histogram: str) -> str:
 
 def _long_ranges() -> list[Entry]:
     return [
-        _record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
-        _record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
-        _record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),
+        record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
+        record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
+        record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),
     ]
-
-
-def _record(name: str, expression: str) -> Entry:
-    return {"record": name, "expr": laid_out(expression)}
