@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from trainwatch.evaluation.analysis import RuleResult, Status
 from trainwatch.measurements.state import NodeState
+from trainwatch.rules.other_exporters import OtherExporters
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import Alert, PrometheusRules, Scraping
 from trainwatch.rules.topics import About, Effect, Symptom
@@ -79,6 +80,10 @@ class Rule(ABC, Generic[P, N]):
 
         Raises ValueError where the exporter has no bound at one of the parameters.
         """
+        return None
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules | None:
+        """The same from the series of dcgm-exporter and node_exporter; None: these do not tell."""
         return None
 
     def debugger_parameters(self) -> dict[str, float | int | str | None] | None:

@@ -6,6 +6,7 @@ Source: SageMaker Debugger's BatchSize: 95th percentiles of the last `window` sn
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from trainwatch.measurements.usage import GpuUsage, Usage
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
 from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.other_exporters import CPU, GPU, MEMORY, OtherExporters
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -37,10 +39,11 @@ from trainwatch.rules.promql import (
     Record,
     Scraping,
     at_most,
+    ratio,
     share_at_most,
 )
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GOING_ON
+from trainwatch.rules.shared_rules import GOING_ON, WHERE
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
@@ -48,6 +51,8 @@ from trainwatch.words import too_few
 LOW_GPU = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
 LOW_MEMORY = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
 LOW_CPU = "run_instance:trainwatch_small_batch_cpu:ratio"
+
+TOO_LITTLE_TO_DO = partial(Alert, severity="info", summary=f"{WHERE} has too little to do in each step")
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,6 @@ class BatchSize(MeasuredRule[BatchSizeParameters, RecentReadings | CountedWindow
             name: at_most(getattr(its, name), name)
             for name in ("gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95")
         }
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
             every=2 * MINUTE,
             targets=f"{GPU_SAMPLES}_count",
@@ -117,17 +121,35 @@ class BatchSize(MeasuredRule[BatchSizeParameters, RecentReadings | CountedWindow
                 Record(LOW_CPU, share_at_most(CPU_SAMPLES, bounds["cpu_threshold_p95"], window, whole)),
             ],
             alerts=[
-                Alert(
+                TOO_LITTLE_TO_DO(
                     f"{LOW_GPU} > 0.95\n"
                     f"  and {LOW_MEMORY} > 0.95\n"
                     f"  and ignoring (gpu) {LOW_CPU} > 0.95\n"
                     f"  and {GPU_SAMPLES}_count > {its.patience}\n"
                     f"  {GOING_ON}",
-                    severity="info",
-                    summary=f"{where} has too little to do in each step",
-                    description=f"{where} was used {its.gpu_threshold_p95:g} % or less in "
+                    description=f"{WHERE} was used {its.gpu_threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }}, while "
                     "its memory had room and the cores were not busy (fires above 95 % of each).",
+                )
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        its = self.parameters
+
+        def low(series: str, percent: float) -> str:
+            return f"{others.percentile(0.95, series, its.window)} < {ratio(percent)}"
+
+        return PrometheusRules(
+            targets=GPU,
+            alerts=[
+                TOO_LITTLE_TO_DO(
+                    f"{low(GPU, its.gpu_threshold_p95)}\n"
+                    f"  and on (instance, gpu) {low(MEMORY, its.gpu_memory_threshold_p95)}\n"
+                    f"  and on (instance) {low(CPU, its.cpu_threshold_p95)}\n"
+                    f"  and {others.in_use(max(its.window, its.patience))}",
+                    description=f"95 % of the readings of {WHERE} are at or below {{{{ $value | "
+                    "humanizePercentage }}, while its memory has room and the cores are not busy.",
                 )
             ],
         )

@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from trainwatch.rules.other_exporters import BUSIEST, GPU, IN_USE, OtherExporters
 from trainwatch.rules.parameters import Percent, Samples
+from trainwatch.rules.promql import PrometheusRules, Record, ratio
 from trainwatch.rules.registry import rule
 from trainwatch.rules.starvation import Starvation, StarvationParameters
 from trainwatch.rules.topics import IDLE_GPUS
+
+STARVED = "instance:node_cpu_starved:bool"
+STARVED_SHARE = "instance:node_cpu_starved:avg_ratio"
 
 
 @dataclass(frozen=True)
@@ -51,3 +56,25 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     def condition(self) -> str:
         its = self.parameters
         return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Without a GPU in use there is no value: the share is of the time in which something ran."""
+        its = self.parameters
+        patience = max(its.patience, 1)
+        starved = f"""
+            ({BUSIEST} > bool {ratio(its.cpu_threshold)})
+              * on (instance)
+            (
+              min by (instance) ({GPU} and on (instance, gpu) {IN_USE} == 1) < bool {ratio(its.gpu_threshold)}
+            )
+            """
+        return PrometheusRules(
+            targets=STARVED_SHARE,
+            records=[Record(STARVED, starved), Record(STARVED_SHARE, others.mean(STARVED, patience))],
+            alerts=[
+                self.alert(
+                    f"{STARVED_SHARE} > {ratio(its.threshold)}\n  and {others.before(STARVED, patience)}",
+                    "at {{ $value | humanizePercentage }} of the scrapes",
+                )
+            ],
+        )

@@ -6,6 +6,7 @@ Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from trainwatch.measurements.usage import GpuUsage, Usage
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
 from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.other_exporters import GPU, OtherExporters
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
     MINUTE,
@@ -35,16 +37,20 @@ from trainwatch.rules.promql import (
     Record,
     Scraping,
     at_most,
+    ratio,
     share_at_most,
 )
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GOING_ON
+from trainwatch.rules.shared_rules import GOING_ON, WHERE
 from trainwatch.rules.topics import ANY_TOPIC, IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
 
 LOW = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
 IDLE = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
+
+UNDER_UTILISED = partial(Alert, summary=f"{WHERE} is under-utilised", labels={"trouble": "under-utilised"})
+FLUCTUATING = partial(Alert, summary=f"{WHERE} is used in fits and starts", labels={"trouble": "fluctuating"})
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,6 @@ class LowGPUUtilization(MeasuredRule[LowGPUUtilizationParameters, RecentReadings
         """
         its = self.parameters
         window, whole = scraping.window(its.window), its.patience >= its.window
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         enough = f"{GPU_SAMPLES}_count > {its.patience}"
         p95 = at_most(its.threshold_p95, "threshold_p95")
         p5 = at_most(its.threshold_p5, "threshold_p5")
@@ -107,24 +112,42 @@ class LowGPUUtilization(MeasuredRule[LowGPUUtilizationParameters, RecentReadings
                 Record(IDLE, share_at_most(GPU_SAMPLES, p5, window, whole)),
             ],
             alerts=[
-                Alert(
+                UNDER_UTILISED(
                     f"{LOW} > 0.95 and {enough}\n  {GOING_ON}",
-                    summary=f"{where} is under-utilised",
-                    description=f"{where} was used {its.threshold_p95:g} % or less in "
+                    description=f"{WHERE} was used {its.threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                     "(fires above 95 %).",
-                    labels={"trouble": "under-utilised"},
                 ),
-                Alert(
+                FLUCTUATING(
                     f"{IDLE} > 0.05\n  and {LOW} <= 0.95\n  and {enough}\n  {GOING_ON}",
-                    summary=f"{where} is used in fits and starts",
-                    description=f"{where} was used {its.threshold_p5:g} % or less in "
+                    description=f"{WHERE} was used {its.threshold_p5:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                     "(fires above 5 %), though it was busy in others.",
                     # A long step or evaluation comes and goes; but behind the end of a run, causes are told
                     # for no longer than minutes, and this must be over by then.
                     keep_firing=2 * MINUTE,
-                    labels={"trouble": "fluctuating"},
+                ),
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        its = self.parameters
+        p95, p5 = (others.percentile(quantile, GPU, its.window) for quantile in (0.95, 0.05))
+        used = others.in_use(max(its.window, its.patience))
+        readings = f"of the readings of {WHERE} are at or below {{{{ $value | humanizePercentage }}}}"
+        return PrometheusRules(
+            targets=GPU,
+            alerts=[
+                UNDER_UTILISED(
+                    f"{p95} < {ratio(its.threshold_p95)}\n  and {used}",
+                    description=f"95 % {readings} (fires below {its.threshold_p95:g} %).",
+                ),
+                FLUCTUATING(
+                    f"{p5} < {ratio(its.threshold_p5)}\n"
+                    f"  and {p95} > {ratio(its.threshold_p95)}\n"
+                    f"  and {used}",
+                    description=f"5 % {readings} (fires below {its.threshold_p5:g} %), though it is "
+                    "busy at other times.",
                 ),
             ],
         )

@@ -12,6 +12,7 @@ GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with 
 GOING_ON = (
     "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # of GPUs: those of runs that have not ended
 )
+WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
 MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
 
 QUARTERS = 4

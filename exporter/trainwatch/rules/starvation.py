@@ -72,15 +72,14 @@ class Starvation(MeasuredRule[S, StarvedCounts]):
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        record = self._record
+        record, its = self._record, self.parameters
         labels = ", ".join(
             (
                 f'cause="{self.cause}"',
                 f'cause_above="{on_grid(self.above[1], self.above[0])}"',
-                f'gpu_below="{on_grid(self.parameters.gpu_threshold, "gpu_threshold")}"',
+                f'gpu_below="{on_grid(its.gpu_threshold, "gpu_threshold")}"',
             )
         )
-        threshold = self.parameters.threshold
         return PrometheusRules(
             targets=SAMPLES,
             every=MINUTE / 2,
@@ -94,14 +93,19 @@ class Starvation(MeasuredRule[S, StarvedCounts]):
                 )
             ],
             alerts=[
-                Alert(
-                    f"{record} > {ratio(threshold)} and {SAMPLES} > {self.parameters.patience}",
-                    summary=f"GPUs of {{{{ $labels.instance }}}} wait for {self.waits_for}",
-                    description=f"On {{{{ $labels.instance }}}}, {self.condition()} in "
-                    "{{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }} "
-                    f"(fires above {threshold:g} %).",
+                self.alert(
+                    f"{record} > {ratio(its.threshold)} and {SAMPLES} > {its.patience}",
+                    "in {{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }}",
                 )
             ],
+        )
+
+    def alert(self, expression: str, how_often: str) -> Alert:
+        return Alert(
+            expression,
+            summary=f"GPUs of {{{{ $labels.instance }}}} wait for {self.waits_for}",
+            description=f"On {{{{ $labels.instance }}}}, {self.condition()} {how_often} "
+            f"(fires above {self.parameters.threshold:g} %).",
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[StarvedCounts]:
