@@ -11,10 +11,10 @@ COPY exporter exporter
 RUN python -m venv --without-pip /opt/trainwatch
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
-# `trainwatch exporter`, `demo` and `actions` need these four packages and nothing else.
+# `trainwatch exporter`, `demo` and `actions` need these three packages and nothing else.
 FROM build AS build-exporter
 RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
-    . bcrypt nvidia-ml-py psutil PyYAML
+    . bcrypt nvidia-ml-py PyYAML
 
 FROM build AS build-everything
 RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .

@@ -11,10 +11,10 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.sampling.procfs import psutil_reading
 from trainwatch.sampling.sample import Sample
 
 from benchmarks import Row
@@ -56,7 +56,7 @@ def _share_of_a_core(node: BusyNode) -> float:
 
 
 def _psutil_cpu_percent(procfs: Path) -> None:
-    with psutil_reading(procfs, "stat"):
+    with patch.object(psutil, "PROCFS_PATH", str(procfs)):
         psutil.cpu_percent(percpu=True)
 
 

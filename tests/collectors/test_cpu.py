@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from argparse import Namespace
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.sampling.procfs import psutil_reading
 from trainwatch.sampling.sample import Sample
 
 IDLE_HOST: dict[str, tuple[int, ...]] = {"0": (0,) * 10, "1": (0,) * 10}
@@ -224,10 +224,9 @@ def test_the_definition_is_the_one_of_psutil(
     host = Host(tmp_path_factory.getbasetemp() / "psutil")
     user, *others = spent
     host.tick({"0": (0,) * 10})
-    with psutil_reading(host.stat.parent, "stat"):
+    with patch.object(psutil, "PROCFS_PATH", str(host.stat.parent)):
         psutil.cpu_percent(percpu=True)
-    sample = host.tick({"0": (user + guest, *others, guest, 0)})
-    with psutil_reading(host.stat.parent, "stat"):
+        sample = host.tick({"0": (user + guest, *others, guest, 0)})
         percent = psutil.cpu_percent(percpu=True)
     assert percent == [pytest.approx(sample.cpu_utilization[0] * 100, abs=0.0501)]  # psutil rounds to 0.1
 

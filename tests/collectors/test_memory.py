@@ -6,7 +6,6 @@ from argparse import Namespace
 from math import isnan
 from pathlib import Path
 
-import psutil
 import pytest
 from trainwatch.collectors.memory import MemoryCollector
 from trainwatch.sampling.sample import Sample
@@ -59,14 +58,3 @@ def test_garbage_is_a_failure_that_names_the_file(
     (procfs / "meminfo").write_text(text)
     with pytest.raises(ValueError, match=str(procfs / "meminfo")):
         collector.collect(Sample(time=0.0))
-
-
-def test_psutil_sees_the_real_proc_again_after_a_reading_and_after_a_failure(
-    collector: MemoryCollector, procfs: Path
-) -> None:
-    collector.collect(Sample(time=0.0))
-    assert psutil.PROCFS_PATH == "/proc"
-    (procfs / "meminfo").write_text("garbage\n")
-    with pytest.raises(ValueError, match="meminfo"):
-        collector.collect(Sample(time=0.0))
-    assert psutil.PROCFS_PATH == "/proc"

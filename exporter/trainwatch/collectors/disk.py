@@ -1,8 +1,4 @@
-"""What each disk read and wrote and how long it was busy, from PROCFS/diskstats.
-
-Not through psutil, which gives the host's own /sys/block where PROCFS has no diskstats: a missing file
-must be a failed collector, not another machine's disks.
-"""
+"""What each disk read and wrote and how long it was busy, from PROCFS/diskstats."""
 
 from __future__ import annotations
 
@@ -12,9 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.sampling.collector import Collector, collector
+from trainwatch.sampling.collector import Collector, collector, device_pattern
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.procfs import device_pattern
 from trainwatch.sampling.sample import Sample
 
 SECTOR_BYTES = 512  # the unit of diskstats, whatever the disk's own sectors are

@@ -1,31 +1,32 @@
-"""The host's memory and swap, from PROCFS/meminfo through psutil.
+"""The host's memory and swap, from PROCFS/meminfo.
 
 Used memory is total - available, not total - free: the page cache that a data loader fills is given
-back to whoever needs it. psutil knows what "available" is on kernels and in containers that lie.
+back to whoever needs it.
 """
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
-
 from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.procfs import psutil_reading
 from trainwatch.sampling.sample import Sample
+
+LINE = re.compile(r"^(\w+): +(\d+)", re.MULTILINE)  # MemAvailable:   792723456 kB
+KIB = 1024
 
 
 @collector
 class MemoryCollector(Collector):
-    """Three gauges in bytes. Reads PROCFS/meminfo; PROCFS/vmstat is psutil's wish, its values are unused."""
+    """Publishes three gauges in bytes."""
 
     name = "memory"
 
     def __init__(self, procfs: Path) -> None:
-        self.procfs = procfs
+        self.path = procfs / "meminfo"
         self.used = Family(
             "trainwatch_memory_used_bytes",
             "gauge",
@@ -43,12 +44,13 @@ class MemoryCollector(Collector):
         return (self.used, self.total, self.swap_used)
 
     def collect(self, sample: Sample) -> None:
-        with psutil_reading(self.procfs, "meminfo"):
-            memory = psutil.virtual_memory()
-            swap = psutil.swap_memory()
-        sample.memory_total_bytes = float(memory.total)
-        sample.memory_used_bytes = float(memory.total - memory.available)
-        sample.swap_used_bytes = float(swap.used)
-        self.total.publish({(): sample.memory_total_bytes})
-        self.used.publish({(): sample.memory_used_bytes})
-        self.swap_used.publish({(): sample.swap_used_bytes})
+        found = {name: float(number) * KIB for name, number in LINE.findall(self.path.read_text())}
+        try:
+            total, used = found["MemTotal"], found["MemTotal"] - found["MemAvailable"]
+            swap_used = found["SwapTotal"] - found["SwapFree"]
+        except KeyError as missing:
+            raise ValueError(f"{self.path}: no line {missing.args[0]}") from None
+        sample.memory_total_bytes, sample.memory_used_bytes, sample.swap_used_bytes = total, used, swap_used
+        self.total.publish({(): total})
+        self.used.publish({(): used})
+        self.swap_used.publish({(): swap_used})

@@ -1,4 +1,4 @@
-"""What each network interface received and sent, from PROCFS/1/net/dev (or PROCFS/net/dev) through psutil.
+"""What each network interface received and sent, from PROCFS/1/net/dev (or PROCFS/net/dev).
 
 PROCFS/net is of the process that looks, so in a container it is the container's own network; the first
 process's is the node's, wherever the node's /proc is mounted.
@@ -13,18 +13,25 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-import psutil
-
-from trainwatch.sampling.collector import Collector, collector
+from trainwatch.sampling.collector import Collector, collector, device_pattern
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.procfs import device_pattern, psutil_reading
 from trainwatch.sampling.sample import Sample
 
 # Loopback is no network; the others come and go with each container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
 # Their packets pass another interface too: in the metrics, but not in the node's sum. A dot is a VLAN's.
 STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
+# NAME: BYTES packets errs drop fifo frame compressed multicast BYTES packets ...
+LINE = re.compile(r" *(?P<name>.+): *(?P<received>\d+)(?: +\d+){7} +(?P<transmitted>\d+)(?: +\d+){7,} *")
+
+
+class Interface(NamedTuple):
+    """Counters of one interface, since it appeared."""
+
+    received_bytes: int
+    transmitted_bytes: int
 
 
 @collector
@@ -34,7 +41,7 @@ class NetworkCollector(Collector):
     name = "network"
 
     def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_NETWORKS) -> None:
-        self.procfs = procfs
+        self.paths = (procfs / "1" / "net" / "dev", procfs / "net" / "dev")
         self.exclude = re.compile(exclude)
         self.received = Family(
             "trainwatch_network_receive_bytes_total",
@@ -69,16 +76,27 @@ class NetworkCollector(Collector):
         return (self.received, self.transmitted)
 
     def collect(self, sample: Sample) -> None:
-        first = self.procfs / "1"
-        seen = os.access(first / "net" / "dev", os.R_OK)  # not where /proc hides processes of others
-        with psutil_reading(first if seen else self.procfs, "net/dev"):
-            # A counter that starts again is Prometheus's to see, so psutil does not hide it (nowrap=False).
-            devices = psutil.net_io_counters(pernic=True, nowrap=False)
-        shown = {(name,): io for name, io in devices.items() if not self.exclude.fullmatch(name)}
-        self.received.publish({device: io.bytes_recv for device, io in shown.items()})
-        self.transmitted.publish({device: io.bytes_sent for device, io in shown.items()})
+        node, own = self.paths
+        devices = read_devices(node if os.access(node, os.R_OK) else own)  # /proc may hide others' processes
+        shown = {(name,): seen for name, seen in devices.items() if not self.exclude.fullmatch(name)}
+        self.received.publish({device: seen.received_bytes for device, seen in shown.items()})
+        self.transmitted.publish({device: seen.transmitted_bytes for device, seen in shown.items()})
 
-        counted = [io for (name,), io in shown.items() if not STACKED.fullmatch(name)]
+        counted = [seen for (name,), seen in shown.items() if not STACKED.fullmatch(name)]
         if counted:
-            sample.network_received_bytes = float(sum(io.bytes_recv for io in counted))
-            sample.network_transmitted_bytes = float(sum(io.bytes_sent for io in counted))
+            sample.network_received_bytes = float(sum(seen.received_bytes for seen in counted))
+            sample.network_transmitted_bytes = float(sum(seen.transmitted_bytes for seen in counted))
+
+
+def read_devices(path: Path) -> dict[str, Interface]:
+    """Returns every network interface by its name.
+
+    Raises OSError if the file cannot be read, ValueError if a line is not understood.
+    """
+    devices: dict[str, Interface] = {}
+    for line in path.read_text(errors="replace").splitlines()[2:]:  # after two lines of headings
+        match = LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{path}: {line!r} is not a line of counters")
+        devices[match["name"]] = Interface(int(match["received"]), int(match["transmitted"]))
+    return devices

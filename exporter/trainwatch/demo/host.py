@@ -25,7 +25,6 @@ class SimulatedHost:
         self._waited = {"cpu": 0.0, "io": 0.0, "memory": 0.0}  # seconds
         for folder in ("net", "pressure"):
             (procfs / folder).mkdir(parents=True, exist_ok=True)
-        (procfs / "vmstat").write_text("pswpin 0\npswpout 0\n")
         self.write(memory)
 
     def advance(
@@ -81,11 +80,6 @@ def _meminfo(used: float) -> str:
         "MemTotal": MEMORY_KIBIBYTES,
         "MemFree": available // 2,
         "MemAvailable": available,
-        "Buffers": 0,
-        "Cached": available // 2,
-        "Shmem": 0,
-        "Active": MEMORY_KIBIBYTES - available,
-        "Inactive": available // 2,
         "SwapTotal": 0,
         "SwapFree": 0,
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable
 from typing import ClassVar, TypeVar
 
@@ -58,3 +59,11 @@ def collector(marked: C) -> C:
     """Registers a class as a collector of the exporter; its name is the module's."""
     marked_collectors.append(marked)
     return marked
+
+
+def device_pattern(text: str) -> re.Pattern[str]:
+    """Compiles a `--collector.NAME.device-exclude` flag: a regular expression for whole device names."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
