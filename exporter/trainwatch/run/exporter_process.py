@@ -26,7 +26,8 @@ class ExporterProcess:
     """
 
     def __init__(self, flags: Sequence[str], address: str) -> None:
-        self._command = [sys.executable, "-m", "trainwatch", "exporter", "--exit-with-parent", *flags]
+        trainwatch = (sys.executable, "-m", "trainwatch_exporter")
+        self._command = [*trainwatch, "exporter", "--exit-with-parent", *flags]
         self._address = address
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0

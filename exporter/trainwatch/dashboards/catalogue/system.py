@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from trainwatch.dashboards import variables
 from trainwatch.dashboards.looks import Override, by_pattern, coloured, numbered
 from trainwatch.dashboards.page import Dashboard, of_one_run
@@ -306,20 +309,10 @@ def _host() -> list[Panel]:
 
 
 def _of_gpus(
-    id: int,
-    title: str,
-    description: str,
-    *targets: Target,
-    unit: str,
-    lowest: float | None = 0,
-    highest: float | None = None,
-    overrides: tuple[Override, ...] | list[Override] = (),
+    id: int, title: str, description: str, *targets: Target, overrides: Iterable[Override] = (), **look: Any
 ) -> Panel:
-    """Each GPU in its colour, the same in all panels."""
-    look = [*numbered("GPU"), *overrides]
-    return time_series(
-        id, title, description, *targets, unit=unit, lowest=lowest, highest=highest, overrides=look
-    )
+    """A `time_series` with each GPU in its colour, the same in all panels."""
+    return time_series(id, title, description, *targets, overrides=[*numbered("GPU"), *overrides], **look)
 
 
 def _traffic(id: int, title: str, description: str, counter: str) -> Panel:
