@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from trainwatch.sampling.exposition import Exposition, Format, accepts_gzip, negotiate
+from trainwatch.exporter.pages import negotiate
+from trainwatch.sampling.exposition import Exposition, Format
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue
+from trainwatch.web.server import accepts_gzip
 
 PROMETHEUS_ACCEPT = (  # of Prometheus 2.42, scrape/scrape.go
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

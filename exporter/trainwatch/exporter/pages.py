@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trainwatch import __version__
 from trainwatch.exporter.exporter import Exporter
-from trainwatch.sampling.exposition import CONTENT_TYPES, negotiate
-from trainwatch.web.server import Request, Response
+from trainwatch.sampling.exposition import CONTENT_TYPES, Format
+from trainwatch.web.server import Request, Response, accepted
 from trainwatch.web.web_config import BasicAuthentication
 
 LANDING_PAGE = """\
@@ -115,3 +115,22 @@ def _text(status: HTTPStatus, words: str, **headers: str) -> Response:
 
 def _html(page: bytes) -> Response:
     return Response(HTTPStatus.OK, page, "text/html; charset=utf-8", {"Cache-Control": "no-cache"})
+
+
+def negotiate(accept: str) -> Format:
+    """The format that an `Accept` header asks for; text where it asks for neither or nothing.
+
+    The most specific range that matches a format gives its q (RFC 9110, 12.5.1). OpenMetrics is
+    written only for who names it: `*/*` gets text, as browsers and curl send it.
+    """
+    text, openmetrics = (-1, 0.0), (-1, 0.0)  # (how specific, q)
+    for media_range, parameters, quality in accepted(accept):
+        version = parameters.get("version", "")
+        specific = 2 + bool(version)
+        if media_range == "application/openmetrics-text" and version in ("", "1.0.0"):
+            openmetrics = max(openmetrics, (specific, quality))
+        elif media_range == "text/plain" and version in ("", "0.0.4"):
+            text = max(text, (specific, quality))
+        elif media_range in ("text/*", "*/*"):
+            text = max(text, (1 if media_range == "text/*" else 0, quality))
+    return "openmetrics" if openmetrics[1] > 0 and openmetrics[1] >= text[1] else "text"

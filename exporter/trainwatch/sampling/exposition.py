@@ -32,46 +32,6 @@ _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _TEXT_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
-def negotiate(accept: str) -> Format:
-    """The format that an `Accept` header asks for; text where it asks for neither or nothing.
-
-    The most specific range that matches a format gives its q (RFC 9110, 12.5.1). OpenMetrics is
-    written only for who names it: `*/*` gets text, as browsers and curl send it.
-    """
-    text, openmetrics = (-1, 0.0), (-1, 0.0)  # (how specific, q)
-    for media_range, parameters, quality in _accepted(accept):
-        version = parameters.get("version", "")
-        specific = 2 + bool(version)
-        if media_range == "application/openmetrics-text" and version in ("", "1.0.0"):
-            openmetrics = max(openmetrics, (specific, quality))
-        elif media_range == "text/plain" and version in ("", "0.0.4"):
-            text = max(text, (specific, quality))
-        elif media_range in ("text/*", "*/*"):
-            text = max(text, (1 if media_range == "text/*" else 0, quality))
-    return "openmetrics" if openmetrics[1] > 0 and openmetrics[1] >= text[1] else "text"
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether an `Accept-Encoding` header lets the answer be gzip."""
-    qualities = {coding: quality for coding, _, quality in _accepted(accept_encoding)}
-    return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) > 0
-
-
-def _accepted(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
-    for element in header.split(","):
-        name, *words = (word.strip() for word in element.split(";"))
-        parameters = {
-            key.strip().lower(): value.strip().strip('"')
-            for key, _, value in (word.partition("=") for word in words)
-        }
-        try:
-            quality = float(parameters.pop("q", "1"))
-        except ValueError:
-            quality = 0.0
-        if name and 0 <= quality <= 1:
-            yield name.lower(), parameters, quality
-
-
 class Exposition:
     """Writes families, and remembers what of their lines stays the same from scrape to scrape."""
 

@@ -16,14 +16,13 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NamedTuple
 
 from trainwatch.errors import UserError
-from trainwatch.sampling.exposition import accepts_gzip
 
 logger = logging.getLogger(__name__)
 
@@ -345,3 +344,25 @@ def _render(response: Response, keep: bool, head_only: bool) -> bytes:
     lines = [f"HTTP/1.1 {response.status.value} {response.status.phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if head_only else response.body)
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an `Accept-Encoding` header lets the answer be gzip."""
+    qualities = {coding: quality for coding, _, quality in accepted(accept_encoding)}
+    return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) > 0
+
+
+def accepted(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
+    """Returns what an `Accept` or `Accept-Encoding` header lists: names, parameters and quality 0..1."""
+    for element in header.split(","):
+        name, *words = (word.strip() for word in element.split(";"))
+        parameters = {
+            key.strip().lower(): value.strip().strip('"')
+            for key, _, value in (word.partition("=") for word in words)
+        }
+        try:
+            quality = float(parameters.pop("q", "1"))
+        except ValueError:
+            quality = 0.0
+        if name and 0 <= quality <= 1:
+            yield name.lower(), parameters, quality
