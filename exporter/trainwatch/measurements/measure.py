@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
 
@@ -31,6 +31,30 @@ class Measurement(State, Generic[V]):
     def observe_steps(self, steps: Steps, scans: Scans) -> Views[V]:
         """Adds finished steps of one rank of the node."""
         return ()
+
+
+class GpuMeasurement(State, Generic[V]):
+    """What is counted of one GPU."""
+
+    @abstractmethod
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> V:
+        """Adds samples of the GPU in this column, and returns its view."""
+
+
+G = TypeVar("G", bound=GpuMeasurement[Any])
+
+
+class ByGpu(Measurement[V], Generic[V, G]):
+    """A measurement per GPU of a node, made by `new` when its column is first seen; subjects are columns."""
+
+    def __init__(self, new: Callable[[], G]) -> None:
+        self.new = new
+        self.gpus: list[G] = []
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[V]:
+        while len(self.gpus) < samples.gpu.shape[1]:
+            self.gpus.append(self.new())
+        return [(column, gpu.observe(samples, column, scans)) for column, gpu in enumerate(self.gpus)]
 
 
 M = TypeVar("M", bound=Measurement[Any])

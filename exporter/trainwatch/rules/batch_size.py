@@ -28,6 +28,7 @@ from trainwatch.measurements.scraped import (
 )
 from trainwatch.measurements.usage import GpuUsage, Usage
 from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.gpus import GOING_ON, WHERE
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
 from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.other_exporters import CPU, GPU, MEMORY, OtherExporters
@@ -43,7 +44,6 @@ from trainwatch.rules.promql import (
     share_at_most,
 )
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GOING_ON, WHERE
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.words import too_few

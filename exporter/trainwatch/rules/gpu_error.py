@@ -15,10 +15,10 @@ import numpy as np
 from trainwatch.measurements.increases import Last, increases
 from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
 from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.rules.gpus import GPUS, for_each_run
 from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GPUS, of_run
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import count
@@ -96,13 +96,15 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
             records=[
                 Record(
                     new_xids,
-                    of_run(
+                    for_each_run(
                         "\n  sum without (xid) (\n"
                         f"    {xids} - {xids} offset {LOOK_BACK} > 0\n"
                         f"      or ({xids} unless {xids} offset {LOOK_BACK}) and {scraped_before}\n  )\n"
                     ),
                 ),
-                Record(new_ecc, of_run(f"sum without (severity) ({ecc} - {ecc} offset {LOOK_BACK}) > 0")),
+                Record(
+                    new_ecc, for_each_run(f"sum without (severity) ({ecc} - {ecc} offset {LOOK_BACK}) > 0")
+                ),
             ],
             alerts=[
                 Alert(

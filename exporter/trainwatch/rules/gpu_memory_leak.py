@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
+from trainwatch.rules.gpus import GPUS, for_each_run
 from trainwatch.rules.parameters import Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GPUS, MEMORY, QUARTERS, SteadyGrowth, dividing, of_run
+from trainwatch.rules.shared_rules import MEMORY, QUARTERS, SteadyGrowth, dividing
 from trainwatch.rules.topics import Effect
 from trainwatch.words import duration
 
@@ -82,7 +83,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
             targets=GPUS,
             every=dividing(quarters[0], 4 * MINUTE),
             records=[
-                Record(used, of_run(MEMORY)),
+                Record(used, for_each_run(MEMORY)),
                 Record(lowest, f"min_over_time({used}[{time_span(scraping.reach(quarters[0]))}])"),
                 *(window.record for window in windows),
                 Record(growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),

@@ -13,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
+from trainwatch.rules.gpus import GPUS, for_each_run
 from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import (
-    GPUS,
     MEMORY,
     QUARTERS,
     SteadyGrowth,
     dividing,
-    of_run,
 )
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import Floats, Times
@@ -99,7 +98,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
             targets=GPUS,
             every=dividing(quarter, 2 * MINUTE),
             records=[
-                Record(used, of_run(MEMORY)),
+                Record(used, for_each_run(MEMORY)),
                 Record(lowest, f"min_over_time({used}[{time_span(quarter + interval / 2)}])"),
                 growth.record,
                 Record(full_in, f"(1 - {used}) * {growth.seconds:.12g} / ({growth.expression})"),

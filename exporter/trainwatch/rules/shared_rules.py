@@ -8,20 +8,10 @@ from dataclasses import dataclass
 from trainwatch.rules.promql import Record, time_span
 
 SAMPLES = "trainwatch_samples_total"
-GPUS = "trainwatch_gpu_utilization_samples_count"  # of each run its GPUs, with the number of readings
-GOING_ON = (
-    "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # of GPUs: those of runs that have not ended
-)
-WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
 MEMORY = "trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes"
 
 QUARTERS = 4
 EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
-
-
-def of_run(expression: str) -> str:
-    """A value of each GPU, for each run that uses it and has not ended."""
-    return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
 
 
 @dataclass(frozen=True)

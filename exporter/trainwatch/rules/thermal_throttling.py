@@ -7,21 +7,28 @@ are how a busy GPU works: they are in the details only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.increases import Last, increases
-from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.parameters import Parameters, Percent, Samples
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.rates import rates
+from trainwatch.measurements.scraped import Moment, Scraped, column, of_run, summed
+from trainwatch.measurements.throttling import HeldDown, ThrottledGpu, Throttling
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import GPUS, of_run
-from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import count, duration, too_few
+
+SHARE = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
+THROTTLED = "trainwatch_gpu_throttle_seconds_total"
+BY_HEAT = 'reason=~"sw_thermal|hw_thermal"'
+RECENT = 5 * MINUTE  # the driver's counters know of no run
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class ThermalThrottlingParameters(Parameters):
 
 
 @rule
-class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
+class ThermalThrottling(MeasuredRule[ThermalThrottlingParameters, HeldDown]):
     """Seconds lost: time held down by heat x the share of the highest clock that was missing meanwhile."""
 
     parameters_type = ThermalThrottlingParameters
@@ -47,67 +54,28 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
     )
     view = "health"
 
-    def node(self) -> GpuByGpu[OneGpu]:
-        return GpuByGpu(lambda: OneGpu(self.parameters))
+    @property
+    def measure(self) -> Throttling:
+        return Throttling()
 
-    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
-        gpus = [gpu for node in nodes.values() for gpu in node.gpus]
-        triggered = sum(gpu.triggered for gpu in gpus)
-        fired = [gpu for gpu in gpus if gpu.triggered]
-        status = status_of(triggered, sum(gpu.judged for gpu in gpus))
-        return Verdict(
-            status,
-            self._finding(nodes, facts, status),
-            triggered,
-            triggered,
-            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
-            max((gpu.seconds_lost for gpu in fired), default=0.0),
-            details={"gpus": _details(nodes, facts)},
+    def judge(self, view: HeldDown) -> Judgement:
+        share = view.ratio
+        return judgement(
+            view.readings > self.parameters.patience, (share, share > fraction(self.parameters.threshold))
         )
 
-    def _finding(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts, status: str) -> str:
-        gpus = [
-            (f"{label} of {name}", gpu)
-            for name, node in nodes.items()
-            for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True)
-        ]
-        most = max((gpu.readings for _, gpu in gpus), default=0)
-        if not most:
-            return "No GPU told for how long heat held its clocks down."
-        if status == "not judged":
-            patience = self.parameters.patience
-            return too_few("readings of a GPU", most, patience)
-        fired = [item for item in gpus if item[1].triggered]
-        label, worst = max(fired or gpus, key=lambda item: item[1].share)
-        sentence = f"Heat held the clocks of {label} down for {worst.share:.1f} % of the time"
-        if fired:
-            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} degrees"
-        if len(fired) > 1:
-            sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
-        return f"{sentence}."
-
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Over the last minutes: the driver's counters know of no run."""
         its = self.parameters
-        record = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
-        reasons = 'reason=~"sw_thermal|hw_thermal"'
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        recent = f"rate({THROTTLED}{{{BY_HEAT}}}[{time_span(RECENT)}])"
         return PrometheusRules(
             targets=GPUS,
             every=2 * MINUTE,
-            records=[
-                Record(
-                    record,
-                    of_run(
-                        f"sum without (reason) (rate(trainwatch_gpu_throttle_seconds_total{{{reasons}}}[5m]))"
-                    ),
-                )
-            ],
+            records=[Record(SHARE, for_each_run(f"sum without (reason) ({recent})"))],
             alerts=[
                 Alert(
-                    f"{record} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
-                    summary=f"{where} is slowed down by heat",
-                    description=f"In run {{{{ $labels.run }}}}, heat held the clocks of {where} down for "
+                    f"{SHARE} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
+                    summary=f"{WHERE} is slowed down by heat",
+                    description=f"In run {{{{ $labels.run }}}}, heat held the clocks of {WHERE} down for "
                     "{{ $value | humanizePercentage }} of the last 5 minutes "
                     f"(fires above {its.threshold:g} %).",
                     keep_firing=300,
@@ -115,75 +83,55 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, "GpuByGpu[OneGpu]"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[HeldDown]:
+        """Returns the share of the last minutes: what heat held down of each second."""
+        readings = now(GPUS)
+        share = of_run(now, readings, summed(rates(now, THROTTLED, BY_HEAT, RECENT, of_run=False), "reason"))
+        labels = list(share)
+        view = HeldDown(column(readings, labels), np.ones(len(labels)), column(share, labels))
+        return Scraped(labels, view, readings, {SHARE: share})
 
-class OneGpu(GpuState):
-    """Seconds since the first reading of the counter: all of them, and those held down."""
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = judged_gpus(run.facts, nodes, tallies)
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(gpus, status),
+            tallies.triggered,
+            tallies.triggered,
+            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+            max((gpu.measured.seconds_lost for gpu in gpus if gpu.tally.triggered), default=0.0),
+            details={"gpus": [_details(gpu) for gpu in gpus]},
+        )
 
-    def __init__(self, parameters: ThermalThrottlingParameters) -> None:
-        self.parameters = parameters
-        self.last_heat, self.last_power, self.last_time = Last(), Last(), Last()
-        self.readings = self.at_last_scan = self.judged = self.triggered = 0
-        self.seconds = self.heat = self.power = 0.0
-        self.heat_clock = self.heat_with_clock = 0.0  # hertz x seconds held down, and these seconds
-        self.highest_clock = 0.0
-        self.hottest = np.nan
-
-    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
-        there = ~np.isnan(samples.gpu_thermal_throttle_seconds[:, column])
-        heat = increases(samples.gpu_thermal_throttle_seconds[there, column], self.last_heat, anew=False)
-        elapsed = increases(samples.times[there], self.last_time, anew=False)
-        heat_until = self.heat + np.concatenate(([0.0], np.cumsum(heat)))
-        seconds_until = self.seconds + np.concatenate(([0.0], np.cumsum(elapsed)))
-        ends = np.concatenate(([0], np.cumsum(there)))[scans]
-        so_far = self.readings + ends
-        judged = (np.diff(so_far, prepend=self.at_last_scan) > 0) & (so_far > self.parameters.patience)
-        hot = 100 * heat_until[ends] > self.parameters.threshold * seconds_until[ends]
-        self.judged += int(np.count_nonzero(judged))
-        self.triggered += int(np.count_nonzero(judged & hot))
-        if len(so_far):
-            self.at_last_scan = int(so_far[-1])
-        self.readings += int(np.count_nonzero(there))
-        self.heat, self.seconds = float(heat_until[-1]), float(seconds_until[-1])
-        self._note(samples, column, there, heat)
-
-    def _note(self, samples: NodeSamples, number: int, there: np.ndarray, heat: Times) -> None:
-        """What is told besides: power, temperature, and how slow the GPU was meanwhile."""
-        power = samples.gpu_power_throttle_seconds[:, number]
-        self.power += float(increases(power[~np.isnan(power)], self.last_power, anew=False).sum())
-        celsius = samples.gpu_temperature_celsius[:, number]
-        self.hottest = float(np.fmax.reduce(celsius, initial=self.hottest))
-        clock = samples.gpu_clock_hertz[there, number]
-        known = ~np.isnan(clock)
-        if known.any():
-            self.highest_clock = max(self.highest_clock, float(clock[known].max()))
-            self.heat_clock += float(heat[known] @ clock[known])
-            self.heat_with_clock += float(heat[known].sum())
-
-    @property
-    def share(self) -> float:
-        """Percentage of the time; two reasons that hold at the same time count once."""
-        return min(100.0, 100 * self.heat / self.seconds) if self.seconds else 0.0
-
-    @property
-    def seconds_lost(self) -> float:
-        if not self.highest_clock:
-            return 0.0
-        return max(0.0, self.heat_with_clock - self.heat_clock / self.highest_clock)
+    def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: str) -> str:
+        most = max((gpu.measured.readings for gpu in gpus), default=0)
+        if not most:
+            return "No GPU told for how long heat held its clocks down."
+        if status == "not judged":
+            return too_few("readings of a GPU", most, self.parameters.patience)
+        fired = [gpu for gpu in gpus if gpu.tally.triggered]
+        hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)
+        worst = hottest.measured
+        sentence = f"Heat held the clocks of {hottest.name} down for {worst.percent:.1f} % of the time"
+        if fired:
+            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} degrees"
+        if len(fired) > 1:
+            sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
+        return f"{sentence}."
 
 
-def _details(nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": name,
-            "gpu": label,
-            "triggered": gpu.triggered,
-            "seconds": gpu.seconds,
-            "heat_seconds": gpu.heat,
-            "heat_percent": gpu.share,
-            "power_seconds": gpu.power,
-            "highest_celsius": None if np.isnan(gpu.hottest) else gpu.hottest,
-            "highest_clock_hertz": gpu.highest_clock or None,
-        }
-        for name, node in nodes.items()
-        for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True)
-    ]
+def _details(gpu: JudgedGpu[ThrottledGpu]) -> dict[str, Any]:
+    throttled = gpu.measured
+    return {
+        "node": gpu.node,
+        "gpu": gpu.label,
+        "triggered": gpu.tally.triggered,
+        "seconds": throttled.seconds,
+        "heat_seconds": throttled.heat,
+        "heat_percent": throttled.percent,
+        "power_seconds": throttled.power,
+        "highest_celsius": None if np.isnan(throttled.hottest) else throttled.hottest,
+        "highest_clock_hertz": throttled.highest_clock or None,
+    }

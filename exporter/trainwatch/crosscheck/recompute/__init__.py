@@ -23,6 +23,5 @@ CHECKED: Mapping[str, Recompute] = {
     "MaxInitializationTime": runs.max_initialization_time,
     "StepOutlier": steps.step_outlier,
     "Straggler": steps.straggler,
-    "ThermalThrottling": gpus.thermal_throttling,
     "TrainingStalled": runs.training_stalled,
 }

@@ -1,4 +1,4 @@
-"""The rules of each GPU's errors, heat and memory, as far as a run uses it."""
+"""The rules of each GPU's errors and memory, as far as a run uses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from trainwatch.crosscheck.readings import Moment
 from trainwatch.crosscheck.recompute.expected import Expected, above, below
-from trainwatch.crosscheck.recompute.rates import rate
 from trainwatch.measurements.scraped import (
     GPU_SAMPLES,
     Labels,
@@ -61,21 +60,6 @@ def _new_xids(now: Moment) -> Vector:
         for labels, count in current.items()
         if (count > before[labels] if labels in before else _target(labels) in sampled)
     }
-
-
-def thermal_throttling(now: Moment, its: Any, _: Scraping) -> Expected:
-    counters = now.over(
-        "trainwatch_gpu_throttle_seconds_total", NEW, 'reason=~"sw_thermal|hw_thermal"', of_run=False
-    )
-    rates = {
-        labels: value
-        for labels, points in counters.items()
-        if (value := rate(points, now.milliseconds, NEW, now.limits_late)) is not None
-    }
-    readings = now(f"{GPU_SAMPLES}_count")
-    share = _of_run(now, readings, summed(rates, "reason"))
-    fires = above(share, its.threshold / 100) & above(readings, its.patience)
-    return Expected({"run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio": share}, readings, (fires,))
 
 
 def gpu_memory_increase(now: Moment, its: Any, scraping: Scraping) -> Expected:

@@ -1,20 +1,28 @@
-"""PromQL's `rate`, computed anew from the samples of its range."""
+"""PromQL's `rate`, computed from the samples of its range."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from trainwatch.crosscheck.server import Milliseconds
-from trainwatch.measurements.scraped import Points
+from trainwatch.measurements.scraped import Moment, Points, Vector
 
 FAR = 1.1  # of the mean time between samples: an end of the range that is farther off was not sampled
 
 
-def rate(points: Points, end: Milliseconds, seconds: float, limits_late: bool) -> float | None:
-    """Per second, of a counter's samples in the `seconds` up to `end`; None of less than two samples.
+def rates(now: Moment, name: str, matchers: str, seconds: float, of_run: bool = True) -> Vector:
+    """Returns what counters gained per second in the last seconds; counters with one sample are left out."""
+    found = {
+        labels: _rate(points, now.milliseconds, seconds, now.limits_late)
+        for labels, points in now.over(name, seconds, matchers, of_run).items()
+    }
+    return {labels: value for labels, value in found.items() if value is not None}
 
-    The increase is stretched to the whole range where samples lie near its ends, else by half the time
-    between two; and never to before the counter was 0. `limits_late`: see Server.limits_late.
+
+def _rate(points: Points, end: int, seconds: float, limits_late: bool) -> float | None:
+    """Returns what a counter gained per second in the `seconds` up to `end` (ms); None with one sample.
+
+    The increase is stretched to the whole range if samples lie near its ends, otherwise by half the time
+    between two; and never to before the counter was 0. `limits_late`: see Moment.limits_late.
     Source: Prometheus, promql/functions.go, extrapolatedRate.
     """
     times, values = points
