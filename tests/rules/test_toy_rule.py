@@ -1,0 +1,145 @@
+"""Adding a rule is adding one file: a rule in a folder of its own is seen wherever ours are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from trainwatch.cli import main
+from trainwatch.rules import all_rules
+from trainwatch.rules.registry import FOLDERS
+
+from tests.support.crosscheck import crosscheck, table
+from tests.support.prometheus import needs_prometheus
+from tests.support.scenarios import WrittenScenarios
+
+TOY = Path(__file__).parents[1] / "support" / "toy_rule.py"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    toys = tmp_path_factory.mktemp("toys")
+    shutil.copy(TOY, toys)
+    return toys
+
+
+@pytest.fixture(autouse=True)
+def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is known, as `TRAINWATCH_RULES_PATH=FOLDER trainwatch ...` makes it."""
+    monkeypatch.setenv(FOLDERS, str(folder))
+
+
+@pytest.fixture(scope="module")
+def recording(scenarios: WrittenScenarios) -> Path:
+    return scenarios.written("few-dataloaders").recording_directory
+
+
+def rendered(folder: Path) -> Path:
+    assert main(["rules", "render", "--out", str(folder)]) == 0
+    return folder / "trainwatch.yml"
+
+
+def entries(rules: Path) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(rules.read_text())["groups"]
+    return [entry for group in groups for entry in group["rules"]]
+
+
+def test_it_is_a_rule_only_while_its_folder_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_rules()["ToyRule"].question == "Is some core half busy while some GPU is half idle?"
+    assert list(all_rules()) == sorted(all_rules())
+    monkeypatch.delenv(FOLDERS)
+    assert "ToyRule" not in all_rules()
+
+
+def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None:
+    (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "ToyRule")
+    assert alert["expr"] == 'trainwatch:rule_finding{rule="ToyRule"}'
+    assert alert["labels"] == {
+        "rule": "ToyRule",
+        "severity": "warning",
+        "kind": "cause",  # so it silences the idle GPUs of its node
+        "symptom": "idle GPUs",
+        "scope": "node",
+    }
+    assert alert["annotations"]["summary"] == "Somebody plays on {{ $labels.instance }}"
+    assert alert["annotations"]["recommendation"] == "Put the toys away."
+    assert alert["annotations"]["runbook_url"].endswith("/heuristics.md#toyrule")
+
+
+def test_its_threshold_can_be_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "render", "--set", "ToyRule.threshold=30", "--out", str(tmp_path)]) == 0
+    assert "toy:busy_while_idle:ratio > 0.3 and" in (tmp_path / "trainwatch.yml").read_text()
+    assert main(["rules", "render", "--set", "ToyRule.patience=30", "--out", str(tmp_path)]) == 2
+    assert "ToyRule has no parameter 'patience'; its parameters are threshold" in capsys.readouterr().err
+
+
+def test_dashboards_list_it_with_its_words_and_parameters(tmp_path: Path) -> None:
+    (described,) = (
+        entry["labels"]
+        for entry in entries(rendered(tmp_path / "rules"))
+        if entry.get("record") == "trainwatch:rule_info" and entry["labels"]["rule"] == "ToyRule"
+    )
+    assert described["parameters"] == "threshold 20 %"
+    assert described["recommendation"] == "Put the toys away."
+    assert main(["dashboards", "render", "--out", str(tmp_path / "dashboards")]) == 0
+    panels = json.loads((tmp_path / "dashboards" / "trainwatch-run.json").read_text())["panels"]
+    (all_of_them,) = (panel for panel in panels if panel["title"] == "All rules")
+    assert any("ToyRule" in target["expr"] for target in all_of_them["targets"])  # its datapoints
+
+
+def test_the_report_tells_what_it_found_in_every_place(recording: Path, tmp_path: Path) -> None:
+    assert main(["report", str(recording), "--out", str(tmp_path)]) == 0
+    html = (tmp_path / "report.html").read_text()
+    for heading in ("Playing with toys", "Is some core half busy while some GPU is half idle?"):
+        assert heading in html
+    view = re.search(r'<details id="toyrule" class="view" open>.*?</details>', html, flags=re.DOTALL)
+    assert view is not None
+    assert re.search(r"Somebody played for \d+[\s\u00a0]% of the run\.", view[0])
+    found = json.loads((tmp_path / "profiler-reports" / "ToyRule.json").read_text())
+    assert found["RuleParameters"] == "threshold:20"
+    assert found["RuleTriggered"] > 0
+    assert found["Details"]["percent"] > 20
+
+
+@pytest.mark.servers
+@needs_prometheus
+def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
+    rules = rendered(tmp_path)
+    parts = re.split(r"(?m)^(?=  - name: )", rules.read_text())
+    toy = next(part for part in parts if part.startswith("  - name: trainwatch-ToyRule"))
+    rules.write_text(parts[0] + toy)
+    right = table(crosscheck("--recording", recording, "--rules", rules))["ToyRule"]
+    assert 0 < right["firing"] <= right["evaluations"]
+    assert right["values"] >= 2 * right["evaluations"]
+    assert right["disagreements"] == 0
+    rules.write_text(parts[0] + toy.replace("ratio > 0.2 and", "ratio > 0.9 and"))
+    wrong = crosscheck("--recording", recording, "--rules", rules)
+    assert table(wrong)["ToyRule"]["disagreements"] > 0
+    assert re.search(r"(?m)^ToyRule: .* ALERTS\{.*\}: expected firing, Prometheus has nothing$", wrong.stdout)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/nowhere", "TRAINWATCH_RULES_PATH=/nowhere: there is no such folder; name one that holds rules"),
+        ("{folder}:{twin}", "there is already a rule ToyRule; rename this one"),
+    ],
+)
+def test_a_wrong_folder_is_said_in_one_line(
+    path: str,
+    message: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    twin = shutil.copytree(folder, tmp_path / "twin")
+    monkeypatch.setenv(FOLDERS, path.format(folder=folder, twin=twin))
+    assert main(["rules", "render", "--out", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line

@@ -1,0 +1,73 @@
+"""A rule that is not part of Trainwatch: this one file is all that it consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
+from trainwatch.measurements.starved import Starved, StarvedCounts
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Parameters, Percent, fraction
+from trainwatch.rules.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import IDLE_GPUS
+
+BUSY, HALF = "toy:busy_while_idle:ratio", 50
+SAMPLES = "trainwatch_samples_total"
+
+
+@dataclass(frozen=True)
+class ToyRuleParameters(Parameters):
+    threshold: Annotated[Percent, "the rule fires above this share of all samples"] = 20
+
+
+@rule
+class ToyRule(MeasuredRule[ToyRuleParameters, StarvedCounts]):
+    parameters_type = ToyRuleParameters
+    subject = "Playing with toys"
+    question = "Is some core half busy while some GPU is half idle?"
+    description = "Counts the samples in which a core is above 50 % and a GPU below 50 %."
+    recommendation = "Put the toys away."
+    symptom = IDLE_GPUS
+
+    measure = Starved("cpu", HALF / 100, HALF / 100)
+
+    def judge(self, view: StarvedCounts) -> Judgement:
+        return judgement(view.samples > 10, (view.ratio, view.ratio > fraction(self.parameters.threshold)))
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        counter = 'trainwatch_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
+        expression = f"{counter} / ignoring (cause, cause_above, gpu_below) {SAMPLES}"
+        return PrometheusRules(
+            targets=SAMPLES,
+            records=[Record(BUSY, expression)],
+            alerts=[
+                Alert(
+                    f"{BUSY} > {ratio(self.parameters.threshold)} and {SAMPLES} > 10",
+                    summary="Somebody plays on {{ $labels.instance }}",
+                    description="For {{ $value | humanizePercentage }} of run {{ $labels.run }}.",
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[StarvedCounts]:
+        samples = now(SAMPLES)
+        cells = f'cause="cpu",cause_above=~"{spellings(HALF)}",gpu_below=~"{spellings(HALF)}"'
+        counted = now("trainwatch_gpu_starved_samples_total", cells)
+        starved = dropped(counted, "cause", "cause_above", "gpu_below")
+        view = StarvedCounts(column(samples, starved), column(starved, starved))
+        shares = dict(zip(starved, view.ratio.tolist(), strict=True))
+        return Scraped(list(starved), view, samples, {BUSY: shares})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        percent = max((node.percent for node in run.of(self.measure).values()), default=0.0)
+        return Verdict(
+            status_of(tallies.triggered, tallies.judged),
+            f"Somebody played for {percent:.0f} % of the run.",
+            tallies.triggered,
+            details={"percent": percent},
+        )
