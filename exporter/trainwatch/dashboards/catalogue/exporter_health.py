@@ -185,10 +185,7 @@ def _sampling() -> list[Panel]:
             "Collectors that fail",
             """How many nodes each collector fails on. The reason is in the exporter's log, a line when it
             begins to fail. What can never work on a node is left out with --no-collector.NAME.""",
-            lines(
-                f"count by (collector) ({FAILED}) or on () {NO_COLLECTOR}",
-                "{{collector}}",
-            ),
+            lines(f"count by (collector) ({FAILED}) or on () {NO_COLLECTOR}", "{{collector}}"),
             width=8,
         ),
         time_series(

@@ -251,10 +251,7 @@ def _data() -> list[Panel]:
             "Workers for each core",
             """The same as a share of the cores. Below 70 % cores lie idle that could prepare data;
             above 200 % they only take turns.""",
-            now(
-                f"max by (instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})",
-                "{{instance}}",
-            ),
+            now(f"max by (instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})", "{{instance}}"),
             unit="percentunit",
             width=12,
             show_names=True,

@@ -171,15 +171,8 @@ def _gpus() -> list[Panel]:
             """New memory errors (ECC) and errors that the driver reported (XID) since the point before.
             Corrected ones are harmless when few; any uncorrected one, or an XID that is not the
             program's, means: take the machine out of use and run NVIDIA's diagnostics (GPUError).""",
-            lines(
-                gained(f"trainwatch_gpu_ecc_errors_total{{{OF_NODE_GPU}}}"),
-                f"{GPU} {{{{severity}}}} ECC",
-            ),
-            lines(
-                gained(f"trainwatch_gpu_xid_errors_total{{{OF_NODE_GPU}}}"),
-                f"{GPU} XID {{{{xid}}}}",
-            ),
-            unit="none",
+            lines(gained(f"trainwatch_gpu_ecc_errors_total{{{OF_NODE_GPU}}}"), f"{GPU} {{{{severity}}}} ECC"),
+            lines(gained(f"trainwatch_gpu_xid_errors_total{{{OF_NODE_GPU}}}"), f"{GPU} XID {{{{xid}}}}"),
         ),
     ]
 
@@ -269,14 +262,8 @@ def _host() -> list[Panel]:
             "Disk",
             """Bytes a second, read and written, and how long the disk was at work. Steady reading at a
             flat top is a disk at its limit; bursts of writing are checkpoints.""",
-            lines(
-                f"sum by (instance) ({per_second(f'trainwatch_disk_read_bytes_total{{{OF_NODE}}}')})",
-                "{{instance}} read",
-            ),
-            lines(
-                f"sum by (instance) ({per_second(f'trainwatch_disk_written_bytes_total{{{OF_NODE}}}')})",
-                "{{instance}} written",
-            ),
+            _bytes("disk_read", "read"),
+            _bytes("disk_written", "written"),
             unit="Bps",
         ),
         time_series(
@@ -295,14 +282,8 @@ def _host() -> list[Panel]:
             "Network",
             """Bytes a second over all interfaces. Data from a network file system comes in here, and
             gradients of other nodes where there is no InfiniBand.""",
-            lines(
-                f"sum by (instance) ({per_second(f'trainwatch_network_receive_bytes_total{{{OF_NODE}}}')})",
-                "{{instance}} received",
-            ),
-            lines(
-                f"sum by (instance) ({per_second(f'trainwatch_network_transmit_bytes_total{{{OF_NODE}}}')})",
-                "{{instance}} sent",
-            ),
+            _bytes("network_receive", "received"),
+            _bytes("network_transmit", "sent"),
             unit="Bps",
         ),
     ]
@@ -317,3 +298,9 @@ def _of_gpus(
 
 def _traffic(id: int, title: str, description: str, counter: str) -> Panel:
     return _of_gpus(id, title, description, lines(per_second(f"{counter}{{{OF_NODE_GPU}}}"), GPU), unit="Bps")
+
+
+def _bytes(counter: str, direction: str) -> Target:
+    """Bytes a second of a node, over all its devices."""
+    rate = per_second(f"trainwatch_{counter}_bytes_total{{{OF_NODE}}}")
+    return lines(f"sum by (instance) ({rate})", f"{{{{instance}}}} {direction}")
