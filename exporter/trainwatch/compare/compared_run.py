@@ -11,7 +11,7 @@ from trainwatch.compare.step_series import StepSeries
 from trainwatch.evaluation.analysis import Analysis, UsageRow
 from trainwatch.evaluation.engine import SCAN_INTERVAL, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.overall_system_usage import UsageOfNode, usage_rows
+from trainwatch.measurements.usage import NodeUsage, usage_rows
 from trainwatch.runs.model import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
 
 NO_SCAN = np.empty(0, np.intp)
@@ -51,7 +51,7 @@ class _Overheard(Source):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.usage = UsageOfNode()  # of all nodes as if they were one
+        self.usage = NodeUsage()  # of all nodes as if they were one
         self.steps: dict[tuple[str, int, str], StepSeries] = {}  # by node, rank and phase
 
     @property

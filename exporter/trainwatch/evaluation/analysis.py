@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainwatch.measurements.usage import UsageRow as UsageRow
 from trainwatch.rules.topics import About
 
 Status = Literal["fired", "quiet", "not judged"]
@@ -28,20 +29,6 @@ class RuleResult:
     seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
-
-
-@dataclass(frozen=True)
-class UsageRow:
-    """One resource of one node over the whole run, in `unit` (% or B/s)."""
-
-    node: str
-    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
-    unit: str
-    max: float
-    p99: float
-    p95: float
-    p50: float
-    min: float
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Literal
 
 from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
 from trainwatch.measurements.box_plot import box_plot
+from trainwatch.measurements.load import NodeLoad
 from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.measurements.usage import NodeUsage
-from trainwatch.rules.load_balancing import NodeOfDistributions
 from trainwatch.runs.model import RunFacts, gpu_labels
 
 
@@ -35,7 +35,7 @@ def _box_plot(
     )
 
 
-def histograms(node: str, readings: NodeOfDistributions, facts: RunFacts) -> list[UtilisationHistogram]:
+def histograms(node: str, readings: NodeLoad, facts: RunFacts) -> list[UtilisationHistogram]:
     """Of the GPUs that were read."""
     labels = gpu_labels(facts, node, len(readings.counts))
     return [

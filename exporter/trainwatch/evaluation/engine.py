@@ -14,20 +14,20 @@ from trainwatch.evaluation.energy import EnergyOfNode, energy
 from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
 from trainwatch.evaluation.step_timeline import StepsOfNode
+from trainwatch.measurements.load import Load
 from trainwatch.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from trainwatch.measurements.starved import Starved, StarvedSamples
 from trainwatch.measurements.state import NodeState, State
-from trainwatch.measurements.usage import GpuUsage, Usage
+from trainwatch.measurements.usage import GpuUsage, Usage, usage_rows
 from trainwatch.rules.base import Rule
 from trainwatch.rules.judgement import Tallies, Tally
-from trainwatch.rules.load_balancing import LoadBalancing
 from trainwatch.rules.measured import MeasuredRule
-from trainwatch.rules.overall_system_usage import OverallSystemUsage, usage_rows
 from trainwatch.rules.step_outlier import Series, StepOutlier, histogram
+from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
-REPORTED = (Usage(),)  # what the report shows, whatever the rules ask for
+REPORTED: tuple[Measure[Any], ...] = (Usage(), Load())  # what the report shows, whatever the rules ask for
 T = TypeVar("T")
 
 
@@ -141,6 +141,8 @@ class _Node(State):
 
     def _judge(self, views: dict[Measure[Any], Views[Any]]) -> None:
         for rule in self.rules:
+            if rule.effect is Effect.OVERVIEW:
+                continue
             tallies = self.tallies[rule.name]
             for subject, view in views[rule.measure]:
                 tally = tallies.setdefault(subject, Tally())
@@ -159,7 +161,6 @@ def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
 
 
 def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult]) -> Analysis:
-    usage = {name: node.states[OverallSystemUsage.__name__] for name, node in nodes.items()}
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
     starts = [one.start for one in facts.ranks] + ([] if facts.start is None else [facts.start])
     return Analysis(
@@ -187,7 +188,7 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
         versions=dict(facts.versions),
         unknowns=list(facts.unknowns),
         rules=rules,
-        usage=usage_rows(usage),  # type: ignore[arg-type]  # the states of that heuristic
+        usage=usage_rows({name: node.measured[Usage()] for name, node in nodes.items()}),
         heatmaps=_known(heatmaps),
         steps=_distributions(nodes),
         phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
@@ -201,9 +202,7 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
             box for name, node in nodes.items() for box in box_plots(name, node.measured[Usage()], facts)
         ],
         utilisation_histograms=[
-            one
-            for name, node in nodes.items()
-            for one in histograms(name, node.states[LoadBalancing.__name__], facts)  # type: ignore[arg-type]
+            one for name, node in nodes.items() for one in histograms(name, node.measured[Load()], facts)
         ],
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainwatch.measurements.measure import Measure, Measurement, Views
-from trainwatch.measurements.sketch import RatioSketch, SizeSketch
+from trainwatch.measurements.sketch import RatioSketch, SizeSketch, Sketch
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import Floats, NodeSamples
 
@@ -70,3 +71,41 @@ def _mean(values: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         means: Floats = (np.nansum(values, axis=1) / there.sum(axis=1)).astype(np.float32)
     return means
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """One resource of one node over the whole run, in `unit` (% or B/s)."""
+
+    node: str
+    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
+    unit: str
+    max: float
+    p99: float
+    p95: float
+    p50: float
+    min: float
+
+
+def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
+    """Returns a row for each resource that was read, node by node."""
+    return [
+        _row(name, resource, sketch)
+        for name, node in nodes.items()
+        for resource, sketch in (
+            ("CPU", node.cpu),
+            ("CPU memory", node.memory),
+            ("GPU", node.gpu),
+            ("GPU memory", node.gpu_memory),
+            ("I/O wait", node.io_wait),
+            ("Network", node.network),
+            ("Disk", node.disk),
+        )
+        if sketch.count
+    ]
+
+
+def _row(node: str, resource: str, sketch: Sketch) -> UsageRow:
+    factor, unit = (100, "%") if isinstance(sketch, RatioSketch) else (1, "B/s")
+    values = [sketch.max, *(sketch.percentile(percent) for percent in (99, 95, 50)), sketch.min]
+    return UsageRow(node, resource, unit, *(round(factor * value, 3) for value in values))

@@ -7,29 +7,37 @@ sample counters without a join over pairs; the other distance is in the details.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.measurements.load import DIGITS, Counts, Distances, Load, NodeLoad, distances_between
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.scraped import (
+    GPU_SAMPLES,
+    Moment,
+    Scraped,
+    Vector,
+    column,
+    divided,
+    grouped,
+    without,
+)
+from trainwatch.measurements.usage import GpuUsage, Usage
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Bounds, Parameters, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, gpu_labels
+from trainwatch.rules.shared_rules import SAMPLES
+from trainwatch.runs.model import gpu_labels
 
-# Bins of 2 points: 0 to 2 %, above 2 to 4 %, ..., above 98 to 100 %; those of the sample counters.
-BINS = 50
-# Readings are known to 0.01 points: that tells float32's 0.58 from what lies above 58 %.
-PARTS = 10_000
-# Shares that differ by less are the same: they are quotients of whole numbers.
-DIGITS = 12
+DISTANCE = "run_instance:trainwatch_gpu_load_distance:max"
+SHARES = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
 
 Distance = Annotated[float, Bounds(0, 1, "a distance")]
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class LoadBalancingParameters(Parameters):
 
 
 @rule
-class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
+class LoadBalancing(MeasuredRule[LoadBalancingParameters, Distances]):
     """Seconds lost: what the least used GPU idled beyond the most used one, on the node that lost most."""
 
     parameters_type = LoadBalancingParameters
@@ -56,44 +64,17 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
     view = "balance"
     is_symptom = True
 
-    def node(self) -> NodeOfDistributions:
-        return NodeOfDistributions(self.parameters)
+    @property
+    def measure(self) -> Load:
+        return Load()
 
-    def judge(self, nodes: Mapping[str, NodeOfDistributions], facts: RunFacts) -> Verdict:
-        triggered = sum(node.triggered for node in nodes.values())
-        status = status_of(triggered, sum(node.judged for node in nodes.values()))
-        return Verdict(
-            status,
-            self._finding(nodes, facts, status),
-            triggered,
-            sum(node.violations for node in nodes.values()),
-            sum(node.most_readings for node in nodes.values()),
-            max((node.idle_beyond for node in nodes.values() if node.triggered), default=0.0)
-            * facts.interval,
-            details={name: _details(name, node, facts) for name, node in nodes.items() if node.triggered},
-        )
+    @property
+    def details_of(self) -> tuple[Usage]:
+        return (Usage(),)
 
-    def _finding(self, nodes: Mapping[str, NodeOfDistributions], facts: RunFacts, status: str) -> str:
-        if status == "not judged":
-            if all(len(node.counts) < 2 for node in nodes.values()):
-                return "No node has two GPUs that could be compared."
-            most = max(node.most_readings for node in nodes.values())
-            patience = self.parameters.patience
-            return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
-        concerned = [
-            (name, node, pair)
-            for name, node in nodes.items()
-            if node.judged and bool(node.triggered) == (status == "fired")
-            for pair in node.pairs()
-        ]
-        name, node, (one, other, distance) = max(concerned, key=_how_different)
-        labels = gpu_labels(facts, name, len(node.counts))
-        means = 100 * node.means
-        scans = f", in {node.triggered} of {node.judged} scans" if node.triggered else ""
-        return (
-            f"On {name}, the utilisation of {labels[one]} (mean {means[one]:.0f} %) and of {labels[other]} "
-            f"(mean {means[other]:.0f} %) differs most, by {distance:.2f}{scans}."
-        )
+    def judge(self, view: Distances) -> Judgement:
+        its = self.parameters
+        return judgement(view.readings > its.patience, (view.distances, view.distances > its.threshold))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """The widest gap at each bound between the GPU with the largest share and the one with the least.
@@ -102,17 +83,14 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
         that. Dividing each bucket, which costs more than twice as much, is left for those that have not.
         """
         its = self.parameters
-        histogram = "trainwatch_gpu_utilization_samples"
-        record = "run_instance:trainwatch_gpu_load_distance:max"
-        shares = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
-        buckets, readings = f"{histogram}_bucket", f"{histogram}_count"
+        buckets, readings = f"{GPU_SAMPLES}_bucket", f"{GPU_SAMPLES}_count"
         most, least = f"max without (gpu) ({readings})", f"min without (gpu) ({readings})"
         return PrometheusRules(
-            targets="trainwatch_samples_total",
+            targets=SAMPLES,
             every=4 * MINUTE,
             records=[
                 Record(
-                    shares,
+                    SHARES,
                     f"""
                     {buckets}
                       / ignoring (le) group_left ()
@@ -120,13 +98,13 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
                     """,
                 ),
                 Record(
-                    record,
+                    DISTANCE,
                     f"""
                     round(
                       max without (le) (max without (gpu) ({buckets}) - min without (gpu) ({buckets}))
                         / ({most} == {least} > {its.patience})
                         or
-                      max without (le) (max without (gpu) ({shares}) - min without (gpu) ({shares})),
+                      max without (le) (max without (gpu) ({SHARES}) - min without (gpu) ({SHARES})),
                       0.000000000001
                     )
                     """,
@@ -134,7 +112,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
             ],
             alerts=[
                 Alert(
-                    f"{record} > {its.threshold:.12g}",
+                    f"{DISTANCE} > {its.threshold:.12g}",
                     summary="The GPUs of {{ $labels.instance }} do not work alike",
                     description="In run {{ $labels.run }}, the distributions of the utilisation of two GPUs "
                     'of {{ $labels.instance }} are {{ printf "%.2f" $value }} apart '
@@ -143,99 +121,106 @@ class LoadBalancing(Rule[LoadBalancingParameters, "NodeOfDistributions"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
+        """Finds the widest gap between cumulative distributions: that between the extremes at some bound."""
+        readings, patience = now(f"{GPU_SAMPLES}_count"), self.parameters.patience
+        shares: Vector = {}
+        for labels, count in now(f"{GPU_SAMPLES}_bucket").items():
+            gpu = without(labels, "le")
+            if readings.get(gpu, 0) > patience:
+                shares[labels] = divided(count, readings[gpu])
+        gaps = {labels: max(values) - min(values) for labels, values in grouped(shares, "gpu").items()}
+        distances = {labels: round(max(values), DIGITS) for labels, values in grouped(gaps, "le").items()}
+        # The rule divides bucket by bucket only where the GPUs of a node differ in their readings.
+        uneven = {labels for labels, counts in grouped(readings, "gpu").items() if max(counts) != min(counts)}
+        one_by_one = {
+            labels: share for labels, share in shares.items() if without(labels, "le", "gpu") in uneven
+        }
+        view = Distances(column(distances, distances), np.full(len(distances), np.inf))
+        return Scraped(list(distances), view, now(SAMPLES), {SHARES: one_by_one, DISTANCE: distances})
 
-class NodeOfDistributions(NodeState):
-    """Counts of each GPU's readings in bins of 2 points, (GPUs, BINS)."""
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        loads = run.of(self.measure)
+        fired = [name for name in loads if tallies.of(name).triggered]
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(run, tallies, status),
+            tallies.triggered,
+            sum(tallies.of(name).elements for name in loads),
+            sum(_most_readings(load) for load in loads.values()),
+            max((_idle_beyond(run.nodes[name][Usage()].gpus) for name in fired), default=0.0)
+            * run.facts.interval,
+            details={name: self._details(name, run, tallies) for name in fired},
+        )
 
-    def __init__(self, parameters: LoadBalancingParameters) -> None:
-        self.parameters = parameters
-        self.counts: Counts = np.zeros((0, BINS), np.int64)
-        self.sums: NDArray[np.float64] = np.zeros(0)  # of utilisation, by GPU
-        self.at_last_scan = 0  # readings so far, of all GPUs
-        self.triggered = self.violations = self.judged = 0
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+        loads, patience = run.of(self.measure), self.parameters.patience
+        if status == "not judged":
+            if all(len(load.counts) < 2 for load in loads.values()):
+                return "No node has two GPUs that could be compared."
+            most = max(_most_readings(load) for load in loads.values())
+            return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
+        means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][Usage()].gpus] for name in loads}
+        distance, _, name, one, other = max(
+            (distance, abs(means[name][one] - means[name][other]), name, one, other)
+            for name, load in loads.items()
+            if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status == "fired")
+            for one, other, distance in _pairs(load, patience)
+        )
+        labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)
+        scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
+        return (
+            f"On {name}, the utilisation of {labels[one]} (mean {means[name][one]:.0f} %) and of "
+            f"{labels[other]} (mean {means[name][other]:.0f} %) differs most, by {distance:.2f}{scans}."
+        )
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        grown = samples.gpu.shape[1] - len(self.counts)
-        if grown > 0:
-            self.counts = np.pad(self.counts, ((0, grown), (0, 0)))
-            self.sums = np.pad(self.sums, (0, grown))
-        self.sums = self.sums + np.nansum(samples.gpu, axis=0, dtype=np.float64)
-        until = self.counts + np.cumsum(_counts_between(samples.gpu, scans), axis=0)
-        self.counts = until[-1]
-        self._judge(until[:-1])
-
-    def _judge(self, counts: Counts) -> None:
-        """`counts` is (scans, GPUs, BINS): what each scan sees."""
-        readings = counts.sum(axis=2)
-        new = np.diff(readings.sum(axis=1), prepend=self.at_last_scan) > 0
-        if len(counts):
-            self.at_last_scan = int(readings[-1].sum())
-        distances = _gaps(counts)
-        enough = readings > self.parameters.patience
-        one, other = np.triu_indices(counts.shape[1], 1)
-        compared = enough[:, one] & enough[:, other] & new[:, None]
-        apart = compared & (distances > self.parameters.threshold)
-        self.judged += int(np.count_nonzero(compared.any(axis=1)))
-        self.triggered += int(np.count_nonzero(apart.any(axis=1)))
-        self.violations += int(np.count_nonzero(apart))
-
-    @property
-    def most_readings(self) -> int:
-        return int(self.counts.sum(axis=1).max(initial=0))
-
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """(GPUs,) mean utilisation; 0 where there is no reading."""
-        means: NDArray[np.float64] = self.sums / np.maximum(self.counts.sum(axis=1), 1)
-        return means
-
-    @property
-    def idle_beyond(self) -> float:
-        """Readings' worth of time that the least used GPU idled beyond the most used one."""
-        readings = self.counts.sum(axis=1)
-        means = self.means[readings > 0]
-        return float((means.max() - means.min()) * readings.max()) if len(means) else 0.0
-
-    def pairs(self) -> list[tuple[int, int, float]]:
-        """All pairs of GPUs that may be compared, with the distance that decides."""
-        enough = self.counts.sum(axis=1) > self.parameters.patience
-        ones, others = np.triu_indices(len(self.counts), 1)
-        distances = _gaps(self.counts[None])[0]
-        return [
-            (int(one), int(other), float(distance))
-            for one, other, distance in zip(ones, others, distances, strict=True)
-            if enough[one] and enough[other]
-        ]
-
-
-def _how_different(found: tuple[str, NodeOfDistributions, tuple[int, int, float]]) -> tuple[float, float]:
-    """Orders pairs of GPUs: by their distance, then by their means."""
-    _, node, (one, other, distance) = found
-    return distance, float(abs(node.means[one] - node.means[other]))
-
-
-def _counts_between(readings: Floats, scans: Scans) -> Counts:
-    """(scans + 1, GPUs, BINS): the readings up to each scan since the one before, and those after the last.
-
-    `readings` is (n, GPUs), NaN where missing.
-    """
-    rows, gpus = readings.shape
-    there = ~np.isnan(readings)
-    parts = np.rint(PARTS * np.where(there, readings, 0)).astype(np.int64)
-    bins = np.clip(-(-parts * BINS // PARTS) - 1, 0, BINS - 1)  # rounded up: a bound belongs to the bin below
-    segments = np.searchsorted(scans, np.arange(rows), side="right")
-    places = (segments[:, None] * gpus + np.arange(gpus)) * BINS + bins
-    counts = np.bincount(places[there], minlength=(len(scans) + 1) * gpus * BINS)
-    return counts.reshape(len(scans) + 1, gpus, BINS)
+    def _details(self, name: str, run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:
+        """Returns Debugger's fields of a node: histograms, and the Jensen-Shannon distance of each pair."""
+        load, tally = run.nodes[name][self.measure], tallies.of(name)
+        labels = gpu_labels(run.facts, name, len(load.counts))
+        pairs = _pairs(load, self.parameters.patience)
+        distances: dict[str, dict[str, float]] = {}
+        gaps: dict[str, dict[str, float]] = {}
+        for one, other, gap in pairs:
+            distance = jensen_shannon(load.counts[one], load.counts[other])
+            distances.setdefault(labels[one], {})[labels[other]] = distance
+            gaps.setdefault(labels[one], {})[labels[other]] = gap
+        compared = sorted({gpu for one, other, _ in pairs for gpu in (one, other)})
+        return {
+            "workloads": {labels[gpu]: load.counts[gpu].tolist() for gpu in compared},
+            "distances": distances,
+            "kolmogorov_smirnov": gaps,
+            "triggered": tally.triggered,
+            "violations": tally.elements,
+        }
 
 
-def _gaps(counts: Counts) -> NDArray[np.float64]:
-    """(..., pairs): the Kolmogorov-Smirnov distance of each pair of GPUs of `counts` (..., GPUs, BINS)."""
-    shares = np.cumsum(counts, axis=-1) / np.maximum(counts.sum(axis=-1, keepdims=True), 1)
-    one, other = np.triu_indices(counts.shape[-2], 1)
-    gaps = np.abs(shares[..., one, :] - shares[..., other, :]).max(axis=-1, initial=0.0)
-    distances: NDArray[np.float64] = np.round(gaps, DIGITS)
-    return distances
+def _most_readings(load: NodeLoad) -> int:
+    return int(load.readings.max(initial=0))
+
+
+def _mean(gpu: GpuUsage) -> float:
+    return gpu.utilisation.mean if gpu.utilisation.count else 0.0
+
+
+def _idle_beyond(gpus: list[GpuUsage]) -> float:
+    """Returns for how many readings the least used GPU idled beyond the most used one."""
+    read = [gpu.utilisation for gpu in gpus if gpu.utilisation.count]
+    means = [one.mean for one in read]
+    return (max(means) - min(means)) * max(one.count for one in read) if read else 0.0
+
+
+def _pairs(load: NodeLoad, patience: int) -> list[tuple[int, int, float]]:
+    """Returns all pairs of GPUs that may be compared, with the distance that decides."""
+    enough = load.readings > patience
+    ones, others = np.triu_indices(len(load.counts), 1)
+    distances = distances_between(load.counts[None])[0]
+    return [
+        (int(one), int(other), float(distance))
+        for one, other, distance in zip(ones, others, distances, strict=True)
+        if enough[one] and enough[other]
+    ]
 
 
 def jensen_shannon(one: Counts, other: Counts) -> float:
@@ -245,22 +230,3 @@ def jensen_shannon(one: Counts, other: Counts) -> float:
     there = shares > 0
     divergence = float((shares[there] * np.log(shares[there] / middle[there])).sum() / 2)
     return float(np.sqrt(max(0.0, divergence)))
-
-
-def _details(name: str, node: NodeOfDistributions, facts: RunFacts) -> dict[str, Any]:
-    """Debugger's fields of a node: histograms, and the Jensen-Shannon distance of each pair."""
-    labels = gpu_labels(facts, name, len(node.counts))
-    distances: dict[str, dict[str, float]] = {}
-    gaps: dict[str, dict[str, float]] = {}
-    for one, other, gap in node.pairs():
-        distance = jensen_shannon(node.counts[one], node.counts[other])
-        distances.setdefault(labels[one], {})[labels[other]] = distance
-        gaps.setdefault(labels[one], {})[labels[other]] = gap
-    compared = sorted({gpu for one, other, _ in node.pairs() for gpu in (one, other)})
-    return {
-        "workloads": {labels[gpu]: node.counts[gpu].tolist() for gpu in compared},
-        "distances": distances,
-        "kolmogorov_smirnov": gaps,
-        "triggered": node.triggered,
-        "violations": node.violations,
-    }

@@ -12,6 +12,7 @@ from trainwatch.measurements.state import NodeState
 from trainwatch.rules.base import P, Rule, Verdict
 from trainwatch.rules.judgement import Judgement, Tallies
 from trainwatch.rules.promql import Scraping
+from trainwatch.rules.topics import Effect
 
 V = TypeVar("V")
 
@@ -43,3 +44,12 @@ class MeasuredRule(Rule[P, NodeState], Generic[P, V]):
 
     def node(self) -> NodeState:
         return NodeState()
+
+
+class Overview(MeasuredRule[P, None]):
+    """Shows what the findings of other rules refer to, and never fires."""
+
+    effect = Effect.OVERVIEW
+
+    def judge(self, view: None) -> Judgement:
+        raise TypeError(f"{self.name} decides nothing")

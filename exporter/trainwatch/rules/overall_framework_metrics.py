@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import Rule, Verdict
+from trainwatch.measurements.component_time import ComponentTime
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.rules.base import Verdict
+from trainwatch.rules.judgement import Tallies
+from trainwatch.rules.measured import Overview
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
-from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts, Steps
+from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts
 
 OPERATORS_LISTED = 20  # of each device
 # Kinds of event in Debugger's files that are shown elsewhere: as forward and backward pass.
@@ -29,7 +31,7 @@ class OverallFrameworkMetricsParameters(Parameters):
 
 
 @rule
-class OverallFrameworkMetrics(Rule[OverallFrameworkMetricsParameters, "CountedSteps"]):
+class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
     parameters_type = OverallFrameworkMetricsParameters
     subject = "The time by phase and component"
     question = "What did the time go into?"
@@ -38,27 +40,21 @@ class OverallFrameworkMetrics(Rule[OverallFrameworkMetricsParameters, "CountedSt
         "operators and collective operations, as far as these were timed."
     )
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
-    effect = Effect.OVERVIEW
 
-    def node(self) -> CountedSteps:
-        return CountedSteps()
+    @property
+    def measure(self) -> ComponentTime:
+        return ComponentTime("data_wait")  # for its number of steps
 
-    def judge(self, nodes: Mapping[str, CountedSteps], facts: RunFacts) -> Verdict:
-        details = _details(facts)
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        details = _details(run.facts)
         return Verdict(
             "quiet" if details else "not judged",
-            _finding(details, facts) if details else "Neither steps nor operators were timed.",
-            datapoints=sum(node.steps for node in nodes.values()),
+            _finding(details, run.facts) if details else "Neither steps nor operators were timed.",
+            datapoints=sum(
+                rank.steps for node in run.of(self.measure).values() for rank in node.ranks.values()
+            ),
             details=details,
         )
-
-
-class CountedSteps(NodeState):
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        self.steps += len(steps)
 
 
 def _details(facts: RunFacts) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwatch.crosscheck.recompute import gpus, runs, samples, steps
+from trainwatch.crosscheck.recompute import gpus, runs, steps
 from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
@@ -19,7 +19,6 @@ CHECKED: Mapping[str, Recompute] = {
     "GPUMemoryIncrease": gpus.gpu_memory_increase,
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
-    "LoadBalancing": samples.load_balancing,
     "MaxInitializationTime": runs.max_initialization_time,
     "StepOutlier": steps.step_outlier,
     "Straggler": steps.straggler,

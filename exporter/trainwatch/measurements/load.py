@@ -1,0 +1,93 @@
+"""How the utilisation of each GPU of a node is distributed, and how far two distributions are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.state import Scans
+from trainwatch.runs.model import Floats, NodeSamples
+
+# Bins of 2 points: 0 to 2 %, above 2 to 4 %, ..., above 98 to 100 %; those of the sample counters.
+BINS = 50
+# Readings are known to 0.01 points: that distinguishes float32's 0.58 from what lies above 58 %.
+PARTS = 10_000
+# Shares that differ by less are the same: they are quotients of whole numbers.
+DIGITS = 12
+
+Counts = NDArray[np.int64]
+
+
+class Distances(NamedTuple):
+    """Kolmogorov-Smirnov distances, 0 to 1: the widest gap between two cumulative distributions."""
+
+    distances: NDArray[np.float64]  # (scans, pairs)
+    readings: NDArray[np.float64]  # (scans, pairs) of the GPU of the pair that has fewer
+    new: NDArray[np.bool_] | None = None  # scans that saw a new reading; None: all
+
+
+class NodeLoad(Measurement[Distances]):
+    """Counts of each GPU's readings in bins of 2 points, (GPUs, BINS)."""
+
+    def __init__(self) -> None:
+        self.counts: Counts = np.zeros((0, BINS), np.int64)
+        self.at_last_scan = 0  # readings so far, of all GPUs
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[Distances]:
+        grown = samples.gpu.shape[1] - len(self.counts)
+        if grown > 0:
+            self.counts = np.pad(self.counts, ((0, grown), (0, 0)))
+        until = self.counts + np.cumsum(_counts_between(samples.gpu, scans), axis=0)
+        self.counts = until[-1]
+        return [("", self._distances(until[:-1]))]
+
+    def _distances(self, counts: Counts) -> Distances:
+        """Compares what each scan sees, `counts` (scans, GPUs, BINS)."""
+        readings = counts.sum(axis=2)
+        new = np.diff(readings.sum(axis=1), prepend=self.at_last_scan) > 0
+        if len(counts):
+            self.at_last_scan = int(readings[-1].sum())
+        one, other = np.triu_indices(counts.shape[1], 1)
+        fewer = np.minimum(readings[:, one], readings[:, other]).astype(float)
+        return Distances(distances_between(counts), fewer, new)
+
+    @property
+    def readings(self) -> NDArray[np.int64]:
+        """Returns (GPUs,) how often each was read."""
+        return np.asarray(self.counts.sum(axis=1))
+
+
+@dataclass(frozen=True)
+class Load(Measure[NodeLoad]):
+    """Asks for the distribution of the utilisation of each GPU."""
+
+    def new(self) -> NodeLoad:
+        return NodeLoad()
+
+
+def distances_between(counts: Counts) -> NDArray[np.float64]:
+    """Returns (..., pairs) the distance of each pair of GPUs of `counts` (..., GPUs, BINS)."""
+    shares = np.cumsum(counts, axis=-1) / np.maximum(counts.sum(axis=-1, keepdims=True), 1)
+    one, other = np.triu_indices(counts.shape[-2], 1)
+    gaps = np.abs(shares[..., one, :] - shares[..., other, :]).max(axis=-1, initial=0.0)
+    distances: NDArray[np.float64] = np.round(gaps, DIGITS)
+    return distances
+
+
+def _counts_between(readings: Floats, scans: Scans) -> Counts:
+    """Returns (scans + 1, GPUs, BINS): the readings up to each scan since the one before, and the rest.
+
+    `readings` is (n, GPUs), NaN where missing.
+    """
+    rows, gpus = readings.shape
+    there = ~np.isnan(readings)
+    parts = np.rint(PARTS * np.where(there, readings, 0)).astype(np.int64)
+    bins = np.clip(-(-parts * BINS // PARTS) - 1, 0, BINS - 1)  # rounded up: a bound belongs to the bin below
+    segments = np.searchsorted(scans, np.arange(rows), side="right")
+    places = (segments[:, None] * gpus + np.arange(gpus)) * BINS + bins
+    counts = np.bincount(places[there], minlength=(len(scans) + 1) * gpus * BINS)
+    return counts.reshape(len(scans) + 1, gpus, BINS)
