@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from trainwatch.cli import main
 from trainwatch.report.write import write_report
+from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.run_file import RunFile
 
 from tests.support import analysis as made
@@ -127,6 +129,20 @@ def test_without_out_each_report_of_a_file_goes_to_a_new_directory(trace: Path, 
     pages = [Path(trainwatch_report(trace, cwd=tmp_path).stdout.strip()) for _ in range(2)]
     assert len(set(pages)) == 2
     assert all(page.is_file() and page.parent.parent == tmp_path / "trainwatch-runs" for page in pages)
+
+
+def test_without_out_the_report_of_a_url_goes_to_a_new_directory_and_its_password_nowhere(
+    recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainwatch.report.command.open_source", lambda *_: RecordingDirectory(recording))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "prometheus+http://reader:secret@prometheus:9090?run=resnet"]) == 0
+    printed = capsys.readouterr()
+    page = Path(printed.out.strip())
+    assert page.is_file()
+    assert page.parent.parent == tmp_path / "trainwatch-runs"
+    assert "http://reader@prometheus:9090?run=resnet is not a directory" in printed.err
+    assert "secret" not in printed.err
 
 
 def test_without_out_and_without_a_place_for_runs_one_line_asks_for_out(trace: Path, tmp_path: Path) -> None:
