@@ -6,24 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.evaluation.analysis import Energy, GpuEnergy
-from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Views
+from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 
 LONGEST_BRIDGE = 4.5  # sampling intervals: a few ticks that were missed, or readings that failed
 
 
-class EnergyOfNode(GpuByGpu["EnergyOfGpu"]):
+class EnergyOfNode(ByGpu[None, "EnergyOfGpu"]):
     """The energy of each GPU of a node; `interval` is the time between two snapshots, in seconds."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(lambda: EnergyOfGpu(interval))
         self.begin = self.end = np.nan  # of the snapshots
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        super().observe(samples, scans)
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
+        views = super().observe(samples, scans)
         if len(samples):
             self.begin = float(np.fmin(self.begin, samples.times[0]))
             self.end = float(samples.times[-1])
+        return views
 
     def gpus_with_power(self, node: str, facts: RunFacts) -> list[GpuEnergy]:
         """Of the GPUs whose power was read at least twice in a row."""
@@ -36,7 +38,7 @@ class EnergyOfNode(GpuByGpu["EnergyOfGpu"]):
         ]
 
 
-class EnergyOfGpu(GpuState):
+class EnergyOfGpu(GpuMeasurement[None]):
     """Power over time by the trapezoid rule; a gap between readings adds neither energy nor time."""
 
     def __init__(self, interval: float) -> None:

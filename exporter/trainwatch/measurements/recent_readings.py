@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import Measure, Measurement, Views
-from trainwatch.measurements.state import Scans, State
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure
+from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import Floats, NodeSamples, Times
 
 Quantity = Literal["gpu", "gpu_memory", "cpu"]  # ratios; "cpu" is the mean of the node's cores
@@ -56,7 +57,7 @@ class RecentReadings:
         return np.asarray(self.percentile(quantity, percent) > np.float32(bound / 100))
 
 
-class LastReadings(State):
+class LastReadings(GpuMeasurement[RecentReadings]):
     """The last `window` readings of one GPU, each of one or more quantities.
 
     A reading that lacks a quantity is none. Scans decide once there are more than `patience` readings,
@@ -69,8 +70,10 @@ class LastReadings(State):
         self.count = self.at_last_scan = 0  # readings so far
         self.last_time = np.nan
 
-    def add(self, values: Floats, times: Times, scans: Scans) -> RecentReadings:
-        """Adds (quantities, n) readings, NaN where missing."""
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> RecentReadings:
+        columns = {"gpu": samples.gpu, "gpu_memory": samples.gpu_memory, "cpu": samples.cpu_mean[:, None]}
+        values = np.stack([columns[one][:, column if one != "cpu" else 0] for one in self.quantities])
+        times = samples.times
         there = ~np.isnan(values).any(axis=0)
         ends = scans  # readings of this block, up to each scan
         if not there.all():
@@ -99,24 +102,8 @@ class LastReadings(State):
         return float(percentiles(self.recent[0], ends, self.window, (percent,))[0, 0])
 
 
-class RecentOfGpus(Measurement[RecentReadings]):
-    """The last readings of each GPU of a node, by column."""
-
-    def __init__(self, quantities: Sequence[Quantity], window: int, patience: int) -> None:
-        self.quantities, self.window, self.patience = tuple(quantities), window, patience
-        self.gpus: list[LastReadings] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> Views[RecentReadings]:
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(LastReadings(self.quantities, self.window, self.patience))
-        return [
-            (column, gpu.add(self._readings(samples, column), samples.times, scans))
-            for column, gpu in enumerate(self.gpus)
-        ]
-
-    def _readings(self, samples: NodeSamples, column: int) -> Floats:
-        columns = {"gpu": samples.gpu, "gpu_memory": samples.gpu_memory, "cpu": samples.cpu_mean[:, None]}
-        return np.stack([columns[one][:, column if one != "cpu" else 0] for one in self.quantities])
+class RecentOfGpus(ByGpu[RecentReadings, LastReadings]):
+    """The last readings of each GPU of a node."""
 
     @property
     def most_readings(self) -> int:
@@ -133,7 +120,7 @@ class Recent(Measure[RecentOfGpus]):
     patience: int
 
     def new(self) -> RecentOfGpus:
-        return RecentOfGpus(self.quantities, self.window, self.patience)
+        return RecentOfGpus(partial(LastReadings, self.quantities, self.window, self.patience))
 
 
 def percentiles(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,31 +37,6 @@ class NodeState(State):
 
     def observe_steps(self, steps: Steps, scans: Scans) -> None:
         """Finished steps of one rank of the node."""
-
-
-class GpuState(State):
-    """What one heuristic remembers of one GPU."""
-
-    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
-        """As `NodeState.observe`; `column` is the GPU's."""
-        raise NotImplementedError
-
-
-G = TypeVar("G", bound=GpuState)
-
-
-class GpuByGpu(NodeState, Generic[G]):
-    """A state for each GPU of a node, made by `new` when its column is first seen."""
-
-    def __init__(self, new: Callable[[], G]) -> None:
-        self.new = new
-        self.gpus: list[G] = []
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        while len(self.gpus) < samples.gpu.shape[1]:
-            self.gpus.append(self.new())
-        for column, gpu in enumerate(self.gpus):
-            gpu.observe(samples, column, scans)
 
 
 def _copied(value: Any) -> Any:

@@ -6,29 +6,35 @@ of applications (trainwatch/xids.py); memory errors that ECC could not correct.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.increases import Last, increases
-from trainwatch.measurements.state import GpuByGpu, GpuState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.gpus import GPUS, for_each_run
+from trainwatch.measurements.gpu_errors import ECC, UNKNOWN, ErrorCounts, ErrorsOfGpu, GpuErrors, described
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, column, gained, of_run, summed
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Errors, Parameters
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 from trainwatch.words import count
-from trainwatch.xids import XIDS, Xid, xid
+from trainwatch.xids import XIDS
 
-# Among the numbers of XID errors these stand for:
-ECC = 0  # memory errors that ECC could not correct
-LOOK_BACK = "5m"  # of Prometheus: for so long an error is new
-UNKNOWN = -1  # an XID error of which only the count is known
-_ECC = Xid("memory errors that ECC could not correct", XIDS[48].mend)
+XID_ERRORS, ECC_ERRORS = "trainwatch_gpu_xid_errors_total", "trainwatch_gpu_ecc_errors_total"
+NOT_OF_PROGRAMS = (
+    f'xid!~"{"|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)}"'
+)
+UNCORRECTED = 'severity="uncorrected"'
+TICKS = "trainwatch_sampler_ticks_total"
+RECENT = 5 * MINUTE  # for so long an error is new
+NEW_XIDS, NEW_ECC = (
+    f"run_instance_gpu:trainwatch_gpu_{kind}_errors:delta{time_span(RECENT)}" for kind in ("xid", "ecc")
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class GPUErrorParameters(Parameters):
 
 
 @rule
-class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
+class GPUError(MeasuredRule[GPUErrorParameters, ErrorCounts]):
     """It claims no seconds lost: an error mostly ends the run, or spoils what it computes."""
 
     parameters_type = GPUErrorParameters
@@ -52,39 +58,20 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
     view = "health"
     effect = Effect.RISK
 
-    def node(self) -> GpuByGpu[OneGpu]:
-        return GpuByGpu(lambda: OneGpu(self.parameters))
+    @property
+    def measure(self) -> GpuErrors:
+        return GpuErrors()
 
-    def judge(self, nodes: Mapping[str, GpuByGpu[OneGpu]], facts: RunFacts) -> Verdict:
-        gpus = [
-            (name, label, gpu)
-            for name, node in nodes.items()
-            for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True)
-        ]
-        triggered = sum(gpu.triggered for _, _, gpu in gpus)
-        status = status_of(triggered, sum(gpu.readings for _, _, gpu in gpus))
-        worst = max(gpus, key=lambda one: (one[2].triggered, one[2].of_the_gpu), default=None)
-        fired = worst is not None and worst[2].triggered > 0
-        return Verdict(
-            status,
-            "No GPU told of errors." if status == "not judged" else _finding(gpus, fired),
-            triggered,
-            sum(gpu.of_the_gpu for _, _, gpu in gpus),
-            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
-            recommendation=worst[2].mend() if worst is not None and fired else None,
-            details={"gpus": [_details(*one) for one in gpus]},
+    def judge(self, view: ErrorCounts) -> Judgement:
+        return judgement(
+            view.known, *((errors, errors > self.parameters.threshold) for errors in view.errors)
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """New errors of the last minutes. A counter of an XID begins to be published with its first error."""
-        of_programs = "|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)
-        xids = f'trainwatch_gpu_xid_errors_total{{xid!~"{of_programs}"}}'
-        ecc = 'trainwatch_gpu_ecc_errors_total{severity="uncorrected"}'
-        scraped_before = f"on (job, instance) trainwatch_sampler_ticks_total offset {LOOK_BACK}"
-        new_xids, new_ecc = (
-            f"run_instance_gpu:trainwatch_gpu_{which}_errors:delta{LOOK_BACK}" for which in ("xid", "ecc")
-        )
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        xids, ecc = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", f"{ECC_ERRORS}{{{UNCORRECTED}}}"
+        earlier = f"offset {time_span(RECENT)}"
+        scraped_before = f"on (job, instance) {TICKS} {earlier}"
         more = f"{self.parameters.threshold}"
         numbers = (
             "{{ range printf `trainwatch_gpu_xid_errors_total{job=%q,instance=%q,gpu=%q}` "
@@ -95,33 +82,31 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
             every=MINUTE,
             records=[
                 Record(
-                    new_xids,
+                    NEW_XIDS,
                     for_each_run(
                         "\n  sum without (xid) (\n"
-                        f"    {xids} - {xids} offset {LOOK_BACK} > 0\n"
-                        f"      or ({xids} unless {xids} offset {LOOK_BACK}) and {scraped_before}\n  )\n"
+                        f"    {xids} - {xids} {earlier} > 0\n"
+                        f"      or ({xids} unless {xids} {earlier}) and {scraped_before}\n  )\n"
                     ),
                 ),
-                Record(
-                    new_ecc, for_each_run(f"sum without (severity) ({ecc} - {ecc} offset {LOOK_BACK}) > 0")
-                ),
+                Record(NEW_ECC, for_each_run(f"sum without (severity) ({ecc} - {ecc} {earlier}) > 0")),
             ],
             alerts=[
                 Alert(
-                    f"{new_xids} > {more}",
+                    f"{NEW_XIDS} > {more}",
                     severity="critical",
-                    summary=f"{where} reported an error",
+                    summary=f"{WHERE} reported an error",
                     description=f"In run {{{{ $labels.run }}}}, the driver reported "
-                    f"{{{{ $value | humanize }}}} new errors of {where} that are not the program's. "
+                    f"{{{{ $value | humanize }}}} new errors of {WHERE} that are not the program's. "
                     f"XIDs that it has reported:{numbers}.",
                     keep_firing=3600,
                     labels={"trouble": "xid"},
                 ),
                 Alert(
-                    f"{new_ecc} > {more}",
+                    f"{NEW_ECC} > {more}",
                     severity="critical",
-                    summary=f"{where} has memory errors that could not be corrected",
-                    description=f"In run {{{{ $labels.run }}}}, {where} had {{{{ $value | humanize }}}} new "
+                    summary=f"{WHERE} has memory errors that could not be corrected",
+                    description=f"In run {{{{ $labels.run }}}}, {WHERE} had {{{{ $value | humanize }}}} new "
                     "memory errors that ECC could not correct.",
                     keep_firing=3600,
                     labels={"trouble": "memory"},
@@ -129,71 +114,67 @@ class GPUError(Rule[GPUErrorParameters, "GpuByGpu[OneGpu]"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ErrorCounts]:
+        readings = now(GPUS)
+        xids = of_run(now, readings, summed(_new_xids(now), "xid"))
+        more = summed(gained(now, ECC_ERRORS, UNCORRECTED, RECENT, True, of_run=False), "severity")
+        ecc = of_run(now, readings, {labels: errors for labels, errors in more.items() if errors > 0})
+        labels = list({**xids, **ecc})
+        view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
+        return Scraped(labels, view, readings, {NEW_XIDS: xids, NEW_ECC: ecc})
 
-class OneGpu(GpuState):
-    """The errors of one GPU since its first reading."""
-
-    def __init__(self, parameters: GPUErrorParameters) -> None:
-        self.parameters = parameters
-        self.last_xids, self.last_ecc = Last(), Last()
-        self.readings = self.triggered = 0
-        self.of_the_gpu = 0  # errors that are not the program's
-        self.errors: dict[int, int] = {}  # by XID
-        self.first: dict[int, float] = {}  # when each came first
-
-    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> None:
-        xids, ecc = samples.gpu_xid_errors[:, column], samples.gpu_ecc_uncorrected_errors[:, column]
-        self.readings += int(np.count_nonzero(~(np.isnan(xids) & np.isnan(ecc))))
-        numbers = np.nan_to_num(samples.gpu_last_xid[:, column], nan=UNKNOWN)
-        events = [(row, int(numbers[row]), more) for row, more in _new(xids, self.last_xids)]
-        events += [(row, ECC, more) for row, more in _new(ecc, self.last_ecc)]
-        grave = np.zeros(len(samples), np.int64)
-        for row, number, more in events:
-            self.errors[number] = self.errors.get(number, 0) + more
-            self.first.setdefault(number, float(samples.times[row]))
-            if not _known(number).of_the_program:
-                grave[row] += more
-        until = self.of_the_gpu + np.concatenate(([0], np.cumsum(grave)))
-        self.triggered += int(np.count_nonzero(until[scans] > self.parameters.threshold))
-        self.of_the_gpu = int(until[-1])
-
-    def grave(self) -> list[int]:
-        """The numbers of the GPU's own errors, the first one first: the others mostly follow from it."""
-        own = (number for number in self.errors if not _known(number).of_the_program)
-        return sorted(own, key=lambda number: (self.first[number], number))
-
-    def mend(self) -> str:
-        return _known(self.grave()[0]).mend
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = judged_gpus(run.facts, nodes, tallies)
+        status = status_of(tallies.triggered, tallies.judged)
+        worst = max(gpus, key=lambda gpu: (gpu.tally.triggered, gpu.measured.own), default=None)
+        fired = worst is not None and worst.tally.triggered > 0
+        return Verdict(
+            status,
+            "No GPU told of errors." if status == "not judged" else _finding(gpus, fired),
+            tallies.triggered,
+            sum(gpu.measured.own for gpu in gpus),
+            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+            recommendation=described(worst.measured.own_numbers[0]).mend if worst and fired else None,
+            details={"gpus": [_details(gpu) for gpu in gpus]},
+        )
 
 
-def _new(counter: Times, last: Last) -> list[tuple[int, int]]:
-    """The rows in which a counter counted, and how much."""
-    rows = np.flatnonzero(~np.isnan(counter))
-    added = increases(counter[rows], last, anew=True)
-    return [(int(row), int(more)) for row, more in zip(rows, added, strict=True) if more]
+def _new_xids(now: Moment) -> Vector:
+    """Returns errors that are not the program's. The counter of an XID begins with its first error.
+
+    So what there was not before is new, unless the exporter was not there before either.
+    """
+    current, before = (now(XID_ERRORS, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, RECENT))
+    sampled = {_target(labels) for labels in now(TICKS, ago=RECENT, of_run=False)}
+    return {
+        labels: errors - before.get(labels, 0.0)
+        for labels, errors in current.items()
+        if (errors > before[labels] if labels in before else _target(labels) in sampled)
+    }
 
 
-def _known(number: int) -> Xid:
-    return _ECC if number == ECC else xid(number)
+def _target(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("job", "instance"))
 
 
 def _name(number: int) -> str:
     if number == ECC:
-        return _ECC.meaning
-    return f"XID {number if number != UNKNOWN else 'of an unknown number'} ({_known(number).meaning})"
+        return described(number).meaning
+    return f"XID {number if number != UNKNOWN else 'of an unknown number'} ({described(number).meaning})"
 
 
-def _finding(gpus: list[tuple[str, str, OneGpu]], fired: bool) -> str:
+def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
     told = [
-        f"{label} of {name} reported {', then '.join(_name(number) for number in gpu.grave())}"
-        for name, label, gpu in gpus
-        if (gpu.triggered if fired else gpu.of_the_gpu)
+        f"{gpu.name} reported {', then '.join(_name(number) for number in gpu.measured.own_numbers)}"
+        for gpu in gpus
+        if (gpu.tally.triggered if fired else gpu.measured.own)
     ]
     by_programs = [
-        f"{label} of {name}: {_name(number)}"
-        for name, label, gpu in gpus
-        for number in sorted(gpu.errors)
-        if _known(number).of_the_program
+        f"{gpu.name}: {_name(number)}"
+        for gpu in gpus
+        for number in sorted(gpu.measured.errors)
+        if described(number).of_the_program
     ]
     sentence = told[0] if told else "No GPU reported an error of its own"
     if len(told) > 1:
@@ -203,19 +184,20 @@ def _finding(gpus: list[tuple[str, str, OneGpu]], fired: bool) -> str:
     return f"{sentence}."
 
 
-def _details(node: str, label: str, gpu: OneGpu) -> dict[str, Any]:
+def _details(gpu: JudgedGpu[ErrorsOfGpu]) -> dict[str, Any]:
+    errors, first = gpu.measured.errors, gpu.measured.first
     return {
-        "node": node,
-        "gpu": label,
-        "triggered": gpu.triggered,
+        "node": gpu.node,
+        "gpu": gpu.label,
+        "triggered": gpu.tally.triggered,
         "errors": [
             {
                 "xid": number if number > ECC else None,
-                "meaning": _known(number).meaning,
-                "of_the_program": _known(number).of_the_program,
-                "count": errors,
-                "first": gpu.first[number],
+                "meaning": described(number).meaning,
+                "of_the_program": described(number).of_the_program,
+                "count": errors[number],
+                "first": first[number],
             }
-            for number, errors in sorted(gpu.errors.items(), key=lambda item: gpu.first[item[0]])
+            for number in sorted(errors, key=lambda number: first[number])
         ],
     }

@@ -15,7 +15,6 @@ from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
     "Dataloader": runs.dataloader,
-    "GPUError": gpus.gpu_error,
     "GPUMemoryIncrease": gpus.gpu_memory_increase,
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,

@@ -1,4 +1,4 @@
-"""The rules of each GPU's errors and memory, as far as a run uses it."""
+"""The rules of each GPU's memory, as far as a run uses it."""
 
 from __future__ import annotations
 
@@ -18,48 +18,13 @@ from trainwatch.measurements.scraped import (
     divided,
     gained,
     going_on,
-    summed,
     without,
 )
 from trainwatch.rules.gpu_memory_leak import LONGER
 from trainwatch.rules.gpu_memory_nearly_full import FORECAST_ROWS
 from trainwatch.rules.promql import MINUTE, Scraping, time_span
-from trainwatch.xids import XIDS
 
-NEW = 300.0  # seconds: for so long an error is new, and the heat of so long is looked at
 QUARTER_OF_GROWTH = 0.125  # of all growth: what each quarter of the time must have
-
-
-def gpu_error(now: Moment, its: Any, _: Scraping) -> Expected:
-    readings = now(f"{GPU_SAMPLES}_count")
-    xids = _of_run(now, readings, summed(_new_xids(now), "xid"))
-    more = gained(now, "trainwatch_gpu_ecc_errors_total", 'severity="uncorrected"', NEW, True, of_run=False)
-    errors = summed(more, "severity")
-    ecc = _of_run(now, readings, {labels: count for labels, count in errors.items() if count > 0})
-    return Expected(
-        {
-            "run_instance_gpu:trainwatch_gpu_xid_errors:delta5m": xids,
-            "run_instance_gpu:trainwatch_gpu_ecc_errors:delta5m": ecc,
-        },
-        readings,
-        (above(xids, its.threshold), above(ecc, its.threshold)),
-    )
-
-
-def _new_xids(now: Moment) -> Vector:
-    """Errors that are no program's. The counter of an XID begins with its first error.
-
-    So what there was not before is new, unless the exporter was not there before either.
-    """
-    of_programs = "|".join(str(number) for number, known in XIDS.items() if known.of_the_program)
-    counters = "trainwatch_gpu_xid_errors_total", f'xid!~"{of_programs}"'
-    current, before = now(*counters, of_run=False), now(*counters, ago=NEW, of_run=False)
-    sampled = {_target(labels) for labels in now("trainwatch_sampler_ticks_total", ago=NEW, of_run=False)}
-    return {
-        labels: count - before.get(labels, 0.0)
-        for labels, count in current.items()
-        if (count > before[labels] if labels in before else _target(labels) in sampled)
-    }
 
 
 def gpu_memory_increase(now: Moment, its: Any, scraping: Scraping) -> Expected:
@@ -158,10 +123,6 @@ def _of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
         for labels in going_on(now, frozenset(readings))
         if (gpu := without(labels, "run")) in values
     }
-
-
-def _target(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("job", "instance"))
 
 
 def _rounded(value: float) -> float:

@@ -1,0 +1,87 @@
+"""The errors that the driver reported of each GPU, by XID."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.measurements.increases import Last, increases
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure
+from trainwatch.measurements.state import Scans
+from trainwatch.runs.model import NodeSamples, Times
+from trainwatch.xids import XIDS, Xid, xid
+
+# Among the numbers of XID errors these stand for:
+ECC = 0  # memory errors that ECC could not correct
+UNKNOWN = -1  # an XID error of which only the count is known
+_ECC = Xid("memory errors that ECC could not correct", XIDS[48].mend)
+
+
+class ErrorCounts(NamedTuple):
+    """A GPU's own errors: all of them in one array, or in an array for each kind that is counted apart.
+
+    `known`: where any counter of errors was read.
+    """
+
+    known: NDArray[np.bool_]
+    errors: tuple[Times, ...]
+
+
+class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
+    """The errors of one GPU since its first reading."""
+
+    def __init__(self) -> None:
+        self.last_xids, self.last_ecc = Last(), Last()
+        self.readings = 0
+        self.own = 0  # errors that are not the program's
+        self.errors: dict[int, int] = {}  # by XID
+        self.first: dict[int, float] = {}  # when each came first
+
+    def observe(self, samples: NodeSamples, column: int, scans: Scans) -> ErrorCounts:
+        xids, ecc = samples.gpu_xid_errors[:, column], samples.gpu_ecc_uncorrected_errors[:, column]
+        there = ~(np.isnan(xids) & np.isnan(ecc))
+        readings = self.readings + np.concatenate(([0], np.cumsum(there)))
+        numbers = np.nan_to_num(samples.gpu_last_xid[:, column], nan=UNKNOWN)
+        events = [(row, int(numbers[row]), more) for row, more in _new(xids, self.last_xids)]
+        events += [(row, ECC, more) for row, more in _new(ecc, self.last_ecc)]
+        own = np.zeros(len(samples), np.int64)
+        for row, number, more in events:
+            self.errors[number] = self.errors.get(number, 0) + more
+            self.first.setdefault(number, float(samples.times[row]))
+            if not described(number).of_the_program:
+                own[row] += more
+        until = self.own + np.concatenate(([0], np.cumsum(own)))
+        self.readings, self.own = int(readings[-1]), int(until[-1])
+        return ErrorCounts(readings[scans] > 0, (until[scans].astype(float),))
+
+    @property
+    def own_numbers(self) -> list[int]:
+        """Returns the numbers of the GPU's own errors, first come first: others mostly follow from it."""
+        own = (number for number in self.errors if not described(number).of_the_program)
+        return sorted(own, key=lambda number: (self.first[number], number))
+
+
+ErrorsOfGpus = ByGpu[ErrorCounts, ErrorsOfGpu]
+
+
+@dataclass(frozen=True)
+class GpuErrors(Measure[ErrorsOfGpus]):
+    """Asks for XID errors and memory errors."""
+
+    def new(self) -> ErrorsOfGpus:
+        return ByGpu(ErrorsOfGpu)
+
+
+def described(number: int) -> Xid:
+    """Returns what an error means, and whose it is."""
+    return _ECC if number == ECC else xid(number)
+
+
+def _new(counter: Times, last: Last) -> list[tuple[int, int]]:
+    """Returns the rows in which a counter counted, and how much."""
+    rows = np.flatnonzero(~np.isnan(counter))
+    added = increases(counter[rows], last, anew=True)
+    return [(int(row), int(more)) for row, more in zip(rows, added, strict=True) if more]
