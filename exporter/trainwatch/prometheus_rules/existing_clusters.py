@@ -37,8 +37,8 @@ def existing_clusters_groups(options: Options) -> list[Group]:
 
 def _readings(options: Options) -> list[Entry]:
     """The series of both exporters as rules want them: ratios, and `instance` for the node's name."""
-    its_rate = time_span(4 * options.scraping.interval)
-    idle = f'sum without (mode) (rate(node_cpu_seconds_total{{mode=~"idle|iowait"}}[{its_rate}]))'
+    rate_window = time_span(4 * options.scraping.interval)
+    idle = f'sum without (mode) (rate(node_cpu_seconds_total{{mode=~"idle|iowait"}}[{rate_window}]))'
     return [
         _record(GPU, 'label_replace(DCGM_FI_DEV_GPU_UTIL / 100, "instance", "$1", "Hostname", "(.+)")'),
         _record(
