@@ -1,9 +1,9 @@
 # The node exporter, and the simulated nodes of `trainwatch demo` (docs/stack.md).
 #
 #   docker build --tag trainwatch .
-#   docker build --tag trainwatch:everything --target everything .   # also reports, recordings and crosscheck
+#   docker build --tag trainwatch:everything --target everything .   # also for reports, recordings and crosscheck
 
-# The Python that the tests run with. Debian mends it under the same tag, so build with --pull now and then.
+# The Python of the tests. Debian publishes fixes under the same tag, so build with --pull regularly.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
 COPY pyproject.toml requirements.lock README.md LICENSE ./
@@ -11,7 +11,7 @@ COPY exporter exporter
 RUN python -m venv --without-pip /opt/trainwatch
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
-# `trainwatch exporter`, `demo` and `actions` need these three packages and nothing else.
+# `trainwatch exporter`, `demo` and `actions` need only these three packages.
 FROM build AS build-exporter
 RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
     . bcrypt nvidia-ml-py PyYAML
@@ -26,10 +26,10 @@ LABEL org.opencontainers.image.title="Trainwatch" \
 RUN useradd --system --uid 10001 --user-group --no-create-home trainwatch \
     && install --directory --owner trainwatch --group trainwatch /var/lib/trainwatch
 ENV PATH=/opt/trainwatch/bin:$PATH PYTHONUNBUFFERED=1
-# By number, so that Kubernetes sees that it is not root.
+# A numeric user, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 EXPOSE 9870
-# Without http.client's proxies and without curl. With --web.config.file, give a check of your own.
+# This needs no curl and ignores proxies. With --web.config.file, define your own check.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 9870, timeout=4); c.request('GET', '/-/ready'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["trainwatch"]

@@ -1,18 +1,18 @@
-"""Trains a small network on small images, with numpy alone; slow in the way that --slow says.
+"""Trains a small network on small images in numpy. --slow selects a way to be slow.
 
     python examples/train_images.py --slow none
     trainwatch run -- python examples/train_images.py --slow storage
 
-The lines that speak to Trainwatch are those with `trainwatch.` in them.
+Only the lines with `trainwatch.` are for Trainwatch.
 """
 
-# ruff: noqa: E402 (numpy reads the number of its threads when it is imported)
+# ruff: noqa: E402 (numpy reads its number of threads at import)
 
 from __future__ import annotations
 
 import os
 
-for library in ("OPENBLAS", "OMP", "MKL"):  # one core for the model: the others are the workers'
+for library in ("OPENBLAS", "OMP", "MKL"):  # one core for the model, the others for the workers
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 import sys
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 class Training:
-    """A network and how it learns."""
+    """A network with its optimizer and settings."""
 
     def __init__(self, now: Conditions, checkpoint: Path) -> None:
         self.now, self.checkpoint = now, checkpoint
@@ -65,7 +65,7 @@ class Training:
         self.steps = 0
 
     def train(self, loader: Loader) -> float:
-        """One pass; returns the mean loss."""
+        """Trains for one epoch and returns the mean loss."""
         losses = []
         for images, labels in trainwatch.watch(loader, phase="train"):
             with trainwatch.step("train"):
@@ -84,7 +84,7 @@ class Training:
         return float(np.mean(losses))
 
     def evaluate(self, loader: Loader) -> float:
-        """The share of images that are classified rightly."""
+        """Returns the share of correctly classified images."""
         hits = images_seen = 0
         for images, labels in trainwatch.watch(loader, phase="eval"):
             with trainwatch.step("eval"), trainwatch.component("forward"):
@@ -94,7 +94,7 @@ class Training:
 
 
 class Batches:
-    """A pass over labelled files: shuffled and augmented in an epoch of training, as they are otherwise."""
+    """A pass over labelled files: shuffled and augmented for training, unchanged otherwise."""
 
     def __init__(
         self, files: list[tuple[Path, int]], size: int, now: Conditions, epoch: int | None = None
@@ -111,7 +111,7 @@ class Batches:
 
     @trainwatch.fetch
     def fetch(self, number: int) -> Batch:
-        """Batch `number` of this pass; the same one in whichever process it is made."""
+        """Returns batch `number` of this pass; it is the same in every process."""
         chosen = [self.files[index] for index in self.order[number * self.size : (number + 1) * self.size]]
         images = [self._read(path) for path, _ in chosen]
         if self.epoch is not None:

@@ -1,9 +1,9 @@
-"""Trains a small network on small images with PyTorch, on a GPU where there is one; slow as --slow says.
+"""Trains a small network on small images with PyTorch, on a GPU if there is one; --slow makes it slow.
 
     python examples/train_pytorch.py --slow none
     trainwatch run -- python examples/train_pytorch.py --slow workers
 
-The lines that speak to Trainwatch are those with `trainwatch.` in them.
+Only the lines with `trainwatch.` are for Trainwatch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> int:
 
     trainwatch.start(framework="pytorch", framework_version=torch.__version__)
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # one core for the model, or for feeding its GPU: the others are the workers'
+    torch.set_num_threads(1)  # one core for the model or for its GPU, the others for the workers
     dataset = prepare_dataset(arguments.data)
     train_loader = loader(Images(dataset, "train", now), arguments.batch, now.workers)
     eval_loader = loader(Images(dataset, "eval", now), arguments.batch, now.workers)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 class Training:
-    """A network and how it learns."""
+    """A network with its optimizer and settings."""
 
     def __init__(self, now: Conditions, checkpoint: Path) -> None:
         self.now, self.checkpoint = now, checkpoint
@@ -64,7 +64,7 @@ class Training:
         self.steps = 0
 
     def train(self, loader: DataLoader[tuple[Tensor, Tensor]], until: int) -> float:
-        """One pass, or the rest of the steps; returns the mean loss."""
+        """Trains for one epoch, or the remaining steps, and returns the mean loss."""
         self.model.train()
         losses = []
         for images, labels in trainwatch.watch(loader, phase="train"):
@@ -94,7 +94,7 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self, loader: DataLoader[tuple[Tensor, Tensor]]) -> float:
-        """The share of images that are classified rightly."""
+        """Returns the share of correctly classified images."""
         self.model.eval()
         hits = images_seen = 0
         for images, labels in trainwatch.watch(loader, phase="eval"):
@@ -106,7 +106,7 @@ class Training:
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """A split of the data set, augmented where it is for training."""
+    """A split of the data set, augmented for training."""
 
     def __init__(self, dataset: Path, split: str, now: Conditions) -> None:
         self.files, self.split, self.now = warm(labelled_files(dataset, split)), split, now
@@ -120,7 +120,7 @@ class Images(Dataset[tuple[Tensor, int]]):
             self.now.disk.wait_for_read()
         image = np.load(path)
         if self.split == "train":
-            seed = int(torch.randint(2**31, ()))  # PyTorch gives each worker a sequence of its own
+            seed = int(torch.randint(2**31, ()))  # PyTorch gives each worker its own sequence
             image = augment(image, np.random.default_rng(seed), self.now.passes)
         return (torch.from_numpy(image)[None].float() - 128) / 64, label
 
@@ -138,7 +138,7 @@ def loader(images: Images, batch: int, workers: int) -> DataLoader[tuple[Tensor,
 
 
 def network(channels: int) -> nn.Sequential:
-    """Three convolutions, two pools and a dense layer."""
+    """Returns a network of three convolutions, two pools and a dense layer."""
     return nn.Sequential(
         nn.Conv2d(1, channels, 3, padding=1),
         nn.ReLU(),

@@ -1,1 +1,1 @@
-"""What the training examples share: a small image data set, its loader, a model, and ways to be slow."""
+"""Shared code of the training examples: a small image data set, its loader, a model, and ways to be slow."""

@@ -1,4 +1,4 @@
-"""What can be said to the training scripts on the command line."""
+"""Parses the command line of the training scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .slow import WAYS
 
 
 def parse_arguments(description: str) -> argparse.Namespace:
-    """The flags of both training scripts."""
+    """Returns the parsed flags of both training scripts."""
     parser = argparse.ArgumentParser(
         description=description,
         epilog="\n".join(["ways to be slow:"] + [f"  {way:13} {words}" for way, words in WAYS.items()]),
@@ -18,19 +18,19 @@ def parse_arguments(description: str) -> argparse.Namespace:
     )
     parser.add_argument("--slow", choices=WAYS, default="none", help="what makes it slow (default: none)")
     parser.add_argument("--steps", type=int, default=192, metavar="N", help="training steps (default: 192)")
-    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images a step (default: 160)")
+    parser.add_argument("--batch", type=int, default=160, metavar="N", help="images per step (default: 160)")
     parser.add_argument(
         "--workers",
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes that load images (default: one a core)",
+        help="processes that load images (default: one per core)",
     )
     parser.add_argument(
         "--data",
         type=Path,
         default=Path(__file__).parents[1] / "data",
         metavar="DIR",
-        help="where the images are drawn at the first start (default: examples/data)",
+        help="where the first start creates the images (default: examples/data)",
     )
     return parser.parse_args()

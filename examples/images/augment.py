@@ -1,4 +1,4 @@
-"""Random changes of an image, so that the model never sees the same one twice."""
+"""Augments images at random, so that the model never sees the same one twice."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LIGHT = 2  # smoothing passes that are enough for a good elastic warp
 
 
 def augment(image: Image, random: np.random.Generator, passes: int = LIGHT) -> Image:
-    """Turns, moves, bends, brightens or dims an image and adds noise.
+    """Rotates, shifts, warps, brightens or darkens an image and adds noise.
 
-    The bending is smoothed in `passes` passes: a few are enough, many only make the transform heavy.
+    The warp is smoothed in `passes` passes: a few are enough, many only make the transform heavy.
     """
     turn, shift = random.uniform(-0.3, 0.3), random.uniform(-2, 2, size=2)
     y, x = _ROWS - SIZE / 2, _COLUMNS - SIZE / 2
@@ -30,7 +30,7 @@ def augment(image: Image, random: np.random.Generator, passes: int = LIGHT) -> I
 
 
 def _smooth(fields: Values, passes: int) -> Values:
-    """Displacement fields (2, SIZE, SIZE), smoothed and brought back to half a pixel's deviation."""
+    """Returns displacement fields (2, SIZE, SIZE), smoothed and scaled to a deviation of half a pixel."""
     for _ in range(passes):
         for axis in (1, 2):
             fields = (np.roll(fields, 1, axis) + fields + np.roll(fields, -1, axis)) / 3
@@ -39,7 +39,7 @@ def _smooth(fields: Values, passes: int) -> Values:
 
 
 def _sample(pixels: Values, y: Values, x: Values) -> Values:
-    """The image's values at fractional coordinates: bilinear, beyond the edge the edge's value."""
+    """Returns the image at fractional coordinates: bilinear, and the edge's value beyond the edge."""
     y, x = np.clip(y, 0, SIZE - 1.001), np.clip(x, 0, SIZE - 1.001)
     top, left = y.astype(np.intp), x.astype(np.intp)
     down, right = y - top, x - left

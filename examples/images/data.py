@@ -1,4 +1,4 @@
-"""A small labelled image data set on disk: one file an image, one folder a class."""
+"""Creates and reads a small labelled image data set: one file per image, one folder per class."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SIZE = 32  # pixels along an edge
 TRAIN_IMAGES = 7680
 EVAL_IMAGES = 576
 
-# Part of the folder's name: whoever changes how images are drawn raises it, so that old files are not used.
+# Part of the folder's name. Increase it when the drawing of images changes, so that old files are not used.
 VERSION = 1
 
 Image = NDArray[np.uint8]  # (SIZE, SIZE) grey values
 
 
 def prepare_dataset(folder: Path, train: int = TRAIN_IMAGES, evaluation: int = EVAL_IMAGES) -> Path:
-    """Draws the data set below `folder` unless it is there already; returns where it is.
+    """Creates the data set below `folder` unless it exists, and returns its folder.
 
-    The same numbers of images give the same images each time. An interrupted drawing leaves nothing
-    that a later call would take for a whole data set.
+    The same numbers of images always give the same images. After an interruption, a later call does not
+    find an incomplete data set.
     """
     dataset = folder / f"shapes-v{VERSION}-{train}-{evaluation}"
     if dataset.is_dir():
@@ -40,20 +40,20 @@ def prepare_dataset(folder: Path, train: int = TRAIN_IMAGES, evaluation: int = E
         try:
             unfinished.rename(dataset)
         except OSError:
-            if not dataset.is_dir():  # else another process was faster
+            if not dataset.is_dir():  # otherwise another process was faster
                 raise
     return dataset
 
 
 def warm(files: list[tuple[Path, int]]) -> list[tuple[Path, int]]:
-    """Reads every file once, so that later reads do not depend on when the disk was last asked for it."""
+    """Reads every file once, so that later reads do not depend on the state of the disk cache."""
     for path, _ in files:
         path.read_bytes()
     return files
 
 
 def labelled_files(dataset: Path, split: str) -> list[tuple[Path, int]]:
-    """Every image file of a split ("train" or "eval") with its class, in a fixed order."""
+    """Returns every image file of a split ("train" or "eval") with its class, in a fixed order."""
     return [
         (path, label)
         for label, name in enumerate(CLASSES)
@@ -62,7 +62,7 @@ def labelled_files(dataset: Path, split: str) -> list[tuple[Path, int]]:
 
 
 def draw(name: str, seed: tuple[int, ...]) -> Image:
-    """One noisy shape of random place, size, turn and contrast."""
+    """Returns one noisy shape with random position, size, rotation and contrast."""
     random = np.random.default_rng(seed)
     turn, radius = random.uniform(0, 2 * np.pi), random.uniform(7, 11)
     center_y, center_x = random.uniform(12, 20, size=2)

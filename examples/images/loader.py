@@ -1,4 +1,4 @@
-"""A data loader: worker processes fetch batches ahead, the training process takes them in order."""
+"""Loads data: worker processes prefetch batches, and the training process takes them in order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images (batch, height, width) and their labels
 
-# Forked workers start in milliseconds and find everything where the training process has it.
+# Forked workers start in milliseconds and share the memory of the training process.
 _PROCESSES = multiprocessing.get_context("fork")
 
-# Each worker's pipe is its prefetch queue: a full one makes the worker wait. This holds two batches of
-# 160 images; Linux gives 64 KiB unless asked, and refuses only when the user holds very many pipes.
+# Each worker's pipe is its prefetch queue: if it is full, the worker waits. This size fits two batches of
+# 160 images. Linux's default is 64 KiB; it refuses a larger size only to users with very many pipes.
 PREFETCH_FACTOR = 2
 _PIPE_BYTES = 512 * 1024
 
@@ -26,7 +26,7 @@ _PIPE_BYTES = 512 * 1024
 class Loader:
     """Yields `fetch(0)`, `fetch(1)`, ... up to `batches`, fetched by `workers` processes in turn.
 
-    No workers means that each batch is fetched when it is asked for. A worker that dies ends the pass
+    Without workers, each batch is fetched when it is requested. A worker that dies ends the pass
     with a RuntimeError, as it does in PyTorch.
     """
 
@@ -34,7 +34,7 @@ class Loader:
         self, fetch: Callable[[int], Batch], batches: int, workers: int, batch_size: int | None = None
     ) -> None:
         self.fetch, self.batches, self.batch_size = fetch, batches, batch_size
-        # Called as in PyTorch, so that trainwatch.watch finds them.
+        # Named as in PyTorch, so that trainwatch.watch finds them.
         self.num_workers, self.prefetch_factor = workers, PREFETCH_FACTOR if workers else None
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Loader:
         finally:
             for process, pipe in started:
                 pipe.close()
-                process.terminate()  # it has nothing left to send, or nobody left to send it to
+                process.terminate()  # it has nothing left to send, or no receiver
                 process.join()
 
     def _start(self, numbers: range) -> tuple[multiprocessing.process.BaseProcess, Connection]:
@@ -71,7 +71,7 @@ class Loader:
             fcntl.fcntl(sending.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         process = _PROCESSES.Process(target=self._work, args=(numbers, receiving, sending), daemon=True)
         process.start()
-        sending.close()  # only the worker holds it now, so its death is the end of the pipe
+        sending.close()  # only the worker has it now, so its death closes the pipe
         return process, receiving
 
     def _work(self, numbers: range, receiving: Connection, sending: Connection) -> None:

@@ -1,4 +1,4 @@
-"""A small convolutional network in numpy: forward, backward and the Adam update."""
+"""Implements a small convolutional network in numpy: forward, backward and the Adam update."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Convolution:
 
 
 class Pool:
-    """ReLU, then the largest of each 2 x 2 pixels."""
+    """A ReLU, followed by a 2 x 2 maximum pool."""
 
     def forward(self, images: Array) -> Array:
         batch, height, width, channels = images.shape
@@ -59,7 +59,7 @@ class Pool:
 
 
 class Dense:
-    """One score a class."""
+    """A dense layer with one score per class."""
 
     def __init__(self, inputs: int, outputs: int, random: np.random.Generator) -> None:
         spread = 0.1 / np.sqrt(inputs)  # small, so that the first guesses are even
@@ -80,7 +80,7 @@ class Dense:
 
 
 class Network:
-    """Two convolutions, each with a pool behind it, and a dense layer."""
+    """Two convolutions, each followed by a pool, and a dense layer."""
 
     def __init__(self, seed: int = 0, channels: tuple[int, int] = (16, 32)) -> None:
         random = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ class Network:
         self.layers = (self.learned[0], Pool(), self.learned[1], Pool(), self.learned[2])
 
     def forward(self, images: NDArray[np.uint8]) -> Array:
-        """Class probabilities (batch, classes) of grey images (batch, SIZE, SIZE)."""
+        """Returns class probabilities (batch, classes) of grey images (batch, SIZE, SIZE)."""
         values: Array = (images[..., None].astype(np.float32) - np.float32(128)) / np.float32(64)
         for layer in self.layers:
             values = layer.forward(values)
@@ -102,7 +102,7 @@ class Network:
         return probabilities
 
     def backward(self, probabilities: Array, labels: NDArray[np.int64]) -> None:
-        """Leaves the gradients of the cross entropy's mean in the layers."""
+        """Stores the gradients of the mean cross entropy in the layers."""
         gradient = probabilities.copy()
         gradient[np.arange(len(labels)), labels] -= 1
         gradient /= len(labels)
@@ -116,7 +116,7 @@ class Network:
         return [array for layer in self.learned for array in (layer.weights_gradient, layer.bias_gradient)]
 
     def save(self, path: Path) -> None:
-        """Writes a checkpoint; one that a kill cut short is never mistaken for it."""
+        """Writes a checkpoint atomically: a kill never leaves an incomplete one."""
         temporary = path.with_suffix(".tmp")
         with temporary.open("wb") as file:
             np.savez(file, *self.parameters())
@@ -143,6 +143,6 @@ class Adam:
 
 
 def loss_and_hits(probabilities: Array, labels: NDArray[np.int64]) -> tuple[float, int]:
-    """The mean cross entropy of a batch, and how many of its images were classified rightly."""
+    """Returns the mean cross entropy of a batch, and the number of correctly classified images."""
     right = probabilities[np.arange(len(labels)), labels]
     return float(-np.log(right + 1e-9).mean()), int((probabilities.argmax(axis=1) == labels).sum())

@@ -1,4 +1,4 @@
-"""Four ways to make training slow. Each is a thing that happens to people, made to happen on purpose."""
+"""Four ways to make training slow. Each one is a common problem, reproduced on purpose."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dataclasses import dataclass, replace
 from .augment import LIGHT
 
 WAYS = {
-    "none": "nothing is slow: the data is there before the model asks for it",
-    "augmentation": "every image goes through a heavy transform, more than the workers' cores can bear",
+    "none": "nothing is slow: the data is ready before the model requests it",
+    "augmentation": "every image goes through a transform that is too heavy for the workers' cores",
     "workers": "no worker processes: the training process loads each batch itself while the model waits",
-    "storage": "images come from a simulated network disk that serves few reads a second",
+    "storage": "images come from a simulated network disk that serves few reads per second",
     "stall": "every 16th step waits for a checkpoint to reach a simulated slow disk",
 }
 
-HEAVY = 25  # smoothing passes a worker
+HEAVY = 25  # smoothing passes per worker
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """How data is loaded and checkpoints are kept in this run."""
+    """Settings of a run: how it loads data and writes checkpoints."""
 
     workers: int
-    passes: int = LIGHT  # of smoothing when a training image is bent: how heavy the transform is
-    disk: SlowDisk | None = None  # None: files are read as fast as the machine reads them
+    passes: int = LIGHT  # smoothing passes per warped training image: how heavy the transform is
+    disk: SlowDisk | None = None  # None: files are read at the speed of the machine
     checkpoint_every: int = 120  # steps
-    checkpoint_delay: float = 0.0  # seconds that a checkpoint waits for the simulated disk
+    checkpoint_delay: float = 0.0  # seconds for which a checkpoint waits for the simulated disk
 
 
 def conditions(way: str, workers: int) -> Conditions:
-    """What the `--slow` switch asks for."""
+    """Returns the conditions for a value of `--slow`."""
     usual = Conditions(workers)
     if way == "augmentation":
-        # More workers bear more, so the work grows with them: the switch slows a big machine as well.
+        # The work grows with the number of workers, so that it slows down a large machine as well.
         return replace(usual, passes=HEAVY * max(1, 2 * workers - 1))
     if way == "workers":
         return replace(usual, workers=0)
@@ -46,10 +46,10 @@ def conditions(way: str, workers: int) -> Conditions:
 
 
 class SlowDisk:
-    """A simulated network disk: all processes together get so many reads a second, and sleep until theirs.
+    """A simulated network disk with a limit on reads per second over all processes.
 
-    Who waits here uses no processor time, as with a real disk; unlike with a real one the kernel does
-    not count the waiting as I/O wait.
+    A process sleeps until its read. As with a real disk, waiting uses no processor time. Unlike with a
+    local disk, the kernel does not count it as I/O wait.
     """
 
     def __init__(self, reads_per_second: float) -> None:
@@ -58,7 +58,7 @@ class SlowDisk:
 
     @property
     def next_free(self) -> float:
-        """When the disk has served all that was asked of it so far, on time.monotonic's clock."""
+        """Returns when the disk will have served all requests so far, in seconds of time.monotonic."""
         return float(self._next_free.value)
 
     def wait_for_read(self) -> None:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Writes rule files as PrometheusRule resources of the Prometheus operator:
 #   deploy/kubernetes/operator/prometheus-rules.sh rules/*.yml | kubectl apply --server-side --namespace trainwatch -f -
-# Labels that your Prometheus selects rules by: LABELS="release=prometheus team=ml" before it.
+# To add the labels by which your Prometheus selects rules, set LABELS="release=prometheus team=ml".
 set -eu
 for file in "$@"; do
     name=$(basename "$file" .yml)
