@@ -8,10 +8,10 @@ comma := ,
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench golden servers clean
 
-help: ## say what there is to make
+help: ## list all targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-# The stamps say what is installed; a change of pyproject.toml or of the locked versions installs again.
+# The stamps record what is installed; a change of pyproject.toml or of the locked versions installs again.
 $(VENV)/.installed: pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
@@ -25,30 +25,31 @@ $(VENV)/.developing: $(VENV)/.installed
 	@touch $@
 
 SLOW ?= augmentation
-run: $(VENV)/.installed ## observe an example that is slow, and say why: SLOW=augmentation, workers, storage, stall or none
+run: $(VENV)/.installed ## observe a slow example and report why: SLOW=augmentation, workers, storage, stall or none
 	$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
-lint: $(VENV)/.developing ## ruff, mypy --strict, and who imports whom
+lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and the English of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-logo --no-cache
+		$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python -m tests.support.prose
 
-servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, where that is possible
+servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium if possible
 	@sh tests/install-servers $(abspath $(NEWER))
 	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
 
-test: lint servers ## everything: style, types, and the tests against the real servers, of today and newer
+test: lint servers ## lint, then all tests, with Debian's and newer servers
 	$(BIN)/python -m pytest $(TESTS)
 ifndef TESTS
 	if [ -e $(NEWER)/complete ]; then PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m pytest -m servers; fi
 endif
 
-golden: $(VENV)/.developing ## write the golden files of the tests anew
+golden: $(VENV)/.developing ## renew the golden files of the tests
 	$(BIN)/python -m pytest --renew-golden -k golden $(TESTS)
 
-bench: $(VENV)/.developing ## measure what Trainwatch costs, against its budgets
+bench: $(VENV)/.developing ## measure the cost of Trainwatch against its budgets
 	PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
 
-clean: ## remove what make installed and what runs left behind
+clean: ## remove everything that make and runs created
 	rm -rf $(VENV) trainwatch-runs examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

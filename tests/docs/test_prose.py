@@ -1,0 +1,90 @@
+"""The English of documentation, comments and examples: no listed words or shapes, no long sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.prose import (
+    CHECKED,
+    LONGEST_SENTENCE,
+    ROOT,
+    SHAPES,
+    Shape,
+    checked_files,
+    complaints,
+    problems,
+)
+
+EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.advice)
+
+
+@pytest.mark.parametrize("file", checked_files(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_file_is_written_as_the_field_writes(file: Path) -> None:
+    assert complaints(file) == []
+
+
+@pytest.mark.parametrize("pattern", CHECKED)
+def test_every_pattern_finds_files(pattern: str) -> None:
+    assert list(ROOT.glob(pattern))
+
+
+@EVERY_SHAPE
+def test_each_shape_rejects_its_wrong_sentence_and_names_the_better_word(shape: Shape) -> None:
+    assert [problem for problem in problems(shape.wrong) if problem.endswith(shape.advice)]
+
+
+@EVERY_SHAPE
+def test_each_shape_accepts_its_right_sentence(shape: Shape) -> None:
+    assert list(problems(shape.right)) == []
+
+
+def test_a_sentence_has_at_most_25_words_unless_it_is_in_a_table() -> None:
+    longest = "word " * LONGEST_SENTENCE
+    assert list(problems(longest)) == []
+    assert list(problems(longest + "more")) == ["26 words: at most 25, one idea per sentence"]
+    assert list(problems(longest + "more", flowing=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("page.md", "# Title\n\nFirst.\n\nIt mends\nthe transform.\n"),
+        ("page.md", "| a | b |\n|---|---|\n| c | mend it |\n"),
+        ("config.yml", "key: value\nother: value # mend this\n"),
+        ("config.yml", "# It fixes one\n# and mends another.\nkey: value\n"),
+        ("template.tmpl", "{{/* It mends the title. */}}\n"),
+        ("rules.yml", "groups:\n- rules:\n  - annotations: {summary: Mend it at once}\n"),
+        ("form.yml", "body:\n- attributes: {label: What to mend}\n"),
+        ("dashboard.json", '{"panels": [{"description": "Mend the rank"}]}'),
+        ("module.py", '"""Mends a file."""\n'),
+        ("module.py", 'print(f"{name} mends it")\n'),
+        ("module.py", "x = 1  # mend this\n"),
+    ],
+)
+def test_sentences_of_every_kind_of_file_are_read(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    (complaint,) = complaints(tmp_path / name)
+    assert complaint.startswith(f"{tmp_path / name}:")
+    assert ": fix: " in complaint
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("page.md", "Call `mend()`.\n\n```\nmend\n```\n\n    mend\n\n> The report says: mend it.\n"),
+        ("page.md", "![a picture of how to mend](picture.png) and [a link](mend.md)\n"),
+        ("config.yml", "mend: yes\n#mend=1\n"),
+        ("module.py", "mend = {'mend': mend}\n"),
+    ],
+)
+def test_code_and_what_the_program_says_are_left_alone(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert complaints(tmp_path / name) == []
+
+
+def test_a_complaint_names_file_line_word_and_the_better_word(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("One.\n\nWrite it anew. Then read it.\n")
+    assert complaints(page) == [f'{page}:3: "anew": again: Write it anew.']
