@@ -18,16 +18,18 @@ from trainwatch.measurements.load import Load
 from trainwatch.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from trainwatch.measurements.starved import Starved, StarvedSamples
 from trainwatch.measurements.state import NodeState, State
+from trainwatch.measurements.steps import StepDurations
 from trainwatch.measurements.usage import GpuUsage, Usage, usage_rows
 from trainwatch.rules.base import Rule
 from trainwatch.rules.judgement import Tallies, Tally
 from trainwatch.rules.measured import MeasuredRule
-from trainwatch.rules.step_outlier import Series, StepOutlier, histogram
+from trainwatch.rules.step_outlier import StepOutlier
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
-REPORTED: tuple[Measure[Any], ...] = (Usage(), Load())  # what the report shows, whatever the rules ask for
+# What the report shows, whatever the rules ask for.
+REPORTED: tuple[Measure[Any], ...] = (Usage(), Load(), StepDurations())
 T = TypeVar("T")
 
 
@@ -84,7 +86,8 @@ class Evaluator:
             for one in self._heuristics
         ]
         symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
-        return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)))
+        stddev = next(one.parameters.stddev for one in self._heuristics if isinstance(one, StepOutlier))
+        return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)
 
 
 class _Node(State):
@@ -160,7 +163,9 @@ def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
     return place, result.rule in symptoms, -result.seconds_lost, -result.triggered, result.rule
 
 
-def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult]) -> Analysis:
+def _analysis(
+    facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult], outlier_deviations: float
+) -> Analysis:
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
     starts = [one.start for one in facts.ranks] + ([] if facts.start is None else [facts.start])
     return Analysis(
@@ -190,7 +195,7 @@ def _analysis(facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult])
         rules=rules,
         usage=usage_rows({name: node.measured[Usage()] for name, node in nodes.items()}),
         heatmaps=_known(heatmaps),
-        steps=_distributions(nodes),
+        steps=_distributions(nodes, outlier_deviations),
         phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
         component_seconds=_summed([one.component_seconds for one in facts.ranks]),
         loaders=_loaders(facts),
@@ -223,32 +228,24 @@ def _summed(parts: list[dict[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _distributions(nodes: dict[str, _Node]) -> list[StepDistribution]:
-    """By rank and phase, from the durations that StepOutlier keeps anyway."""
-    states = (node.states[StepOutlier.__name__] for node in nodes.values())
-    series = [one for state in states for one in state.series.values()]  # type: ignore[attr-defined]
-    return [_distribution(one) for one in sorted(series, key=lambda one: (one.rank, one.phase, one.node))]
-
-
-def _distribution(series: Series) -> StepDistribution:
-    durations = series.durations
-    ordered = durations.sorted()
-    counts, edges = histogram(ordered[ordered <= series.bound])
-    p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
-    return StepDistribution(
-        rank=series.rank,
-        phase=series.phase,
-        count=durations.count,
-        mean=durations.mean,
-        standard_deviation=durations.standard_deviation,
-        min=float(ordered[0]),
-        p50=p50,
-        p95=p95,
-        p99=p99,
-        max=float(ordered[-1]),
-        edges=edges,
-        counts=counts,
-    )
+def _distributions(nodes: dict[str, _Node], deviations: float) -> list[StepDistribution]:
+    """Returns the steps by rank, phase and node; histograms leave out what took so many deviations longer."""
+    series = [
+        (rank, phase, name, durations)
+        for name, node in nodes.items()
+        for (rank, phase), durations in node.measured[StepDurations()].durations.items()
+    ]
+    return [
+        StepDistribution(
+            rank=rank,
+            phase=phase,
+            count=durations.sums.count,
+            mean=durations.sums.mean,
+            standard_deviation=durations.sums.standard_deviation,
+            **durations.distribution(durations.limit(deviations))._asdict(),
+        )
+        for rank, phase, _, durations in sorted(series, key=lambda one: one[:3])
+    ]
 
 
 def _gpu_use(nodes: dict[str, _Node], facts: RunFacts) -> list[GpuUse]:

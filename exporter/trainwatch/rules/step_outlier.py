@@ -7,31 +7,40 @@ Source: SageMaker Debugger's StepOutlier; a step is an outlier above mean + stdd
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.measurements.durations import Durations
-from trainwatch.measurements.state import NodeState, Scans, State
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.parameters import (
-    Deviations,
-    Parameters,
-    PhaseOrNone,
-    StepCount,
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.scraped import (
+    STEPS,
+    Moment,
+    Scraped,
+    Vector,
+    both,
+    column,
+    divided,
+    without,
 )
+from trainwatch.measurements.steps import STEPS_NEEDED, Durations, ScrapedSteps, StepDurations, StepsAtScans
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Deviations, Parameters, PhaseOrNone, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.shares import inside_steps, of_phases
-from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
+from trainwatch.runs.model import COMPONENTS, PHASES, Times
 from trainwatch.words import duration, ordinal
 
-STEPS_NEEDED = 100
-HISTOGRAM_BINS = 100
+SOME = "run_instance_rank_phase_le:trainwatch_step_duration_seconds_bucket:some"
+MEAN = "run_instance_rank_phase:trainwatch_step_duration:mean_seconds"
+LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
+OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
+SQUARES = "trainwatch_step_duration_squared_seconds_total"
+
 OUTLIERS_LISTED = 20  # of each rank and phase, with what made them long
 REGULAR_GAPS = 4  # at least this many between outliers, before one may speak of a period
 
@@ -44,7 +53,7 @@ class StepOutlierParameters(Parameters):
 
 
 @rule
-class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
+class StepOutlier(MeasuredRule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     """Seconds lost: what outliers took beyond the mean of their phase, on the rank that lost most."""
 
     parameters_type = StepOutlierParameters
@@ -57,40 +66,18 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
     recommendation = "Look at what happens in the long steps: the time lies in what they do besides training."
     view = "steps"
 
-    def node(self) -> NodeOfSteps:
-        return NodeOfSteps(self.parameters)
+    @property
+    def measure(self) -> StepDurations:
+        return StepDurations()
 
     def debugger_parameters(self) -> dict[str, float | int | str | None]:
         """Debugger gives its number of standard deviations twice."""
         stddev, n_outliers = self.parameters.stddev, self.parameters.n_outliers
         return {"threshold": stddev, "mode": self.parameters.mode, "n_outliers": n_outliers, "stddev": stddev}
 
-    def judge(self, nodes: Mapping[str, NodeOfSteps], facts: RunFacts) -> Verdict:
-        series = [one for node in nodes.values() for one in node.judged_series()]
-        triggered = sum(one.triggered for one in series)
-        status = status_of(triggered, sum(one.judged for one in series))
-        fired = [one for one in series if one.triggered]
-        worst = max(fired, key=lambda one: one.excess_seconds, default=None)
-        if worst is not None:
-            finding = worst.words()
-        elif status == "quiet":
-            finding = f"No rank had more than {self.parameters.n_outliers} outliers."
-        else:
-            most = max((one.durations.count for one in series), default=0)
-            finding = f"Too few steps: {most} of one rank and phase, and a decision needs {STEPS_NEEDED}."
-        return Verdict(
-            status,
-            finding,
-            triggered,
-            sum(one.outliers for one in series),
-            sum(one.durations.count for one in series),
-            worst.excess_seconds if worst else 0.0,
-            worst.recommendation() if worst else None,
-            {
-                "step_details": {one.label: one.details() for one in series if one.durations.count},
-                **_what_ran(fired),
-            },
-        )
+    def judge(self, view: StepsAtScans | ScrapedSteps) -> Judgement:
+        outliers = view.outliers(self.parameters.stddev)
+        return judgement(view.steps >= STEPS_NEEDED, (outliers, outliers > self.parameters.n_outliers))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Counts the steps beyond the first bound of their histogram that is not below the limit.
@@ -100,53 +87,47 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
         """
         its = self.parameters
         phase = f'{{phase="{its.mode}"}}' if its.mode else ""
-        steps = f"trainwatch_step_duration_seconds_count{phase}"
-        buckets = f"trainwatch_step_duration_seconds_bucket{phase}"
+        steps, buckets = f"{STEPS}_count{phase}", f"{STEPS}_bucket{phase}"
         bounds = "trainwatch_step_duration_bound_seconds"
-        some = "run_instance_rank_phase_le:trainwatch_step_duration_seconds_bucket:some"
-        mean, limit, outliers = (
-            f"run_instance_rank_phase:trainwatch_step_{name}"
-            for name in ("duration:mean_seconds", "outlier_limit:seconds", "outliers:count")
-        )
         return PrometheusRules(
             targets=steps,
             every=4 * MINUTE,
             records=[
-                Record(mean, f"trainwatch_step_duration_seconds_sum{phase} / {steps}"),
+                Record(MEAN, f"{STEPS}_sum{phase} / {steps}"),
                 Record(
-                    limit,
+                    LIMIT,
                     f"""
-                    {mean}
+                    {MEAN}
                       + {its.stddev:.12g} * sqrt(
                           clamp_min(
-                            trainwatch_step_duration_squared_seconds_total{phase} / {steps} - {mean} ^ 2, 0
+                            {SQUARES}{phase} / {steps} - {MEAN} ^ 2, 0
                           )
                         )
                     """,
                 ),
                 # Few of many buckets: those that hold some steps and not all. Only these can tell outliers.
-                Record(some, f"({buckets} > 0) < ignoring (le) group_left () {steps}"),
+                Record(SOME, f"({buckets} > 0) < ignoring (le) group_left () {steps}"),
                 # `0 * ... +` gives each bucket its bound for a value, to be compared with the limit. Where
                 # none of these lies at or above it, no step is known to; beyond all bounds nobody knows.
                 Record(
-                    outliers,
+                    OUTLIERS,
                     f"""
                     {steps}
                       -
                     min without (le) (
-                      {some}
+                      {SOME}
                         and
-                      0 * {some} + ignoring (run, rank, phase) group_left () {bounds}
-                        >= ignoring (le) group_left () {limit}
+                      0 * {SOME} + ignoring (run, rank, phase) group_left () {bounds}
+                        >= ignoring (le) group_left () {LIMIT}
                     )
                       or
-                    0 * ({limit} <= ignoring (run, rank, phase) group_left () max without (le) ({bounds}))
+                    0 * ({LIMIT} <= ignoring (run, rank, phase) group_left () max without (le) ({bounds}))
                     """,
                 ),
             ],
             alerts=[
                 Alert(
-                    f"{outliers} > {its.n_outliers} and {steps} >= {STEPS_NEEDED}",
+                    f"{OUTLIERS} > {its.n_outliers} and {steps} >= {STEPS_NEEDED}",
                     severity="info",
                     summary="Some {{ $labels.phase }} steps of run {{ $labels.run }} take far too long",
                     description="At least {{ $value | humanize }} {{ $labels.phase }} steps of rank "
@@ -157,87 +138,95 @@ class StepOutlier(Rule[StepOutlierParameters, "NodeOfSteps"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
+        """Counts the outliers that are certain; beyond the last bound of the histogram nothing is."""
+        phase = f'phase="{self.parameters.mode}"' if self.parameters.mode else ""
+        steps, buckets = now(f"{STEPS}_count", phase), now(f"{STEPS}_bucket", phase)
+        mean = both(now(f"{STEPS}_sum", phase), steps, divided)
+        squares = both(now(SQUARES, phase), steps, divided)
+        deviation = both(squares, mean, lambda square, average: math.sqrt(max(square - average**2, 0)))
+        limit = both(mean, deviation, lambda average, one: average + self.parameters.stddev * one)
+        within: Vector = {}  # the steps up to the first bound at or above the limit
+        for labels, count in buckets.items():
+            series = without(labels, "le")
+            if series in limit and math.inf > float(dict(labels)["le"]) >= limit[series]:
+                within[series] = min(count, within.get(series, math.inf))
+        outliers = both(steps, within, lambda count, rest: count - rest)
+        some = {
+            labels: count
+            for labels, count in buckets.items()
+            if 0 < count < steps.get(without(labels, "le"), 0)
+        }
+        known = list(outliers)
+        view = ScrapedSteps(column(steps, known), column(outliers, known))
+        return Scraped(known, view, steps, {SOME: some, MEAN: mean, LIMIT: limit, OUTLIERS: outliers})
 
-class NodeOfSteps(NodeState):
-    def __init__(self, parameters: StepOutlierParameters) -> None:
-        self.parameters = parameters
-        self.series: dict[tuple[int, str], Series] = {}  # by rank and phase
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        series = self._series(run, tallies)
+        triggered = sum(one.tally.triggered for one in series)
+        status = status_of(triggered, sum(one.tally.judged for one in series))
+        fired = [one for one in series if one.tally.triggered]
+        worst = max(fired, key=lambda one: one.excess_seconds, default=None)
+        if worst is not None:
+            finding = worst.words()
+        elif status == "quiet":
+            finding = f"No rank had more than {self.parameters.n_outliers} outliers."
+        else:
+            most = max((one.count for one in series), default=0)
+            finding = f"Too few steps: {most} of one rank and phase, and a decision needs {STEPS_NEEDED}."
+        return Verdict(
+            status,
+            finding,
+            triggered,
+            sum(one.outliers for one in series),
+            sum(one.count for one in series),
+            worst.excess_seconds if worst else 0.0,
+            worst.recommendation() if worst else None,
+            {
+                "step_details": {
+                    f"{one.node}, rank {one.rank}, {one.phase}": one.details() for one in series
+                },
+                **_what_ran(fired),
+            },
+        )
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        present = {(steps.rank, PHASES[index]) for index in np.unique(steps.phases)}
-        for rank, phase in sorted(present - self.series.keys()):
-            self.series[rank, phase] = Series(self.parameters, steps.node, rank, phase)
-        for (rank, phase), one in self.series.items():
-            if rank == steps.rank:
-                its = steps.phases == PHASES.index(phase)
-                ends = np.concatenate(([0], np.cumsum(its)))[scans]
-                one.observe(steps.durations[its], steps.numbers[its], steps.components[its], ends)
-
-    def judged_series(self) -> list[Series]:
-        """In the order of ranks and phases; only those of the phase that `mode` asks for."""
-        mode = self.parameters.mode
-        return [one for key, one in sorted(self.series.items()) if mode in (None, key[1])]
+    def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:
+        """Returns what is judged, in the order of nodes, ranks and phases."""
+        return [
+            Series(name, rank, phase, durations, tallies.of(name, (rank, phase)), self.parameters.stddev)
+            for name, node in run.of(self.measure).items()
+            for (rank, phase), durations in sorted(node.durations.items())
+            if self.parameters.mode in (None, phase)
+        ]
 
 
-class Series(State):
+class Series:
     """The steps of one rank in one phase, and what the scans made of them."""
 
-    def __init__(self, parameters: StepOutlierParameters, node: str, rank: int, phase: str) -> None:
-        self.parameters, self.node, self.rank, self.phase = parameters, node, rank, phase
-        self.durations = Durations()
-        self.at_last_scan = 0  # steps so far
-        self.judged = self.triggered = 0
-
-    def observe(
-        self, durations: Times, numbers: NDArray[np.int64], components: Times, ends: NDArray[np.intp]
+    def __init__(
+        self, node: str, rank: int, phase: str, durations: Durations, tally: Tally, deviations: float
     ) -> None:
-        self.durations.keep_longest(durations, numbers, components)
-        start = 0
-        for end in ends:
-            self.durations.add(durations[start:end])
-            start = end
-            self._scan()
-        self.durations.add(durations[start:])
-
-    def _scan(self) -> None:
-        if self.durations.count == self.at_last_scan:
-            return  # a scan without a new step says nothing new
-        self.at_last_scan = self.durations.count
-        if self.durations.count >= STEPS_NEEDED:
-            self.judged += 1
-            self.triggered += self.outliers > self.parameters.n_outliers
-
-    @property
-    def bound(self) -> float:
-        """Seconds above which a step is an outlier, by all steps so far; few steps have no outliers."""
-        if self.durations.count < STEPS_NEEDED:
-            return math.inf
-        return self.durations.bound(self.parameters.stddev)
-
-    @property
-    def outliers(self) -> int:
-        return self.durations.above(self.bound)
+        self.node, self.rank, self.phase = node, rank, phase
+        self.durations, self.tally = durations, tally
+        self.count, self.mean = durations.sums.count, durations.sums.mean
+        self.limit = durations.limit(deviations)
+        self.outliers = durations.above(self.limit)
 
     @property
     def excess_seconds(self) -> float:
-        """What outliers took beyond the mean."""
-        return self.durations.seconds_above(self.bound) - self.outliers * self.durations.mean
-
-    @property
-    def label(self) -> str:
-        return f"{self.node}, rank {self.rank}, {self.phase}"
+        """Returns what outliers took beyond the mean."""
+        return self.durations.seconds_above(self.limit) - self.outliers * self.mean
 
     def longest_outliers(self) -> Times:
         """Rows (number, duration, components) of the outliers, of as many as are kept, by number."""
         longest = self.durations.longest
-        return longest[longest[:, 0] > self.bound][:, [1, 0, *range(2, longest.shape[1])]]
+        return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
 
     def words(self) -> str:
-        durations = self.durations
         sentence = (
-            f"{self.outliers} of {durations.count} {self.phase} steps of rank {self.rank} took longer than "
-            f"{duration(self.bound)} (mean {duration(durations.mean)}), "
-            f"in {self.triggered} of {self.judged} scans"
+            f"{self.outliers} of {self.count} {self.phase} steps of rank {self.rank} took longer than "
+            f"{duration(self.limit)} (mean {duration(self.mean)}), "
+            f"in {self.tally.triggered} of {self.tally.judged} scans"
         )
         period, component = self.period(), self.component()
         if period:
@@ -261,21 +250,21 @@ class Series(State):
     def component(self) -> str | None:
         """The component that holds more than half of what outliers take beyond other steps."""
         outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.durations.count:
+        if not len(outliers) or len(outliers) == self.count:
             return None
         return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
 
     def _usual(self) -> Times:
         """The mean duration of the other steps, then of each of their components."""
         outliers = self.longest_outliers()[:, 1:].sum(axis=0)
-        total = np.append(self.durations.mean * self.durations.count, self.durations.component_sums)
-        others: Times = (total - outliers) / (self.durations.count - len(self.longest_outliers()))
+        total = np.append(self.mean * self.count, self.durations.sums.components)
+        others: Times = (total - outliers) / (self.count - len(self.longest_outliers()))
         return others
 
     def longest_listed(self) -> list[dict[str, Any]]:
         """The longest outliers by number, and the component that made each of them long, where one did."""
         outliers = self.longest_outliers()
-        if not len(outliers) or len(outliers) == self.durations.count:
+        if not len(outliers) or len(outliers) == self.count:
             return []
         longest = outliers[np.argsort(-outliers[:, 1], kind="stable")[:OUTLIERS_LISTED]]
         usual = self._usual()
@@ -285,31 +274,29 @@ class Series(State):
         ]
 
     def details(self) -> dict[str, Any]:
-        """Debugger's fields of a node; seconds."""
-        ordered = self.durations.sorted()
-        counts, edges = histogram(ordered[ordered <= self.bound])
-        p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
+        """Returns Debugger's fields of a node; seconds."""
+        found = self.durations.distribution(self.limit)
         return {
             "step_stats": {
-                "mean": self.durations.mean,
-                "max": float(ordered[-1]),
-                "p99": p99,
-                "p95": p95,
-                "p50": p50,
-                "min": float(ordered[0]),
+                "mean": self.mean,
+                "max": found.max,
+                "p99": found.p99,
+                "p95": found.p95,
+                "p50": found.p50,
+                "min": found.min,
             },
             "number_of_outliers": self.outliers,
             "phase": self.phase,
-            "stddev": self.durations.standard_deviation,
-            "probs": counts,
-            "binedges": edges,
+            "stddev": self.durations.sums.standard_deviation,
+            "probs": found.counts,
+            "binedges": found.edges,
             "step_numbers": sorted(self.longest_outliers()[:, 0].astype(int).tolist()),
-            "limit_seconds": self.bound,
+            "limit_seconds": self.limit,
             "longest": self.longest_listed(),
             "period": self.period(),
             "component": self.component(),
             "rank": self.rank,
-            "triggered": self.triggered,
+            "triggered": self.tally.triggered,
         }
 
 
@@ -329,14 +316,3 @@ def _what_ran(series: list[Series]) -> dict[str, Any]:
     shares = of_phases(phases, others=0.0)
     its_parts = inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True)))
     return {"phase": shares, **its_parts} if shares else {}
-
-
-def histogram(ordered: Times) -> tuple[list[int], list[float]]:
-    """At most 100 bins of sorted durations: counts and edges in seconds, one edge more than counts."""
-    if not len(ordered):
-        return [], []
-    bins = min(HISTOGRAM_BINS, len(ordered))
-    if ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:  # all the same: bins would have no width
-        bins = 1
-    counts, edges = np.histogram(ordered, bins=bins, range=(float(ordered[0]), float(ordered[-1])))
-    return counts.tolist(), edges.tolist()

@@ -9,31 +9,43 @@ slowest. What remains of a step when its communication, and so its waiting, is l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.measurements.state import NodeState, Scans, State
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.parameters import Parameters, Percent, StepWindow
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, ratio
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.scraped import (
+    STEPS,
+    Labels,
+    Moment,
+    Scraped,
+    both,
+    column,
+    divided,
+    dropped,
+    gained,
+    summed,
+)
+from trainwatch.measurements.self_times import COMMUNICATION, Peers, PeersByWindow, SelfTime, SelfTimes
+from trainwatch.measurements.steps import StepDurations, StepSums
+from trainwatch.rules import promql
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Parameters, Percent, StepWindow, fraction
+from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.topics import LONG_COMMUNICATION
-from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps, Times
+from trainwatch.runs.model import COMPONENTS, Times
 from trainwatch.words import duration
 
-COMMUNICATION = COMPONENTS.index("communication")
-TRAIN = PHASES.index("train")
-SLICE = 10  # steps, of which the mean is kept: 1.6 bytes a step
-_OF_A_PROCESS = 1 << 40  # slices; the numbers of the slices of a rank's second process begin here
-_PIECE = 4096  # slices
+OWN = "run_instance_rank:trainwatch_step_self_time:mean_seconds"
+PEERS = "run_instance_rank:trainwatch_peers_self_time:ratio"
+COMPONENT_SECONDS = "trainwatch_step_component_seconds_total"
 MINUTES_COMPARED = 5  # by Prometheus, which does not know which step is which
-
-Key = tuple[str, int]  # node and rank
 
 
 @dataclass(frozen=True)
@@ -46,7 +58,7 @@ class StragglerParameters(Parameters):
 
 
 @rule
-class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
+class Straggler(MeasuredRule[StragglerParameters, Peers]):
     """Seconds lost: self time of the straggler beyond the median of its peers, in the windows that fired."""
 
     parameters_type = StragglerParameters
@@ -64,94 +76,37 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
     view = "ranks"
     symptom = LONG_COMMUNICATION
 
-    def node(self) -> NodeOfRanks:
-        return NodeOfRanks()
+    @property
+    def measure(self) -> SelfTime:
+        return SelfTime()
 
-    def judge(self, nodes: Mapping[str, NodeOfRanks], facts: RunFacts) -> Verdict:
-        ranks = {
-            (name, rank): slices
-            for name, node in nodes.items()
-            for rank, slices in sorted(node.ranks.items())
-        }
-        windows = _Windows(list(ranks.values()), self.parameters)
-        lost = windows.seconds_lost()
-        worst = int(lost.argmax()) if windows.fired.any() else None
-        component = _component(list(ranks.values()), worst) if worst is not None else None
-        triggered = int(windows.fired.sum())
-        return Verdict(
-            status_of(triggered, int(windows.judged.sum())),
-            self._finding(ranks, windows, worst, component),
-            triggered,
-            triggered,
-            sum(slices.steps for slices in ranks.values()),
-            float(lost[worst]) if worst is not None else 0.0,
-            LONG_COMPONENT.get(component or ""),
-            {
-                "window": windows.steps,
-                "windows": int(windows.judged.sum()),
-                "ranks": [
-                    {
-                        "node": name,
-                        "rank": rank,
-                        "self_seconds": slices.mean,
-                        "triggered": int(windows.fired[row].sum()),
-                        "seconds_lost": float(lost[row]),
-                    }
-                    for row, ((name, rank), slices) in enumerate(ranks.items())
-                ],
-            },
-        )
+    @property
+    def details_of(self) -> tuple[StepDurations]:
+        return (StepDurations(),)
 
-    def _finding(
-        self, ranks: Mapping[Key, Slices], windows: _Windows, worst: int | None, component: str | None
-    ) -> str:
-        if not windows.judged.any():
-            if len(ranks) < 2:
-                return "A straggler has peers: the training steps of " + (
-                    "only one rank were recorded." if ranks else "no rank were recorded."
-                )
-            most = min(slices.steps for slices in ranks.values())
-            return f"Too few training steps that ranks have in common: {most}, of {windows.steps} needed."
-        silent = not any(slices.component_sums[COMMUNICATION] for slices in ranks.values())
-        if worst is None:
-            sentence = "No rank computed much longer than its peers"
-            if silent:
-                sentence += "; communication was not timed, so that ranks which wait are taken to compute"
-            return f"{sentence}."
-        name, rank = list(ranks)[worst]
-        own, peers = windows.when_fired(worst)
-        sentence = (
-            f"Rank {rank} on {name} took {duration(own)} a step by itself, its peers {duration(peers)}, "
-            f"in {int(windows.fired[worst].sum())} of {int(windows.judged.sum())} windows "
-            f"of {windows.steps} steps"
-        )
-        others = int(windows.fired.any(axis=1).sum()) - 1
-        if component:
-            sentence += f"; the difference lies in {component}"
-        return f"{sentence}; so did {others} more, at other times." if others else f"{sentence}."
+    def judge(self, view: Peers) -> Judgement:
+        is_slow = view.ratio < fraction(self.parameters.threshold)
+        is_slowest = view.slowest > fraction(self.parameters.share)
+        return judgement(~np.isnan(view.ratio), (view.ratio, is_slow & is_slowest))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Over minutes instead of steps, and with the mean of the peers: PromQL knows no median of others."""
         its = self.parameters
         train = '{phase="train"}'
         seconds_gained, steps = (
-            gained(f"trainwatch_step_duration_seconds_{part}{train}", self._window(scraping), whole=False)
+            promql.gained(f"{STEPS}_{part}{train}", self._window(scraping), whole=False)
             for part in ("sum", "count")
         )
-        communicated = gained(
-            'trainwatch_step_component_seconds_total{component="communication"}',
-            self._window(scraping),
-            whole=False,
+        communicated = promql.gained(
+            f'{COMPONENT_SECONDS}{{component="communication"}}', self._window(scraping), whole=False
         )
-        own = "run_instance_rank:trainwatch_step_self_time:mean_seconds"
-        share = "run_instance_rank:trainwatch_peers_self_time:ratio"
         peers = "on (job, run) group_left ()"
         return PrometheusRules(
             every=2 * MINUTE,
-            targets="sum without (phase) (trainwatch_step_duration_seconds_count)",
+            targets=f"sum without (phase) ({STEPS}_count)",
             records=[
                 Record(
-                    own,
+                    OWN,
                     f"""
                     clamp_min(
                       {seconds_gained}
@@ -164,17 +119,17 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
                     """,
                 ),
                 Record(
-                    share,
+                    PEERS,
                     f"""
-                    (-1 * {own} + {peers} sum by (job, run) ({own}))
-                      / {peers} (count by (job, run) ({own}) - 1)
-                      / {own}
+                    (-1 * {OWN} + {peers} sum by (job, run) ({OWN}))
+                      / {peers} (count by (job, run) ({OWN}) - 1)
+                      / {OWN}
                     """,
                 ),
             ],
             alerts=[
                 Alert(
-                    f"{share} < {ratio(its.threshold)}\n  and {own} >= {peers} max by (job, run) ({own})",
+                    f"{PEERS} < {ratio(its.threshold)}\n  and {OWN} >= {peers} max by (job, run) ({OWN})",
                     summary="Rank {{ $labels.rank }} of run {{ $labels.run }} holds up its peers",
                     description="In the last minutes the peers of rank {{ $labels.rank }} of run "
                     "{{ $labels.run }}, on {{ $labels.instance }}, took only "
@@ -189,134 +144,134 @@ class Straggler(Rule[StragglerParameters, "NodeOfRanks"]):
         """Seconds over which ranks are compared in Prometheus."""
         return scraping.interval * math.ceil(MINUTES_COMPARED * 60 / scraping.interval)
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Peers]:
+        """Ranks of one run are peers, also those of other nodes."""
+        seconds = self._window(scraping)
+        took, steps = (
+            dropped(gained(now, f"{STEPS}_{part}", 'phase="train"', seconds, whole=False), "phase")
+            for part in ("sum", "count")
+        )
+        communication = 'component="communication"'
+        communicated = dropped(
+            gained(now, COMPONENT_SECONDS, communication, seconds, whole=False), "component"
+        )
+        enough = {labels: count for labels, count in steps.items() if count >= self.parameters.window}
+        by_itself = both(took, communicated, lambda whole, waited: max(whole - waited, 0))
+        own, ratios = now.recorded(OWN), now.recorded(PEERS)
+        by_run: dict[Labels, list[float]] = {}
+        for labels, mean in own.items():
+            by_run.setdefault(_run(labels), []).append(mean)
+        expected = {
+            labels: divided(divided(sum(ranks) - mean, len(ranks) - 1), mean)
+            for labels, mean in own.items()
+            for ranks in (by_run[_run(labels)],)
+        }
+        # The window is seen as a whole: its slowest rank is that for more than any share of it.
+        slowest = {labels: math.inf for labels, mean in own.items() if mean >= max(by_run[_run(labels)])}
+        ranks = list(ratios)
+        return Scraped(
+            ranks,
+            Peers(column(ratios, ranks), column(slowest, ranks)),
+            summed(now(f"{STEPS}_count"), "phase"),
+            {OWN: both(by_itself, enough, divided), PEERS: expected},
+        )
 
-class NodeOfRanks(NodeState):
-    def __init__(self) -> None:
-        self.ranks: dict[int, Slices] = {}
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        its = steps.phases == TRAIN
-        if its.any():
-            slices = self.ranks.setdefault(steps.rank, Slices())
-            slices.observe(steps.numbers[its], steps.durations[its], steps.components[its])
-
-
-class Slices(State):
-    """The mean self time of each `SLICE` training steps of one rank, by their numbers."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.process = 0  # step numbers begin anew with each process of a rank
-        self.last_number = -1
-        self.sum = 0.0
-        self.component_sums: Times = np.zeros(len(COMPONENTS))
-        self.whole: list[Times] = []  # rows: the slice's number, its mean; pieces of bounded length
-        self.recent: Times = np.empty((0, 2))
-        self.open: Times = np.empty((0, 3))  # at most one row: the last slice's number, sum and steps
-
-    def observe(self, numbers: NDArray[np.int64], durations: Times, components: Times) -> None:
-        own = np.maximum(durations - components[:, COMMUNICATION], 0)
-        self.steps += len(own)
-        self.sum += float(own.sum())
-        self.component_sums = self.component_sums + components.sum(axis=0)
-        anew = np.cumsum(np.diff(numbers, prepend=self.last_number) <= 0)
-        ids = (self.process + anew) * _OF_A_PROCESS + numbers // SLICE
-        self.process += int(anew[-1])
-        self.last_number = int(numbers[-1])
-        starts = np.flatnonzero(np.diff(ids, prepend=-1))
-        found = np.column_stack(
-            (ids[starts], np.add.reduceat(own, starts), np.diff(starts, append=len(own)))
-        ).astype(np.float64)
-        if len(self.open) and self.open[0, 0] == found[0, 0]:
-            found[0, 1:] += self.open[0, 1:]
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        ranks = [
+            Rank(name, rank, times, run.nodes[name][StepDurations()].durations[rank, "train"].sums)
+            for name, node in run.of(self.measure).items()
+            for rank, times in sorted(node.ranks.items())
+        ]
+        windows = PeersByWindow([rank.times for rank in ranks], self.parameters.window)
+        judged = self.judge(windows.view)
+        fired, windows_judged = judged.fired, int(judged.enough.any(axis=0).sum())
+        lost: Times = np.where(fired, windows.own - windows.peers, 0).sum(axis=1) * windows.steps
+        worst = int(lost.argmax()) if fired.any() else None
+        component = _component(ranks, worst) if worst is not None else None
+        triggered = int(fired.sum())
+        if not windows_judged:
+            finding = _why_not(ranks, windows.steps)
+        elif worst is None:
+            finding = "No rank computed much longer than its peers"
+            if not any(rank.sums.components[COMMUNICATION] for rank in ranks):
+                finding += "; communication was not timed, so that ranks which wait are taken to compute"
         else:
-            found = np.concatenate((self.open, found))
-        self.open = found[-1:]
-        closed = np.column_stack((found[:-1, 0], found[:-1, 1] / found[:-1, 2]))
-        self.recent = np.concatenate((self.recent, closed))
-        if len(self.recent) >= _PIECE:
-            self.whole.append(self.recent)
-            self.recent = np.empty((0, 2))
+            finding = _slow(ranks[worst], windows, fired, worst, windows_judged)
+            if component:
+                finding += f"; the difference lies in {component}"
+            others = int(fired.any(axis=1).sum()) - 1
+            if others:
+                finding += f"; so did {others} more, at other times"
+        return Verdict(
+            status_of(triggered, windows_judged),
+            f"{finding}.",
+            triggered,
+            triggered,
+            sum(rank.sums.count for rank in ranks),
+            float(lost[worst]) if worst is not None else 0.0,
+            LONG_COMPONENT.get(component or ""),
+            {
+                "window": windows.steps,
+                "windows": windows_judged,
+                "ranks": [
+                    {
+                        "node": rank.node,
+                        "rank": rank.rank,
+                        "self_seconds": rank.mean,
+                        "triggered": int(fired[row].sum()),
+                        "seconds_lost": float(lost[row]),
+                    }
+                    for row, rank in enumerate(ranks)
+                ],
+            },
+        )
+
+
+class Rank(NamedTuple):
+    """The training steps of one rank."""
+
+    node: str
+    rank: int
+    times: SelfTimes
+    sums: StepSums
 
     @property
     def mean(self) -> float:
-        return self.sum / self.steps
-
-    def means(self) -> Times:
-        """Rows of a slice's number and its mean; the last slice only once it has ended."""
-        number, total, steps = self.open[0]
-        ended = self.last_number % SLICE == SLICE - 1
-        last = [[number, total / steps]] if ended else np.empty((0, 2))
-        return np.concatenate((*self.whole, self.recent, last))
+        """Returns the mean self time."""
+        return self.times.seconds / self.sums.count
 
 
-class _Windows:
-    """All ranks compared, window by window: arrays of (ranks, windows)."""
-
-    def __init__(self, ranks: list[Slices], parameters: StragglerParameters) -> None:
-        slices = -(-parameters.window // SLICE)
-        self.steps = slices * SLICE
-        table = _table([rank.means() for rank in ranks], slices)
-        table[np.isnan(table).any(axis=2)] = np.nan  # only ranks that have all of a window take part in it
-        self.own: Times = table.mean(axis=2)
-        self.peers = _median_of_others(self.own)
-        self.judged = (~np.isnan(self.peers)).any(axis=0)
-        slowest = table == np.fmax.reduce(table, axis=0) if len(ranks) else np.zeros(table.shape, bool)
-        self.fired: NDArray[np.bool_] = (100 * self.peers < parameters.threshold * self.own) & (
-            100 * slowest.mean(axis=2) > parameters.share
-        )
-
-    def seconds_lost(self) -> Times:
-        """By rank."""
-        excess: Times = np.where(self.fired, self.own - self.peers, 0).sum(axis=1) * self.steps
-        return excess
-
-    def when_fired(self, rank: int) -> tuple[float, float]:
-        """The rank's mean self time and the median of its peers, in the windows in which it fired."""
-        fired = self.fired[rank]
-        return float(self.own[rank, fired].mean()), float(self.peers[rank, fired].mean())
+def _why_not(ranks: Sequence[Rank], needed: int) -> str:
+    if not ranks:
+        return "A straggler has peers: the training steps of no rank were recorded"
+    if len(ranks) == 1:
+        return "A straggler has peers: the training steps of only one rank were recorded"
+    most = min(rank.sums.count for rank in ranks)
+    return f"Too few training steps that ranks have in common: {most}, of {needed} needed"
 
 
-def _table(means: list[Times], slices: int) -> Times:
-    """(ranks, windows, slices of a window), NaN where a rank has no such slice."""
-    numbers = np.concatenate([rank[:, 0] for rank in means] or [np.empty(0)]).astype(np.int64)
-    window_of = numbers // _OF_A_PROCESS * _OF_A_PROCESS + numbers % _OF_A_PROCESS // slices
-    windows, places = np.unique(window_of, return_inverse=True)
-    table = np.full((len(means), len(windows), slices), np.nan)
-    rows = np.repeat(np.arange(len(means)), [len(rank) for rank in means])
-    table[rows, places, numbers % _OF_A_PROCESS % slices] = np.concatenate(
-        [rank[:, 1] for rank in means] or [np.empty(0)]
+def _slow(rank: Rank, windows: PeersByWindow, fired: Booleans, row: int, judged: int) -> str:
+    its_windows = fired[row]
+    own, peers = (
+        duration(float(seconds[row, its_windows].mean())) for seconds in (windows.own, windows.peers)
     )
-    return table
+    return (
+        f"Rank {rank.rank} on {rank.node} took {own} a step by itself, its peers {peers}, "
+        f"in {int(its_windows.sum())} of {judged} windows of {windows.steps} steps"
+    )
 
 
-def _median_of_others(values: Times) -> Times:
-    """For each value of a column the median of the others of the column; NaN is no value, and has none."""
-    places = values.argsort(axis=0).argsort(axis=0)  # NaN come last
-    ordered = np.sort(values, axis=0)
-    others = (~np.isnan(values)).sum(axis=0) - 1
-    low, high = np.maximum((others - 1) // 2, 0), np.maximum(others // 2, 0)
-    columns = np.arange(values.shape[1])
-
-    def other(index: NDArray[np.intp]) -> Times:
-        """The other at this place in the order of the others: behind the value itself one further."""
-        found = index + (index >= places)
-        return ordered[np.minimum(found, max(len(values) - 1, 0)), columns]
-
-    if not values.size:
-        return values
-    medians: Times = (other(low) + other(high)) / 2
-    medians[np.isnan(values) | (others < 1)] = np.nan
-    return medians
-
-
-def _component(ranks: list[Slices], worst: int) -> str | None:
-    """The component that holds more than half of what the rank takes beyond its peers, over the whole run."""
-    by_component = np.array([rank.component_sums / rank.steps for rank in ranks])
+def _component(ranks: Sequence[Rank], worst: int) -> str | None:
+    """Returns the component with more than half of what the rank takes beyond its peers in the whole run."""
+    by_component = np.array([rank.sums.components / rank.sums.count for rank in ranks])
     own_seconds = np.array([rank.mean for rank in ranks])
     others = np.arange(len(ranks)) != worst
     excess = own_seconds[worst] - np.median(own_seconds[others])
-    beyond: NDArray[Any] = by_component[worst] - np.median(by_component[others], axis=0)
+    beyond: Times = by_component[worst] - np.median(by_component[others], axis=0)
     beyond[COMMUNICATION] = 0
     most = int(beyond.argmax())
     return COMPONENTS[most] if beyond[most] > excess / 2 > 0 else None
+
+
+def _run(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("job", "run"))

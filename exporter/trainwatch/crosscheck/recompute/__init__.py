@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwatch.crosscheck.recompute import gpus, runs, steps
+from trainwatch.crosscheck.recompute import gpus, runs
 from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
@@ -19,7 +19,5 @@ CHECKED: Mapping[str, Recompute] = {
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
     "MaxInitializationTime": runs.max_initialization_time,
-    "StepOutlier": steps.step_outlier,
-    "Straggler": steps.straggler,
     "TrainingStalled": runs.training_stalled,
 }
