@@ -53,9 +53,6 @@ def test_a_new_file_with_a_marked_collector_is_enough(folder: Path) -> None:
         "@collector\n"
         "class Weather(Collector):\n"
         "    name = 'weather'\n"
-        "    families = ()\n"
-        "    @classmethod\n"
-        "    def from_arguments(cls, arguments): return cls()\n"
         "    def collect(self, sample): pass\n"
     )
     (weather,) = [collector for collector in discover() if collector.name == "weather"]

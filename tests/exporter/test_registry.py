@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Event
 from typing import ClassVar
 
@@ -24,17 +23,10 @@ class Stub(Collector):
     def __init__(self, name: str, act: Callable[[], object] = lambda: None) -> None:
         self.name = name  # type: ignore[misc]
         self.family = Family(f"{name}_value", "gauge", "A value.")
+        self.families = (self.family,)
         self.act = act
         self.calls = 0
         self.closed = False
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> Collector:
-        raise NotImplementedError
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.family,)
 
     def collect(self, sample: Sample) -> None:
         self.calls += 1

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainwatch.sampling.collector import Collector, marked_collectors
-from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
 
@@ -70,14 +69,6 @@ class _Unusable(Collector):
     """Stands for a collector whose module cannot be imported."""
 
     reason: ClassVar[str]
-
-    @classmethod
-    def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
-        return cls()
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return ()
 
     def collect(self, sample: Sample) -> None:
         raise RuntimeError(f"the collector's module could not be imported: {self.reason}")

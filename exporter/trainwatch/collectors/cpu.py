@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable
 from operator import add, sub, truediv
 from pathlib import Path
 from typing import NamedTuple
@@ -54,6 +53,7 @@ class CpuCollector(Collector):
             "Share of the last sample interval in which the core was idle while a task of it waited for I/O.",
             ("cpu",),
         )
+        self.families = (self.utilization, self.io_wait)
         self._before: Cores | None = None
         self._names: tuple[str, ...] = ()  # of the last tick's cores, and their labels
         self._labels: list[tuple[str, ...]] = []
@@ -61,10 +61,6 @@ class CpuCollector(Collector):
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> CpuCollector:
         return cls(Path(arguments.path_procfs))
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.utilization, self.io_wait)
 
     def collect(self, sample: Sample) -> None:
         before, self._before = self._before, None  # after a failed read nothing spans the gap

@@ -51,6 +51,7 @@ class DiskCollector(Collector):
             "Time in which the disk had at least one request to do.",
             ("device",),
         )
+        self.families = (self.read, self.written, self.io_time)
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -66,10 +67,6 @@ class DiskCollector(Collector):
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> DiskCollector:
         return cls(Path(arguments.path_procfs), arguments.disk_device_exclude)
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.read, self.written, self.io_time)
 
     def collect(self, sample: Sample) -> None:
         devices = read_devices(self.path)

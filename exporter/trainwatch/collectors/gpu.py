@@ -47,6 +47,7 @@ class GpuCollector(Collector):
         nvml = nvml or Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
         self._families = {family.name.removeprefix("trainwatch_"): family for family in _families()}
+        self.families = tuple(self._families.values())
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -66,10 +67,6 @@ class GpuCollector(Collector):
         if not library.is_file():
             raise UserError(f"--path.nvml-library {name}: there is no such file; name a libnvidia-ml.so.1")
         return cls(library)
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return self._families.values()
 
     def collect(self, sample: Sample) -> None:
         """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""

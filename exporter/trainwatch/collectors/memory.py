@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
 from trainwatch.sampling.collector import Collector, collector
@@ -34,14 +33,11 @@ class MemoryCollector(Collector):
         )
         self.total = Family("trainwatch_memory_total_bytes", "gauge", "Memory of the host.")
         self.swap_used = Family("trainwatch_swap_used_bytes", "gauge", "Swap space in use.")
+        self.families = (self.used, self.total, self.swap_used)
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> MemoryCollector:
         return cls(Path(arguments.path_procfs))
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.used, self.total, self.swap_used)
 
     def collect(self, sample: Sample) -> None:
         found = {name: float(number) * KIB for name, number in LINE.findall(self.path.read_text())}

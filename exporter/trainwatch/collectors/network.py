@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +54,7 @@ class NetworkCollector(Collector):
             "Bytes sent by the network interface.",
             ("device",),
         )
+        self.families = (self.received, self.transmitted)
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -70,10 +70,6 @@ class NetworkCollector(Collector):
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> NetworkCollector:
         return cls(Path(arguments.path_procfs), arguments.network_device_exclude)
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.received, self.transmitted)
 
     def collect(self, sample: Sample) -> None:
         node, own = self.paths

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 from argparse import Namespace
-from collections.abc import Iterable
 from pathlib import Path
 
 from trainwatch.sampling.collector import Collector, collector
@@ -33,14 +32,11 @@ class PressureCollector(Collector):
             "Time in which at least one task waited for the resource, since boot.",
             ("resource",),
         )
+        self.families = (self.waiting,)
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> PressureCollector:
         return cls(Path(arguments.path_procfs))
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return (self.waiting,)
 
     def collect(self, sample: Sample) -> None:
         waited: dict[tuple[str, ...], float] = {}

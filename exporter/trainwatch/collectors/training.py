@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from operator import add
@@ -58,6 +58,7 @@ class TrainingCollector(Collector):
         self._lost = 0
         self._first_look = True
         self._families = _Families()
+        self.families = self._families.all
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -79,10 +80,6 @@ class TrainingCollector(Collector):
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> TrainingCollector:
         return cls(arguments.ledger_dir, arguments.ledger_retention)
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return self._families.all
 
     @property
     def active_runs(self) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -12,7 +12,6 @@ from trainwatch.demo.host import SimulatedHost
 from trainwatch.demo.ranks import RankLedger, Training
 from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
 from trainwatch.sampling.collector import Collector
-from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
 IDLE_MEMORY = 0.01  # of a GPU, when no process is on it
@@ -59,14 +58,6 @@ class Simulation(Collector):
         self._begun: deque[list[Step]] = deque()
         self._busy: list[list[Busy]] = [[] for _ in range(GPUS)]
         self._use_gpus(0.0)
-
-    @classmethod
-    def from_arguments(cls, arguments: object) -> Collector:
-        raise NotImplementedError("a simulation is made by `trainwatch demo`")
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return ()
 
     def collect(self, sample: Sample) -> None:
         """Moves everything on to the sample's time."""

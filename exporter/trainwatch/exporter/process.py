@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import resource
-from collections.abc import Sequence
 from pathlib import Path
 
 from trainwatch import __version__
@@ -37,13 +36,18 @@ class ProcessMetrics:
             "What this exporter is built from; the value is always 1.",
             ("version", "python_version", "python_implementation", *(("simulated",) if simulated else ())),
         )
+        self.families = (
+            self._build,
+            self._cpu,
+            self._virtual,
+            self._resident,
+            self._start,
+            self._open,
+            self._limit,
+        )
         python = (platform.python_version(), platform.python_implementation())
         self._build.publish({(__version__, *python, *((simulated,) if simulated else ())): 1})
         self._start.publish({(): _boot_time() + int(_stat_fields()[19]) / _TICKS_PER_SECOND})
-
-    @property
-    def families(self) -> Sequence[Family]:
-        return (self._build, self._cpu, self._virtual, self._resident, self._start, self._open, self._limit)
 
     def read(self) -> None:
         """Publishes what /proc says of this process now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from trainwatch.sampling.families import Family
@@ -23,20 +23,16 @@ class Collector(ABC):
     """
 
     name: ClassVar[str]
+    families: Sequence[Family] = ()  # that it publishes, in the order in which they are written
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
         """Adds the collector's own flags: at least the root that it reads, so that tests feed it files."""
 
     @classmethod
-    @abstractmethod
-    def from_arguments(cls, arguments: Namespace) -> Collector:
-        """The collector that these flags ask for."""
-
-    @property
-    @abstractmethod
-    def families(self) -> Iterable[Family]:
-        """The metric families that this collector publishes, in the order in which they are written."""
+    def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
+        """Returns the collector that these flags ask for."""
+        return cls()
 
     @abstractmethod
     def collect(self, sample: Sample) -> None:

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -52,12 +52,9 @@ class SampleCounters:
         self._unwritable: set[str] = set()
         self._lock = Lock()  # between a tick that counts and a scrape that publishes
         self._families = _Families()
+        self.families = self._families.all
         if self._directory:
             self._load(self._directory.path, now)
-
-    @property
-    def families(self) -> Iterable[Family]:
-        return self._families.all
 
     def count(self, sample: Sample) -> None:
         """Counts a sample for each run that is active; drops runs that ended long ago."""
