@@ -13,7 +13,7 @@ import pytest
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.runs.open import open_source
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.training.directory import SHARED_MEMORY
+from trainwatch.training.ledger_files import SHARED_MEMORY
 
 from tests.support.demo import DemoProcess, simulated
 from tests.support.exporter_process import SECONDS

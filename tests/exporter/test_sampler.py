@@ -10,10 +10,9 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.clock import Clock
 from trainwatch.sampling.registry import Registry
 from trainwatch.sampling.sample import Sample
-from trainwatch.sampling.sampler import Sampler, Schedule
+from trainwatch.sampling.sampler import Clock, Sampler, Schedule
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.exporter.command import DEFAULT_ADDRESS
-from trainwatch.training.directory import ledger_directory
+from trainwatch.training.ledger_files import ledger_directory
 
 from tests.support.compose import FILE, REPOSITORY, Service, needs_compose, run_compose, services
 from tests.support.exporter_process import ExporterProcess

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.training import layout
-from trainwatch.training.locks import is_locked
+from trainwatch.training.ledger_files import is_locked
 
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
 

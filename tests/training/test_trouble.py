@@ -90,7 +90,7 @@ def test_a_symbolic_link_in_place_of_the_default_directory_is_refused(tmp_path: 
     (tmp_path / "trainwatch").symlink_to(tmp_path / "elsewhere")
     code = """
 import trainwatch
-from trainwatch.training import directory, session
+from trainwatch.training import session
 session.ledger_directory = lambda: PLACE
 trainwatch.start()
 """.replace("PLACE", repr(str(tmp_path / "trainwatch")))

@@ -16,10 +16,9 @@ from trainwatch.actions.audit import Audit
 from trainwatch.actions.receiver import LIMITS, Receiver
 from trainwatch.actions.stopping import Policy, Stopping
 from trainwatch.errors import UserError
-from trainwatch.training.directory import ledger_directory
-from trainwatch.web.logs import add_log_level, log_to_stderr
+from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_serving_flags, serve_until_told
+from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
 from trainwatch.web.web_config import WebConfig, read_web_config
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
 from trainwatch.sampling.sample import Sample
-from trainwatch.training.directory import ledger_directory
 from trainwatch.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
+from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.training.reader import (
     LedgerError,
     LedgerHeader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Event
 
-from trainwatch.sampling.clock import Clock
+from trainwatch.sampling.sampler import Clock
 
 
 class SimulatedClock(Clock):

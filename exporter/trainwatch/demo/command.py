@@ -25,10 +25,9 @@ from trainwatch.errors import UserError
 from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.pages import Pages
-from trainwatch.training.directory import SHARED_MEMORY
-from trainwatch.web.logs import log_to_stderr
+from trainwatch.training.ledger_files import SHARED_MEMORY
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import serve_until_told
+from trainwatch.web.serving import log_to_stderr, serve_until_told
 from trainwatch.web.web_config import WebConfig
 
 if TYPE_CHECKING:

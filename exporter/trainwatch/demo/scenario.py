@@ -7,7 +7,7 @@ Everything that a subclass does not say is as on a healthy node. Amounts are suc
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar, TypeVar
 
@@ -40,15 +40,11 @@ class Work:
 
     def slower(self, factor: float) -> Work:
         """The same with computing that takes `factor` times as long."""
-        return Work(
-            self.data_wait,
-            self.host_to_device,
-            self.forward * factor,
-            self.backward * factor,
-            self.communication,
-            self.optimizer * factor,
-            self.checkpoint,
-            self.phase,
+        return replace(
+            self,
+            forward=self.forward * factor,
+            backward=self.backward * factor,
+            optimizer=self.optimizer * factor,
         )
 
 

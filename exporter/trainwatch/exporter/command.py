@@ -14,10 +14,9 @@ from trainwatch.collectors import add_flags, discover, enabled, summary
 from trainwatch.durations import parse_duration, positive_duration
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.pages import Pages
-from trainwatch.training.directory import open_directory
-from trainwatch.web.logs import add_log_level, log_to_stderr
+from trainwatch.training.ledger_files import open_directory
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_serving_flags, serve_until_told
+from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
 from trainwatch.web.web_config import WebConfig, read_web_config
 
 logger = logging.getLogger(__name__)
@@ -83,22 +82,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
     sources = parser.add_argument_group("sources")
-    sources.add_argument(
-        "--path.procfs",
-        dest="path_procfs",
-        type=Path,
-        default=Path("/proc"),
-        metavar="DIR",
-        help="default: /proc",
-    )
-    sources.add_argument(
-        "--path.sysfs",
-        dest="path_sysfs",
-        type=Path,
-        default=Path("/sys"),
-        metavar="DIR",
-        help="default: /sys",
-    )
+    for name, root in (("procfs", "/proc"), ("sysfs", "/sys")):
+        sources.add_argument(
+            f"--path.{name}",
+            dest=f"path_{name}",
+            type=Path,
+            default=Path(root),
+            metavar="DIR",
+            help="default: %(default)s",
+        )
     add_flags(parser, collectors)
     add_log_level(parser)
     parser.add_argument(

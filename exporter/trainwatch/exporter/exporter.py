@@ -9,14 +9,13 @@ from pathlib import Path
 
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.exporter.process import ProcessMetrics
-from trainwatch.sampling.clock import Clock
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.exposition import Exposition, Format
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import PATIENCE_SECONDS, Registry
 from trainwatch.sampling.sample import Sample
 from trainwatch.sampling.sample_counters import SampleCounters
-from trainwatch.sampling.sampler import Sampler
+from trainwatch.sampling.sampler import Clock, Sampler
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,15 @@ from trainwatch.durations import positive_duration
 from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.report.price import add_price
-from trainwatch.run.signals import SignalMask, blocked_signals, interruptible, raise_interrupt
+from trainwatch.run.exporter_process import ExporterProcess
+from trainwatch.run.terminal import say
+from trainwatch.run.training_command import (
+    SignalMask,
+    TrainingCommand,
+    blocked_signals,
+    interruptible,
+    raise_interrupt,
+)
 
 if TYPE_CHECKING:
     from trainwatch.run.live import LiveView
@@ -91,10 +99,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
-    from trainwatch.run.exporter_process import ExporterProcess
-    from trainwatch.run.terminal import say
-    from trainwatch.run.training_command import TrainingCommand
-
     run = _begin_recording(plan)
     exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.reachable)
     environment = {**os.environ, "TRAINWATCH_RUN": plan.name, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
@@ -159,7 +163,6 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
     """Completes the recording and writes the report. What fails is said; the recording stays."""
     from trainwatch.run.ending import finish_recording
     from trainwatch.run.summary import say_summary
-    from trainwatch.run.terminal import say
 
     try:
         finish_recording(plan.directory, plan.node, run, ledgers, end, status)
@@ -178,7 +181,6 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
 
 def _say_how_to_report(plan: Plan, reason: str) -> None:
     from trainwatch.run.summary import shown
-    from trainwatch.run.terminal import say
 
     directory = shown(plan.directory)
     say(f"no report was written ({reason}); the recording is kept", "warning")

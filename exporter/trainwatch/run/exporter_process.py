@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 
 from trainwatch.errors import UserError
-from trainwatch.run.signals import raise_interrupt
 from trainwatch.run.terminal import say
+from trainwatch.run.training_command import raise_interrupt
 
 FIRST_PAUSE = 0.5  # seconds before it is started again; doubled each time, up to the longest
 LONGEST_PAUSE = 30.0

@@ -32,7 +32,6 @@ class Plan:
     address: str  # [HOST]:PORT that the exporter listens on
     interval: float  # seconds
     scan_interval: float  # seconds
-    settings: tuple[str, ...]  # Rule.parameter=value
     price: float | None = None  # of this node for an hour, in dollars
 
     @property
@@ -59,7 +58,6 @@ def plan_run(arguments: Namespace) -> Plan:
         address=_address(arguments.listen),
         interval=arguments.interval,
         scan_interval=arguments.scan_interval,
-        settings=tuple(arguments.set),
         price=arguments.price,
     )
 

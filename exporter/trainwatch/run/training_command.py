@@ -1,21 +1,36 @@
-"""Runs the observed command as if we were not there: its terminal, its signals, its exit status."""
+"""Runs the observed command as if we were not there: its terminal, its signals, its exit status.
+
+Signals are blocked meanwhile, and looked at one by one instead: a handler would not learn who sent one.
+What the terminal sent has reached the command too; what somebody sent to us alone must be passed on.
+Signals must be blocked before numpy is imported: its BLAS starts threads, and a signal that one thread does
+not block ends the whole process.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from trainwatch.errors import UserError
-from trainwatch.run.signals import PASSED_ON, SENT_BY_TERMINAL, SignalMask
+
+SignalMask = set["signal.Signals | int"]
+
+PASSED_ON = frozenset(
+    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
+
+SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
+
+_BLOCKED = PASSED_ON | {signal.SIGCHLD}
 
 
 class TrainingCommand:
     """One command, in our process group: the terminal's Ctrl-C, Ctrl-\\ and Ctrl-Z reach it and us alike.
 
-    Needs the signals of `trainwatch.run.signals` blocked; `mask` is what the command starts with.
+    Needs `blocked_signals`; `mask` is what the command starts with.
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], mask: SignalMask) -> None:
@@ -61,3 +76,36 @@ class TrainingCommand:
         self.end = time.time()
         code = os.waitstatus_to_exitcode(status)
         return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def blocked_signals() -> Iterator[SignalMask]:
+    """Blocks them for a while; gives the mask of before. Those that come meanwhile end nothing."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    try:
+        yield set(before)
+    finally:
+        _forget(_BLOCKED)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Lets Ctrl-C raise KeyboardInterrupt for a while; those that came before do not count."""
+    _forget(frozenset({signal.SIGINT}))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def raise_interrupt() -> None:
+    """Raises KeyboardInterrupt where somebody wants us to end. For the time before the command runs."""
+    if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}:
+        raise KeyboardInterrupt
+
+
+def _forget(signals: frozenset[signal.Signals]) -> None:
+    while signal.sigtimedwait(signals, 0) is not None:
+        pass

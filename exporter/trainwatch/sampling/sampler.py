@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
-from trainwatch.sampling.clock import Clock
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import Registry, describe
 from trainwatch.sampling.sample import Sample
@@ -14,6 +14,22 @@ from trainwatch.sampling.sample import Sample
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[Sample], None]
+
+
+class Clock:
+    """The time as the sampler has it: the real one, unless a simulation sets another."""
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since some moment; never goes back."""
+        return time.monotonic()
+
+    def wait(self, stopping: Event, seconds: float) -> bool:
+        """Waits for `seconds`, or until the event is set. Returns whether it is."""
+        return stopping.wait(seconds)
 
 
 class Schedule:

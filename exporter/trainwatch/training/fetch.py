@@ -13,12 +13,11 @@ from bisect import bisect_left
 from time import perf_counter, thread_time
 
 from trainwatch.training import layout
-from trainwatch.training.callables import wrap_call
-from trainwatch.training.core_wait import CoreWait
 from trainwatch.training.layout import FETCH_BOUNDS
 from trainwatch.training.ledger import Ledger, join_ledger
-from trainwatch.training.locks import is_locked, try_lock
+from trainwatch.training.ledger_files import is_locked, try_lock
 from trainwatch.training.session import WORKER_OF, complain, session, start_run
+from trainwatch.training.steps import wrap_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +50,36 @@ class _Slot:
             values[layout.WORKER_CPU_SECONDS] += cpu_seconds
             values[layout.WORKER_CORE_WAIT_SECONDS] += core_wait_seconds
             values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
+
+
+class CoreWait:
+    """The calling thread's time in the run queue: it distinguishes a busy machine from slow storage.
+
+    Linux counts it (the second number of schedstat). It is 0 throughout on kernels built without
+    CONFIG_SCHED_INFO. A thread keeps its own one; after a fork the child needs another (`pid` tells).
+    """
+
+    __slots__ = ("_fd", "pid")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        try:
+            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def seconds(self) -> float:
+        """Seconds since the thread began."""
+        if self._fd < 0:
+            return 0.0
+        try:
+            return int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class _Thread(_local):

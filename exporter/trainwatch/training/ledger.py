@@ -12,8 +12,7 @@ import os
 import time
 
 from trainwatch.training import layout
-from trainwatch.training.directory import open_directory
-from trainwatch.training.locks import try_lock
+from trainwatch.training.ledger_files import open_directory, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from struct import Struct
 
 from trainwatch.training import layout
 from trainwatch.training.layout import COMPONENTS, PHASES
-from trainwatch.training.locks import is_locked, lock_holder
+from trainwatch.training.ledger_files import is_locked, lock_holder
 
 _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")

@@ -29,7 +29,7 @@ from trainwatch.training.layout import COMPONENTS, PHASES, STEP_BOUNDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
+    from typing import Any, Protocol
 
     class BeginStep(Protocol):
         def __call__(self, phase: str = "train") -> None: ...
@@ -75,20 +75,6 @@ def unknown_phase(name: object) -> ValueError:
 class Recorder:
     """The functions that share the state of one process's step recording."""
 
-    __slots__ = (
-        "attach",
-        "begin_component",
-        "begin_step",
-        "detach",
-        "discard_step",
-        "end_component",
-        "end_step",
-        "in_step",
-        "mark",
-        "record_step",
-        "waited",
-    )
-
     begin_step: BeginStep
     mark: Callable[[str], None]
     end_step: Callable[[], None]
@@ -100,6 +86,9 @@ class Recorder:
     waited: Callable[[float, float], None]
     attach: Callable[[mmap.mmap], None]
     detach: Callable[[bool], None]
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        self.__dict__.update(functions)
 
 
 def make_recorder(start_run: Callable[[], bool]) -> Recorder:
@@ -419,16 +408,16 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             settle()
         owner = _DETACHED
 
-    recorder = Recorder()
-    recorder.begin_step = begin_step
-    recorder.mark = mark
-    recorder.end_step = end_step
-    recorder.record_step = record_step
-    recorder.discard_step = discard_step
-    recorder.in_step = in_step
-    recorder.begin_component = begin_component
-    recorder.end_component = end_component
-    recorder.waited = waited
-    recorder.attach = attach
-    recorder.detach = detach
-    return recorder
+    return Recorder(
+        begin_step=begin_step,
+        mark=mark,
+        end_step=end_step,
+        record_step=record_step,
+        discard_step=discard_step,
+        in_step=in_step,
+        begin_component=begin_component,
+        end_component=end_component,
+        waited=waited,
+        attach=attach,
+        detach=detach,
+    )

@@ -11,8 +11,8 @@ import os
 import sys
 from _thread import allocate_lock
 
-from trainwatch.training.directory import ledger_directory
 from trainwatch.training.ledger import Ledger, create_ledger
+from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.training.ranks import Ranks, read_ranks, read_run_name
 from trainwatch.training.recorder import make_recorder
 

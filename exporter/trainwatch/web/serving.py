@@ -1,4 +1,4 @@
-"""Serves until it is told to stop: what every command with a web server does in the same way."""
+"""What every command with a web server does in the same way: flags, log, serving until it is told to stop."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from argparse import ArgumentParser, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,3 +74,27 @@ async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
         await asyncio.sleep(PARENT_CHECK_SECONDS)
     logger.info("the process that started this exporter is gone")
     stopping.set()
+
+
+def add_log_level(parser: ArgumentParser) -> None:
+    """`--log-level`, for `log_to_stderr`."""
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="default: %(default)s",
+    )
+
+
+def log_to_stderr(level: str) -> None:
+    """Everything from this level (debug, info, warning, error) on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _OneLine(logging.Formatter):
+    """One line an event, whatever a message holds; a traceback follows only an error of our own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return super().formatMessage(record).replace("\n", r"\n")
