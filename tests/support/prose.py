@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 CHECKED = (
     "*.md",
     "docs/*.md",
+    "docs/*.json",
     ".github/**/*.yml",
     ".env.example",
     "Dockerfile",
@@ -41,6 +42,7 @@ CHECKED = (
     "grafana/*.yaml",
     "grafana/provisioning/**/*.yml",
     "prometheus/*.yml",
+    "pyproject.toml",
 )
 LONGEST_SENTENCE = 25  # words; code, a link and a number are one word each
 
