@@ -13,6 +13,7 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import compare
 from trainwatch.compare.gate import Condition, Outcome
 from trainwatch.errors import UserError
+from trainwatch.status import Status
 
 from tests.support.analysis import rule
 from tests.support.compared import run_of
@@ -124,10 +125,10 @@ def test_noise_does_not_fail_a_gate_and_says_that_no_difference_is_seen() -> Non
 
 
 def test_a_rule_fails_the_gate_where_it_appears_and_not_where_it_stayed() -> None:
-    quiet, fired = with_rules(CPUBottleneck="quiet"), with_rules(CPUBottleneck="fired")
+    quiet, fired = with_rules(CPUBottleneck=Status.HEALTHY), with_rules(CPUBottleneck=Status.FOUND)
     assert judged("CPUBottleneck", quiet, fired).state == "failed"
     assert "CPUBottleneck found it." in judged("CPUBottleneck", quiet, fired).reason
-    assert judged("CPUBottleneck", with_rules(CPUBottleneck="not judged"), fired).state == "failed"
+    assert judged("CPUBottleneck", with_rules(CPUBottleneck=Status.NOT_ENOUGH_DATA), fired).state == "failed"
     assert judged("CPUBottleneck", fired, fired).state == "passed"
     assert judged("CPUBottleneck", fired, quiet).state == "passed"
     assert judged("DataStarved", quiet, fired).state == "passed"

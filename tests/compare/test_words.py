@@ -19,8 +19,8 @@ from trainwatch.compare.gate import parse
 from trainwatch.compare.rules import changed_rules
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.compare.words import energy, money, saved, signed_percent, three_digits
-from trainwatch.evaluation.analysis import Status
 from trainwatch.runs.open import open_source
+from trainwatch.status import Status
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of
@@ -121,13 +121,13 @@ def test_runs_of_which_nothing_is_known_are_said_to_be_incomparable() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "fate"),
     [
-        ("fired", "quiet", "went away"),
-        ("fired", "fired", "stayed"),
-        ("quiet", "fired", "appeared"),
-        ("not judged", "fired", "appeared"),
-        ("fired", "not judged", "can no longer be judged"),
-        ("quiet", "not judged", None),
-        ("quiet", "quiet", None),
+        (Status.FOUND, Status.HEALTHY, "went away"),
+        (Status.FOUND, Status.FOUND, "stayed"),
+        (Status.HEALTHY, Status.FOUND, "appeared"),
+        (Status.NOT_ENOUGH_DATA, Status.FOUND, "appeared"),
+        (Status.FOUND, Status.NOT_ENOUGH_DATA, "can no longer be judged"),
+        (Status.HEALTHY, Status.NOT_ENOUGH_DATA, None),
+        (Status.HEALTHY, Status.HEALTHY, None),
     ],
 )
 def test_what_became_of_a_rule(before: Status, after: Status, fate: str | None) -> None:
@@ -184,7 +184,7 @@ def compared_hostile() -> Comparison:
         command=HOSTILE,
         framework=HOSTILE,
         versions={HOSTILE: HOSTILE},
-        rules=[rule("CPUBottleneck", "fired", finding=HOSTILE, recommendation=HOSTILE)],
+        rules=[rule("CPUBottleneck", Status.FOUND, finding=HOSTILE, recommendation=HOSTILE)],
     )
     hostile = replace(run, place=HOSTILE, analysis=analysis)
     return compare(hostile, replace(run, place=HOSTILE), [parse("any_rule"), parse("step_p50>+1%")])
@@ -265,6 +265,6 @@ def scenario_pair(scenarios: WrittenScenarios) -> Comparison:
     """Two scenarios as if both had begun at the same whole minute, so that scans are always the same."""
     before, after = (
         read_run(name, ShiftedSource(open_source(scenarios.written(name).recording_directory), START), 14.688)
-        for name in ("few-dataloaders", "healthy")
+        for name in ("few-dataloaders", Status.HEALTHY)
     )
     return compare(before, after, [parse("step_p50>+3%"), parse("any_rule")])

@@ -47,7 +47,7 @@ def test_communication_bound(seed: int, interval: float, rows: int, patience: in
     )
     expected = reference.communication_bound(steps, threshold=threshold, patience=patience, interval=interval)
     assert found.triggered == expected["triggered"]
-    if found.status == "fired":
+    if found.status == "found":
         assert found.seconds_lost == pytest.approx(expected["seconds"])
 
 

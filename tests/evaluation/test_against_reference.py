@@ -132,7 +132,7 @@ def test_data_starved(seed: int, interval: float, rows: int, patience: int, thre
     found = results(steps, "DataStarved", interval, rows, patience=patience, threshold=threshold)
     expected = reference.data_starved(steps, threshold=threshold, patience=patience, interval=interval)
     assert found.triggered == expected["triggered"]
-    if found.status == "fired":
+    if found.status == "found":
         assert found.seconds_lost == pytest.approx(expected["seconds"])
 
 

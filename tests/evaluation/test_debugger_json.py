@@ -14,6 +14,7 @@ from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.rules.topics import About
 from trainwatch.runs.model import CollectiveTime, Loader, OperatorTime
+from trainwatch.status import Status
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -228,5 +229,7 @@ def test_fields_of_the_data_loader(reports: dict[str, dict[str, Any]]) -> None:
 
 def test_a_number_that_is_not_known_is_null() -> None:
     details = {"a": [math.inf, {"b": math.nan}]}
-    found = RuleResult("R", "?", ".", ".", "quiet", ".", 0, 0, 0, {}, About("A rule"), math.nan, details)
+    found = RuleResult(
+        "R", "?", ".", ".", Status.HEALTHY, ".", 0, 0, 0, {}, About("A rule"), math.nan, details
+    )
     assert json.loads(json.dumps(rule_json(found), allow_nan=False))["Details"] == {"a": [None, {"b": None}]}

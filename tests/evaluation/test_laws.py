@@ -92,7 +92,7 @@ WHOLE = evaluate(MemorySource(*made_up_run(), facts=facts()), EAGER)
 
 
 def test_the_made_up_run_has_something_of_everything() -> None:
-    assert {found.rule for found in WHOLE.rules if found.status == "fired"} >= {
+    assert {found.rule for found in WHOLE.rules if found.status == "found"} >= {
         "CPUBottleneck",
         "IOBottleneck",
         "LowGPUUtilization",

@@ -111,14 +111,14 @@ def test_the_evaluator_refuses_a_scan_interval_of_nothing() -> None:
 def test_an_empty_run_has_an_analysis_too() -> None:
     analysis = evaluate(MemorySource(facts=run_facts(name="nothing")))
     assert (analysis.run, analysis.samples_taken, analysis.heatmaps, analysis.steps) == ("nothing", 0, [], [])
-    assert {found.status for found in analysis.rules} == {"not judged"}
+    assert {found.status for found in analysis.rules} == {"collecting"}
     assert all(found.finding for found in analysis.rules)
 
 
 def test_steps_without_samples_are_evaluated() -> None:
     analysis = evaluate(MemorySource(node_steps(np.full(200, 0.1), data_wait=0.05)))
     assert analysis.rules[0].rule == "DataStarved"
-    assert analysis.rules[0].status == "fired"
+    assert analysis.rules[0].status == "found"
 
 
 def test_progress_is_told_the_rows_read() -> None:

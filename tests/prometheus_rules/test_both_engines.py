@@ -77,7 +77,7 @@ def test_shares_of_starved_snapshots_are_the_same(rules: Path, tmp_path: Path, s
             verdict = verdicts[rule]
             share = verdict.violations / verdict.datapoints
             test.equals(f'run_instance:trainwatch_{cause}_starved:ratio{{run="{run}"}}', AT, share)
-            test.status(rule, AT, int(verdict.status == "fired"), run=run)
+            test.status(rule, AT, int(verdict.status == "found"), run=run)
     test.run(tmp_path)
 
 
@@ -113,7 +113,7 @@ def test_percentiles_of_the_window_are_on_the_same_side(rules: Path, tmp_path: P
                 clear += 1
                 alone = node_samples(samples.cpu, samples.gpu[:, [gpu]])
                 verdict = judged(alone, f"LowGPUUtilization.window={len(readings)}")["LowGPUUtilization"]
-                assert (verdict.status == "fired") == (low or idle)
+                assert (verdict.status == "found") == (low or idle)
     assert clear, "no run was clear enough to be compared with percentiles"
     test.run(tmp_path)
 
@@ -132,7 +132,7 @@ def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: 
         gaps = details.get("node-a", {}).get("kolmogorov_smirnov", {})
         distance = max((gap for of_one in gaps.values() for gap in of_one.values()), default=0.0)
         test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', AT, distance)
-        fired = judged(samples)["LoadBalancing"].status == "fired"
+        fired = judged(samples)["LoadBalancing"].status == "found"
         test.status("LoadBalancing", AT, int(fired), run=run)
     test.run(tmp_path)
 

@@ -18,6 +18,7 @@ from trainwatch.report import shares
 from trainwatch.report.details import KINDS
 from trainwatch.report.html import SCRIPTS, SECTIONS, render_html
 from trainwatch.runs.model import PHASES
+from trainwatch.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios
@@ -165,9 +166,9 @@ def test_with_a_price_the_verdict_speaks_of_money() -> None:
 
 def test_what_several_rules_saw_is_told_once() -> None:
     found = [
-        made.rule("CPUBottleneck", "fired", finding="Pinned.", seconds_lost=300.0),
-        made.rule("DataStarved", "fired", finding="Starved.", seconds_lost=280.0),
-        made.rule("LowGPUUtilization", "fired", finding="Idle.", seconds_lost=600.0),
+        made.rule("CPUBottleneck", Status.FOUND, finding="Pinned.", seconds_lost=300.0),
+        made.rule("DataStarved", Status.FOUND, finding="Starved.", seconds_lost=280.0),
+        made.rule("LowGPUUtilization", Status.FOUND, finding="Idle.", seconds_lost=600.0),
     ]
     page = Page(render_html(made.slow_loader(rules=found)))
     assert "Waiting for data cost this run about 4 min 40 s" in words_of(page.texts["verdict"])
@@ -177,14 +178,14 @@ def test_what_several_rules_saw_is_told_once() -> None:
 
 
 def test_what_costs_no_time_is_called_a_risk() -> None:
-    leak = made.rule("GPUMemoryLeak", "fired", finding="It grows.")
-    full = made.rule("GPUMemoryNearlyFull", "fired", finding="It is nearly full.")
+    leak = made.rule("GPUMemoryLeak", Status.FOUND, finding="It grows.")
+    full = made.rule("GPUMemoryNearlyFull", Status.FOUND, finding="It is nearly full.")
     verdict = words_of(Page(render_html(made.slow_loader(rules=[full, leak]))).texts["verdict"])
     assert "Steadily growing GPU memory puts this run at risk; no time was lost." in verdict
 
 
 def test_idle_gpus_without_another_cause_are_the_problem_themselves() -> None:
-    idle = made.rule("LowGPUUtilization", "fired", finding="Idle.", seconds_lost=60.0)
+    idle = made.rule("LowGPUUtilization", Status.FOUND, finding="Idle.", seconds_lost=60.0)
     verdict = words_of(Page(render_html(made.slow_loader(rules=[idle]))).texts["verdict"])
     assert "Idle GPUs cost this run about 1 min" in verdict
 
@@ -293,7 +294,7 @@ def test_each_view_is_there_or_says_why_there_is_nothing(analysis: Callable[[], 
 
 def test_views_are_open_where_a_rule_fired() -> None:
     rules = [
-        made.rule("CPUBottleneck", "fired", finding="Starved."),
+        made.rule("CPUBottleneck", Status.FOUND, finding="Starved."),
         made.rule("IOBottleneck", finding="Not starved."),
     ]
     page = Page(render_html(made.slow_loader(rules=rules)))
@@ -305,8 +306,8 @@ def test_views_are_open_where_a_rule_fired() -> None:
 
 def test_a_rule_that_fired_more_often_stands_higher() -> None:
     rules = [
-        made.rule("CPUBottleneck", "fired", triggered=2, seconds_lost=9.0),
-        made.rule("StepOutlier", "fired", triggered=30, seconds_lost=1.0),
+        made.rule("CPUBottleneck", Status.FOUND, triggered=2, seconds_lost=9.0),
+        made.rule("StepOutlier", Status.FOUND, triggered=30, seconds_lost=1.0),
         made.rule("IOBottleneck"),
     ]
     text = words_of(Page(render_html(made.slow_loader(rules=rules))).texts["rules"])

@@ -13,6 +13,7 @@ from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import wording
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.markdown_text import code, plain, sentence, table
+from trainwatch.status import Status
 
 from tests.support import analysis as made
 
@@ -120,7 +121,7 @@ def test_a_finding_has_its_time_its_money_and_what_to_do() -> None:
 
 
 def test_rules_that_saw_the_same_thing_are_one_finding() -> None:
-    rules = [made.rule(name, "fired", seconds_lost=60.0) for name in ("DataStarved", "CPUBottleneck")]
+    rules = [made.rule(name, Status.FOUND, seconds_lost=60.0) for name in ("DataStarved", "CPUBottleneck")]
     text = render_markdown(made.slow_loader(rules=rules))
     assert text.count("**What to do:**") == 1
     assert "(Rules: DataStarved and CPUBottleneck)" in text
@@ -128,7 +129,7 @@ def test_rules_that_saw_the_same_thing_are_one_finding() -> None:
 
 def test_more_than_three_findings_are_named_in_one_line() -> None:
     names = ("A", "B", "C", "D", "E")
-    text = render_markdown(made.slow_loader(rules=[made.rule(name, "fired") for name in names]))
+    text = render_markdown(made.slow_loader(rules=[made.rule(name, Status.FOUND) for name in names]))
     assert "Also found: D (D), E (E)." in text
 
 

@@ -17,6 +17,7 @@ from selenium.webdriver.common.keys import Keys
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report.html import render_html
+from trainwatch.status import Status
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page
@@ -355,7 +356,7 @@ def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
         anchoring,
     )
     before = browser.execute_script(top)
-    more = [made.rule(f"Another{index}", "fired", finding=f"News {index}.") for index in range(6)]
+    more = [made.rule(f"Another{index}", Status.FOUND, finding=f"News {index}.") for index in range(6)]
     live.text = going_on(rules=[*more, *made.slow_loader().rules])
     main = browser.find_element("id", "verdict")
     wait_until(lambda: "News 5." in main.text, "the news to appear")

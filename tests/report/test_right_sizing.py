@@ -19,6 +19,7 @@ from trainwatch.report.figures import (
     step_seconds_mean,
 )
 from trainwatch.report.right_sizing import Prediction, predictions
+from trainwatch.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios
@@ -53,7 +54,7 @@ def run(
     ]
     step = made.steps(count=STEPS)
     return made.slow_loader(
-        rules=[replace(rule, status="fired") if rule.rule in fired else rule for rule in rules],
+        rules=[replace(rule, status=Status.FOUND) if rule.rule in fired else rule for rule in rules],
         start=made.START,
         first_step_start=made.START,
         last_step_end=made.START + 600,
@@ -96,7 +97,7 @@ def row(analysis: Analysis, change: str, metric: str, price: float | None = None
     return found
 
 
-STARVED: dict[str, Any] = {"fired": ("DataStarved", "LowGPUUtilization"), "data_wait_seconds": 300.0}
+STARVED: dict[str, Any] = {Status.FOUND: ("DataStarved", "LowGPUUtilization"), "data_wait_seconds": 300.0}
 
 
 def test_a_run_that_uses_what_it_has_is_told_nothing() -> None:
@@ -313,7 +314,7 @@ ADVICE = {
 @pytest.mark.parametrize(
     "name",
     [
-        *("cpu-bottleneck", "few-dataloaders", "fluctuating", "healthy", "imbalance", "io-bottleneck"),
+        *("cpu-bottleneck", "few-dataloaders", "fluctuating", Status.HEALTHY, "imbalance", "io-bottleneck"),
         *("memory-leak", "slow-start", "small-batch", "stall", "step-outliers", "straggler", "thermal"),
     ],
 )

@@ -31,15 +31,15 @@ def result(*readings: Any, **parameters: Any) -> RuleResult:
 @pytest.mark.parametrize(
     ("gpu", "memory", "cpu", "status"),
     [
-        (0.69, 0.69, 0.69, "fired"),
-        (0.70, 0.69, 0.69, "quiet"),
-        (0.69, 0.70, 0.69, "quiet"),
-        (0.69, 0.69, 0.70, "quiet"),
-        (0.71, 0.0, 0.0, "quiet"),
-        (0.0, 0.71, 0.0, "quiet"),
-        (0.0, 0.0, 0.71, "quiet"),
-        (0.0, 0.0, 0.0, "fired"),
-        (1.0, 1.0, 1.0, "quiet"),
+        (0.69, 0.69, 0.69, "found"),
+        (0.70, 0.69, 0.69, "healthy"),
+        (0.69, 0.70, 0.69, "healthy"),
+        (0.69, 0.69, 0.70, "healthy"),
+        (0.71, 0.0, 0.0, "healthy"),
+        (0.0, 0.71, 0.0, "healthy"),
+        (0.0, 0.0, 0.71, "healthy"),
+        (0.0, 0.0, 0.0, "found"),
+        (1.0, 1.0, 1.0, "healthy"),
     ],
 )
 def test_all_three_must_be_below_70_percent(gpu: float, memory: float, cpu: float, status: str) -> None:
@@ -47,16 +47,16 @@ def test_all_three_must_be_below_70_percent(gpu: float, memory: float, cpu: floa
 
 
 @pytest.mark.parametrize("parameter", ["gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95"])
-@pytest.mark.parametrize(("bound", "status"), [(29, "quiet"), (30, "quiet"), (31, "fired")])
+@pytest.mark.parametrize(("bound", "status"), [(29, "healthy"), (30, "healthy"), (31, "found")])
 def test_each_threshold_can_be_set(parameter: str, bound: float, status: str) -> None:
     assert result(np.full((1001, 1), 0.3), **{parameter: bound}).status == status
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     found = result(np.full((readings, 1), 0.2))
-    assert (found.status, found.triggered) == (status, status == "fired")
-    if status == "not judged":
+    assert (found.status, found.triggered) == (status, status == "found")
+    if status == "collecting":
         assert str(readings) in found.finding
 
 
@@ -64,14 +64,14 @@ def test_only_the_last_window_counts() -> None:
     gpu = np.full((1200, 1), 0.2)
     gpu[:700] = 1.0  # the windows of the two scans that decide begin with readings 580 and 700
     found = result(gpu)
-    assert (found.triggered, found.status) == (1, "fired")
+    assert (found.triggered, found.status) == (1, "found")
 
 
 def test_the_mean_of_the_cores_decides_not_the_busiest() -> None:
     """One pinned core of 192 leaves the node all but idle."""
     cores = np.zeros((1001, 192))
     cores[:, 7] = 1.0
-    assert result(np.full((1001, 1), 0.2), 0.2, cores).status == "fired"
+    assert result(np.full((1001, 1), 0.2), 0.2, cores).status == "found"
 
 
 def test_each_gpu_and_scan_counts_and_a_busy_gpu_beside_them_changes_nothing() -> None:
@@ -87,8 +87,8 @@ def test_a_snapshot_that_lacks_one_of_the_three_is_no_reading() -> None:
     memory = np.full((2200, 1), 0.3)
     memory[1::2] = NAN
     found = result(np.full((2200, 1), 0.2), memory)
-    assert (found.status, found.triggered) == ("fired", 3)  # 1,001 readings are there after 2,001 snapshots
-    assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "not judged"
+    assert (found.status, found.triggered) == ("found", 3)  # 1,001 readings are there after 2,001 snapshots
+    assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "collecting"
 
 
 def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
@@ -99,7 +99,7 @@ def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
 
 def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
     found = result(np.empty((2000, 0)))
-    assert (found.status, found.datapoints) == ("not judged", 2000)
+    assert (found.status, found.datapoints) == ("collecting", 2000)
     assert "No GPU" in found.finding
 
 
@@ -118,7 +118,7 @@ def test_details_are_box_plots_in_percent_with_whiskers_inside_the_data() -> Non
 
 
 def test_it_explains_low_utilisation_of_the_same_gpu_and_is_listed_before_it() -> None:
-    fired = [found for found in analysis(np.full((1500, 1), 0.2)) if found.status == "fired"]
+    fired = [found for found in analysis(np.full((1500, 1), 0.2)) if found.status == "found"]
     assert [found.rule for found in fired] == ["BatchSize", "LowGPUUtilization"]
     assert fired[0].seconds_lost == pytest.approx(0.8 * 1500 * 0.5, rel=1e-3)
 
@@ -126,5 +126,5 @@ def test_it_explains_low_utilisation_of_the_same_gpu_and_is_listed_before_it() -
 def test_a_pinned_core_is_the_cause_and_listed_before_it() -> None:
     cores = np.zeros((1500, 8))
     cores[:, 3] = 1.0
-    fired = [found for found in analysis(np.zeros((1500, 1)), 0.2, cores) if found.status == "fired"]
+    fired = [found for found in analysis(np.zeros((1500, 1)), 0.2, cores) if found.status == "found"]
     assert [found.rule for found in fired] == ["CPUBottleneck", "BatchSize", "LowGPUUtilization"]

@@ -25,21 +25,21 @@ def traced(rank: int, *exposed: float | None) -> RunFacts:
 
 
 @pytest.mark.parametrize(
-    ("share", "status"), [(0.19, "quiet"), (0.25, "quiet"), (0.25 + 1 / 1024, "fired"), (0.9, "fired")]
+    ("share", "status"), [(0.19, "healthy"), (0.25, "healthy"), (0.25 + 1 / 1024, "found"), (0.9, "found")]
 )
 def test_it_fires_above_its_threshold_and_not_at_it(share: float, status: str) -> None:
     steps = node_steps(np.full(256, 1.0), communication=share)  # numbers that add up without rounding
     assert result(steps, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("count", "status"), [(19, "not judged"), (20, "not judged"), (21, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(19, "collecting"), (20, "collecting"), (21, "found")])
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert result(node_steps(np.full(count, 1.0), communication=0.5)).status == status
 
 
 def test_a_run_without_timed_communication_is_not_judged_and_says_how_to_time_it() -> None:
     found = result(node_steps(np.full(100, 1.0)))
-    assert found.status == "not judged"
+    assert found.status == "collecting"
     assert 'trainwatch.component("communication")' in found.finding
     assert "trainwatch.step" in result(node_samples(np.ones((50, 2)))).finding
 
@@ -52,7 +52,7 @@ def test_the_finding_says_that_what_computing_hid_is_not_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exposed", "status", "seconds"), [((24.0, 2.0), "fired", 26.0), ((24.0, 1.0), "quiet", 0.0)]
+    ("exposed", "status", "seconds"), [((24.0, 2.0), "found", 26.0), ((24.0, 1.0), "healthy", 0.0)]
 )
 def test_exposed_time_of_a_trace_goes_before_the_component(
     exposed: tuple[float, ...], status: str, seconds: float
@@ -64,12 +64,12 @@ def test_exposed_time_of_a_trace_goes_before_the_component(
 
 
 def test_a_trace_of_a_few_steps_is_enough() -> None:
-    assert result(node_steps(np.full(5, 1.0)), facts=traced(0, 2.0)).status == "fired"
+    assert result(node_steps(np.full(5, 1.0)), facts=traced(0, 2.0)).status == "found"
 
 
 def test_a_collective_whose_exposed_time_is_not_known_says_nothing() -> None:
     steps = node_steps(np.full(100, 1.0), communication=0.1)
-    assert result(steps, facts=traced(0, None)).status == "quiet"
+    assert result(steps, facts=traced(0, None)).status == "healthy"
 
 
 def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:

@@ -36,7 +36,7 @@ def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck(rule: str)
     cores, gpus = np.zeros((1001, 192)), np.ones((1001, 8))
     cores[:, 77], gpus[:, 5] = 1.0, 0.0
     found = result(rule, snapshots(rule, cores, gpus))
-    assert (found.status, found.violations, found.datapoints) == ("fired", 1001, 1001)
+    assert (found.status, found.violations, found.datapoints) == ("found", 1001, 1001)
     assert all(counts == {"GPUs": 1, "CPUs": 1} for counts in found.details["bottlenecks"].values())
 
 
@@ -68,7 +68,7 @@ def test_a_core_and_a_gpu_must_be_beyond_their_thresholds_in_the_same_snapshot(r
 
 
 @BOTH
-@pytest.mark.parametrize(("concerned", "status"), [(49, "quiet"), (50, "quiet"), (51, "fired")])
+@pytest.mark.parametrize(("concerned", "status"), [(49, "healthy"), (50, "healthy"), (51, "found")])
 def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, status: str) -> None:
     gpus = np.ones((100, 1))
     gpus[:concerned] = 0.0
@@ -78,13 +78,13 @@ def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, s
 
 
 @BOTH
-@pytest.mark.parametrize(("count", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
 def test_patience_delays_the_first_decision(rule: str, count: int, status: str) -> None:
     found = result(rule, snapshots(rule, np.ones((count, 1)), np.zeros((count, 1))))
     assert found.status == status
     assert found.violations == count  # it skips nothing
-    assert found.triggered == (status == "fired")
-    if status == "not judged":
+    assert found.triggered == (status == "found")
+    if status == "collecting":
         assert f"{count}" in found.finding
         assert "1000" in found.finding
 
@@ -116,21 +116,21 @@ def test_a_missing_reading_is_neither_high_nor_low(rule: str) -> None:
 @pytest.mark.parametrize("gpus", [np.empty((2000, 0)), np.full((2000, 2), NAN)])
 def test_without_a_gpu_it_is_not_judged_and_says_so(rule: str, gpus: np.ndarray) -> None:
     found = result(rule, snapshots(rule, np.ones((2000, 1)), gpus))
-    assert (found.status, found.triggered) == ("not judged", 0)
+    assert (found.status, found.triggered) == ("collecting", 0)
     assert "No GPU" in found.finding
 
 
 @BOTH
 def test_without_cores_it_is_not_judged_and_says_so(rule: str) -> None:
     found = result(rule, snapshots(rule, np.full((2000, 2), NAN), np.zeros((2000, 1))))
-    assert found.status == "not judged"
+    assert found.status == "collecting"
     assert "no core" in found.finding
 
 
 @BOTH
 def test_an_empty_run_is_not_judged(rule: str) -> None:
     found = result(rule)
-    assert (found.status, found.finding) == ("not judged", "No snapshot was taken.")
+    assert (found.status, found.finding) == ("collecting", "No snapshot was taken.")
 
 
 def test_debuggers_published_run_fires_at_70_52_percent() -> None:
@@ -139,7 +139,7 @@ def test_debuggers_published_run_fires_at_70_52_percent() -> None:
     concerned = np.random.default_rng(2129).permutation(3019)[:2129]
     cores[concerned, 3], gpus[concerned] = 0.97, 0.04
     found = result("CPUBottleneck", node_samples(cores, gpus))
-    assert (found.status, found.violations, found.datapoints) == ("fired", 2129, 3019)
+    assert (found.status, found.violations, found.datapoints) == ("found", 2129, 3019)
     assert round(100 * found.violations / found.datapoints, 2) == 70.52
     assert "70.5 %" in found.finding
     assert found.seconds_lost == 2129 * 0.5
@@ -152,7 +152,7 @@ def test_a_mean_cpu_p95_of_24_percent_with_one_core_pinned_is_still_a_bottleneck
     usage = next(row for row in analysis.usage if row.resource == "CPU")
     assert usage.p95 == pytest.approx(24, abs=0.01)
     assert analysis.rules[0].rule == "CPUBottleneck"
-    assert analysis.rules[0].status == "fired"
+    assert analysis.rules[0].status == "found"
 
 
 @BOTH
@@ -161,7 +161,7 @@ def test_nodes_are_never_mixed_into_one_snapshot(rule: str) -> None:
     pinned = snapshots(rule, np.ones((50, 1)), np.ones((50, 1)), node="node-a")
     idle = snapshots(rule, np.zeros((50, 1)), np.zeros((50, 1)), node="node-b")
     found = result(rule, pinned, idle, patience=0)
-    assert (found.status, found.violations, found.datapoints) == ("quiet", 0, 100)
+    assert (found.status, found.violations, found.datapoints) == ("healthy", 0, 100)
 
 
 @BOTH
@@ -169,7 +169,7 @@ def test_the_share_is_of_the_snapshots_of_one_node(rule: str) -> None:
     starved = snapshots(rule, np.ones((60, 1)), np.zeros((60, 1)), node="starved")
     healthy = snapshots(rule, np.ones((600, 1)), np.ones((600, 1)), node="healthy")
     found = result(rule, healthy, starved, patience=0)
-    assert found.status == "fired"
+    assert found.status == "found"
     assert found.details["nodes"]["starved"]["triggered"] == 1
     assert found.details["nodes"]["healthy"]["triggered"] == 0
     assert found.finding.startswith("On starved,")

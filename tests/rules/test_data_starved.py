@@ -39,18 +39,18 @@ def run(
     return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
 
 
-@pytest.mark.parametrize(("waiting", "status"), [(0.19, "quiet"), (0.21, "fired")])
+@pytest.mark.parametrize(("waiting", "status"), [(0.19, "healthy"), (0.21, "found")])
 def test_it_fires_above_20_percent_of_the_step_time(waiting: float, status: str) -> None:
     assert result(node_steps(np.full(256, 1.0), data_wait=waiting)).status == status
 
 
-@pytest.mark.parametrize(("waiting", "status"), [(0.25, "quiet"), (0.25 + 1 / 1024, "fired")])
+@pytest.mark.parametrize(("waiting", "status"), [(0.25, "healthy"), (0.25 + 1 / 1024, "found")])
 def test_it_does_not_fire_exactly_at_its_threshold(waiting: float, status: str) -> None:
     steps = node_steps(np.full(256, 1.0), data_wait=waiting)  # numbers that add up without rounding
     assert result(steps, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("count", "status"), [(19, "not judged"), (20, "not judged"), (21, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(19, "collecting"), (20, "collecting"), (21, "found")])
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     found = result(node_steps(np.full(count, 1.0), data_wait=np.full(count, 0.5)))
     assert found.status == status
@@ -58,7 +58,7 @@ def test_patience_delays_the_first_decision(count: int, status: str) -> None:
 
 def test_without_steps_it_is_not_judged_and_says_how_to_add_them() -> None:
     found = result(node_samples(np.ones((50, 2))))
-    assert found.status == "not judged"
+    assert found.status == "collecting"
     assert "trainwatch.step" in found.finding
 
 
@@ -137,7 +137,7 @@ def test_words_name_the_cause_and_the_mend() -> None:
 
 def test_a_quiet_run_blames_nothing() -> None:
     found = run(2, 150, 140, waiting=1.0, cores=2, cpu=0.97)
-    assert (found.status, found.details["cause"]) == ("quiet", None)
+    assert (found.status, found.details["cause"]) == ("healthy", None)
     assert "heavy" not in found.finding
 
 

@@ -23,21 +23,21 @@ def loading(workers: int | None, rank: int = 0, phase: str = "train") -> RankFac
 
 @pytest.mark.parametrize(
     ("workers", "status"),
-    [(0, "fired"), (6, "fired"), (7, "quiet"), (8, "quiet"), (20, "quiet"), (21, "fired")],
+    [(0, "found"), (6, "found"), (7, "healthy"), (8, "healthy"), (20, "healthy"), (21, "found")],
 )
 def test_it_fires_beyond_70_and_200_percent_of_the_cores(workers: int, status: str) -> None:
     found = result(10, loading(workers))
-    assert (found.status, found.triggered) == (status, status == "fired")
+    assert (found.status, found.triggered) == (status, status == "found")
 
 
 def test_workers_of_all_ranks_of_a_node_count_together() -> None:
-    assert result(8, *(loading(2, rank) for rank in range(4))).status == "quiet"
-    assert result(8, loading(2)).status == "fired"
+    assert result(8, *(loading(2, rank) for rank in range(4))).status == "healthy"
+    assert result(8, loading(2)).status == "found"
 
 
 def test_the_training_loader_counts_where_there_is_one() -> None:
     both = rank_facts(loaders=[Loader(0, "train", 8, None, None), Loader(0, "eval", 1, None, None)])
-    assert result(8, both).status == "quiet"
+    assert result(8, both).status == "healthy"
 
 
 def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
@@ -56,7 +56,7 @@ def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
 
 @pytest.mark.parametrize("ranks", [[], [rank_facts()], [loading(None)]])
 def test_without_a_known_loader_it_is_not_judged(ranks: list[RankFacts]) -> None:
-    assert result(8, *ranks).status == "not judged"
+    assert result(8, *ranks).status == "collecting"
 
 
 def test_a_restarted_rank_counts_once() -> None:

@@ -35,7 +35,7 @@ def errors(*counted: float, last: float = NAN, ecc: Any = None, **parameters: fl
 @pytest.mark.parametrize("number", [48, 63, 74, 79, 94, 95, 119, 999])
 def test_an_error_of_the_gpu_fires(number: int) -> None:
     found = errors(0, 0, 1, 1, last=number)
-    assert (found.status, found.violations, found.triggered) == ("fired", 1, 1)
+    assert (found.status, found.violations, found.triggered) == ("found", 1, 1)
     assert found.finding == f"GPU 0 of node-a reported XID {number} ({xid(number).meaning})."
     assert found.recommendation == xid(number).mend
 
@@ -43,7 +43,7 @@ def test_an_error_of_the_gpu_fires(number: int) -> None:
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
 def test_an_error_of_the_program_does_not_but_is_told(number: int) -> None:
     found = errors(0, 0, 1, 1, last=number)
-    assert (found.status, found.violations) == ("quiet", 0)
+    assert (found.status, found.violations) == ("healthy", 0)
     assert f"the program failed on GPU 0 of node-a: XID {number}" in found.finding
     assert found.details["gpus"][0]["errors"][0]["of_the_program"]
 
@@ -53,14 +53,14 @@ def test_every_known_number_has_a_meaning_and_a_mend() -> None:
     assert [number for number in XIDS if is_of_the_program(number)] == [13, 31, 43, 45, 68, 109]
 
 
-@pytest.mark.parametrize(("count", "status"), [(1, "quiet"), (2, "quiet"), (3, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(1, "healthy"), (2, "healthy"), (3, "found")])
 def test_more_errors_than_the_threshold_are_needed(count: int, status: str) -> None:
     assert errors(0, count, last=79, threshold=2).status == status
 
 
 def test_what_was_counted_before_the_run_is_not_the_runs() -> None:
     found = errors(7, 7, 7, last=79, ecc=[3, 3, 3])
-    assert (found.status, found.finding) == ("quiet", "No GPU reported an error of its own.")
+    assert (found.status, found.finding) == ("healthy", "No GPU reported an error of its own.")
 
 
 def test_a_counter_that_begins_anew_counts_from_0() -> None:
@@ -70,12 +70,12 @@ def test_a_counter_that_begins_anew_counts_from_0() -> None:
 
 def test_missing_readings_hide_no_error_that_came_meanwhile() -> None:
     assert errors(0, NAN, NAN, 3, last=79).violations == 3
-    assert errors(NAN, NAN, NAN).status == "not judged"
+    assert errors(NAN, NAN, NAN).status == "collecting"
 
 
 def test_memory_errors_that_were_not_corrected_fire() -> None:
     found = errors(0, 0, 0, ecc=[4, 4, 6])
-    assert (found.status, found.violations) == ("fired", 2)
+    assert (found.status, found.violations) == ("found", 2)
     assert "memory errors that ECC could not correct" in found.finding
     assert "replaced" in found.recommendation
 
@@ -105,20 +105,20 @@ def hot(share: float, rows: int = 241, **parameters: float) -> RuleResult:
 
 
 @pytest.mark.parametrize(
-    ("share", "status"), [(0, "quiet"), (0.25, "quiet"), (0.25 + 1 / 1024, "fired"), (1, "fired")]
+    ("share", "status"), [(0, "healthy"), (0.25, "healthy"), (0.25 + 1 / 1024, "found"), (1, "found")]
 )
 def test_it_fires_above_its_share_of_the_time_and_not_at_it(share: float, status: str) -> None:
     assert hot(share, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("rows", "status"), [(119, "not judged"), (120, "not judged"), (121, "fired")])
+@pytest.mark.parametrize(("rows", "status"), [(119, "collecting"), (120, "collecting"), (121, "found")])
 def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
     assert hot(0.5, rows).status == status
 
 
 def test_gpus_that_do_not_tell_are_not_judged() -> None:
     found = result("ThermalThrottling", 500, {})
-    assert (found.status, "No GPU told" in found.finding) == ("not judged", True)
+    assert (found.status, "No GPU told" in found.finding) == ("collecting", True)
 
 
 def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:
@@ -136,7 +136,7 @@ def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:
 
 
 def test_without_a_clock_no_time_is_claimed() -> None:
-    assert (hot(0.5).status, hot(0.5).seconds_lost) == ("fired", 0)
+    assert (hot(0.5).status, hot(0.5).seconds_lost) == ("found", 0)
 
 
 def test_a_counter_that_begins_anew_adds_nothing_and_gaps_are_bridged() -> None:

@@ -46,7 +46,7 @@ def test_steady_growth_is_a_leak(shape: str) -> None:
         "line under activations": line + noise(),
     }[shape]
     found = leak(memory)
-    assert found.status == "fired"
+    assert found.status == "found"
     assert found.details["gpus"][0]["points_per_hour"] == pytest.approx(20, rel=0.05)
 
 
@@ -79,16 +79,16 @@ def test_what_grows_otherwise_is_none(shape: str) -> None:
     found = leak(memory)
     assert found.details["gpus"][0]["points_per_hour"] is None
     if shape not in {"warm-up", "levels off"}:  # while they still grew, they looked like leaks
-        assert found.status == "quiet"
+        assert found.status == "healthy"
 
 
-@pytest.mark.parametrize(("growth", "status"), [(0.0266, "quiet"), (0.0276, "fired")])
+@pytest.mark.parametrize(("growth", "status"), [(0.0266, "healthy"), (0.0276, "found")])
 def test_the_growth_after_the_warm_up_must_be_above_the_threshold(growth: float, status: str) -> None:
     """3 of 4 quarters of the hour (of which the last stretch is cut off) are after the warm-up: 2 points."""
     assert leak(0.3 + growth * TIME).status == status
 
 
-@pytest.mark.parametrize(("rows", "status"), [(1199, "not judged"), (1200, "not judged"), (1201, "fired")])
+@pytest.mark.parametrize(("rows", "status"), [(1199, "collecting"), (1200, "collecting"), (1201, "found")])
 def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
     assert leak(0.3 + 0.2 * np.linspace(0, 1, rows)).status == status
 
@@ -123,22 +123,22 @@ def full(memory: Any, **more: float) -> RuleResult:
 
 
 @pytest.mark.parametrize(
-    ("level", "status"), [(0.94, "quiet"), (0.95, "quiet"), (0.96, "fired"), (1.0, "fired")]
+    ("level", "status"), [(0.94, "healthy"), (0.95, "healthy"), (0.96, "found"), (1.0, "found")]
 )
 def test_a_gpu_above_the_threshold_is_nearly_full(level: float, status: str) -> None:
     memory = np.full(500, 0.5)
     memory[400] = level
     found = full(memory)
-    assert (found.status, found.triggered) == (status, int(status == "fired"))
+    assert (found.status, found.triggered) == (status, int(status == "found"))
     assert f"used up to {100 * level:.1f} % of its memory" in found.finding
 
 
-@pytest.mark.parametrize(("rows", "status"), [(120, "not judged"), (121, "fired")])
+@pytest.mark.parametrize(("rows", "status"), [(120, "collecting"), (121, "found")])
 def test_patience_delays_the_first_decision_here_too(rows: int, status: str) -> None:
     assert full(np.full(rows, 0.99)).status == status
 
 
-@pytest.mark.parametrize(("horizon", "status"), [(40, "quiet"), (80, "fired")])
+@pytest.mark.parametrize(("horizon", "status"), [(40, "healthy"), (80, "found")])
 def test_a_gpu_that_will_be_full_before_the_horizon_is_nearly_full(horizon: float, status: str) -> None:
     """It grows from 30 % to 60 % within half an hour: at the end it is 40 minutes to 100 %."""
     memory = 0.3 + 0.3 * np.linspace(0, 1, ROWS // 2)
@@ -146,12 +146,12 @@ def test_a_gpu_that_will_be_full_before_the_horizon_is_nearly_full(horizon: floa
     assert found.details["gpus"][0]["full_in_seconds"] == pytest.approx(2400, rel=0.02)
     # Half an hour earlier it was 70 minutes: not yet within 40 minutes at any scan, within 80 at each.
     assert found.status == status
-    assert ("will be full in 40 min 07 s at this pace" in found.finding) == (status == "fired")
+    assert ("will be full in 40 min 07 s at this pace" in found.finding) == (status == "found")
 
 
 def test_there_is_no_forecast_of_a_jump_nor_of_the_first_minutes() -> None:
-    assert full(np.where(TIME < 0.6, 0.3, 0.8)).status == "quiet"
-    assert full(0.3 + 0.3 * np.linspace(0, 1, 600)).status == "quiet"
+    assert full(np.where(TIME < 0.6, 0.3, 0.8)).status == "healthy"
+    assert full(0.3 + 0.3 * np.linspace(0, 1, 600)).status == "healthy"
 
 
 def test_each_gpu_and_scan_counts_and_missing_readings_do_not() -> None:

@@ -34,7 +34,8 @@ def step_up(rise: float, at: int = 1100, rows: int = 1300, level: float = 0.5) -
 
 
 @pytest.mark.parametrize(
-    ("rise", "status"), [(0.0, "quiet"), (0.049, "quiet"), (0.05, "quiet"), (0.051, "fired"), (0.4, "fired")]
+    ("rise", "status"),
+    [(0.0, "healthy"), (0.049, "healthy"), (0.05, "healthy"), (0.051, "found"), (0.4, "found")],
 )
 def test_it_fires_above_5_points_and_not_at_5(rise: float, status: str) -> None:
     assert result(step_up(rise)).status == status
@@ -43,23 +44,23 @@ def test_it_fires_above_5_points_and_not_at_5(rise: float, status: str) -> None:
 @pytest.mark.parametrize("level", [0.1, 1 / 3, 0.55, 0.9])
 def test_memory_that_stays_as_it_is_rises_by_nothing(level: float) -> None:
     found = result(np.full(5000, level), increase=0)
-    assert (found.status, found.violations) == ("quiet", 0)
+    assert (found.status, found.violations) == ("healthy", 0)
 
 
 def test_memory_that_falls_does_not_rise() -> None:
-    assert result(step_up(-0.4, level=0.9)).status == "quiet"
+    assert result(step_up(-0.4, level=0.9)).status == "healthy"
 
 
 def test_growth_that_no_two_neighbouring_averages_show_is_found() -> None:
     """Six points in a minute, 0.05 at a time; a second run grows as much in two minutes."""
     fast, slow = (np.interp(np.arange(2000), [1100, 1100 + length], [0.4, 0.46]) for length in (110, 240))
-    assert result(fast).status == "fired"
-    assert result(slow).status == "quiet"
-    assert result(slow, horizon=2).status == "fired"
+    assert result(fast).status == "found"
+    assert result(slow).status == "healthy"
+    assert result(slow, horizon=2).status == "found"
 
 
 @pytest.mark.parametrize(
-    ("high", "status"), [(5, "quiet"), (6, "fired")]
+    ("high", "status"), [(5, "healthy"), (6, "found")]
 )  # of ten readings, five raise the average by half of the rise: exactly the threshold
 def test_the_average_of_the_window_counts_not_a_single_reading(high: int, status: str) -> None:
     values = np.full(1300, 0.5)
@@ -67,15 +68,15 @@ def test_the_average_of_the_window_counts_not_a_single_reading(high: int, status
     assert result(values).status == status
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     """The rise is a second old by the decision, well within the horizon."""
     assert result(step_up(0.3, at=readings - 10, rows=readings)).status == status
 
 
 def test_patience_skips_no_reading_a_rise_before_it_counts_while_it_is_within_the_horizon() -> None:
-    assert result(step_up(0.3, at=950)).status == "fired"
-    assert result(step_up(0.3, at=500)).status == "quiet"
+    assert result(step_up(0.3, at=950)).status == "found"
+    assert result(step_up(0.3, at=500)).status == "healthy"
 
 
 def test_violations_are_readings_and_triggered_are_scans() -> None:
@@ -97,15 +98,15 @@ def test_missing_readings_are_left_out() -> None:
     values = np.full(2600, NAN)
     values[::2] = step_up(0.2)
     found = result(values)
-    assert (found.status, found.datapoints) == ("fired", 1300)
+    assert (found.status, found.datapoints) == ("found", 1300)
     assert result(np.full(2000, NAN)).finding == "The memory of no GPU was read."
 
 
 def test_after_a_gap_longer_than_the_horizon_there_is_nothing_to_compare_with() -> None:
     values = step_up(0.3, at=1400, rows=1700)
     values[1200:1400] = NAN
-    assert result(values).status == "fired"  # averages over the gap still rise from reading to reading
-    assert result(values, window=1).status == "quiet"
+    assert result(values).status == "found"  # averages over the gap still rise from reading to reading
+    assert result(values, window=1).status == "healthy"
 
 
 def test_it_claims_no_seconds_and_gives_a_box_plot() -> None:

@@ -35,7 +35,8 @@ def mixed(share_idle: float, rows: int = 2000) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("share", "status"), [(0.0, "quiet"), (0.19, "quiet"), (0.2, "quiet"), (0.21, "fired"), (1.0, "fired")]
+    ("share", "status"),
+    [(0.0, "healthy"), (0.19, "healthy"), (0.2, "healthy"), (0.21, "found"), (1.0, "found")],
 )
 @pytest.mark.parametrize("base", [0.0, 0.1])
 def test_it_fires_above_a_distance_of_a_fifth_and_not_at_it(base: float, share: float, status: str) -> None:
@@ -55,7 +56,7 @@ def test_a_gpu_at_100_percent_beside_one_at_0_is_as_far_apart_as_can_be() -> Non
 
 def test_two_gpus_that_are_both_at_100_percent_are_alike() -> None:
     found = result(gpus(1.0, 1.0), threshold=0)
-    assert (found.status, found.violations) == ("quiet", 0)
+    assert (found.status, found.violations) == ("healthy", 0)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +64,22 @@ def test_two_gpus_that_are_both_at_100_percent_are_alike() -> None:
     [(0.57, 0.58, False), (0.58, 0.581, True), (0.58, 0.59, True), (0.59, 0.60, False), (0.0, 0.02, False)],
 )
 def test_bins_of_two_points_include_their_upper_bound(one: float, other: float, apart: bool) -> None:
-    assert (result(gpus(one, other)).status == "fired") == apart
+    assert (result(gpus(one, other)).status == "found") == apart
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
 def test_patience_delays_the_first_comparison(readings: int, status: str) -> None:
     found = result(gpus(1.0, 0.0, rows=readings))
-    assert (found.status, found.triggered) == (status, status == "fired")
+    assert (found.status, found.triggered) == (status, status == "found")
 
 
 def test_patience_holds_for_both_gpus_of_a_pair() -> None:
     late = np.full(1600, NAN)
     late[601:] = 0.0
-    assert result(gpus(1.0, late, rows=1600)).status == "not judged"
+    assert result(gpus(1.0, late, rows=1600)).status == "collecting"
     late[599] = 0.0
     late[598] = 0.0
-    assert result(gpus(1.0, late, rows=1600)).status == "fired"
+    assert result(gpus(1.0, late, rows=1600)).status == "found"
 
 
 def test_scans_are_triggered_and_pairs_are_violations() -> None:
@@ -91,8 +92,8 @@ def test_scans_are_triggered_and_pairs_are_violations() -> None:
 
 def test_nodes_are_not_compared_with_each_other() -> None:
     found = result(gpus(1.0, 1.0), gpus(0.0, 0.0, node="node-b"))
-    assert found.status == "quiet"
-    assert result(gpus(1.0), gpus(0.0, node="node-b")).status == "not judged"
+    assert found.status == "healthy"
+    assert result(gpus(1.0), gpus(0.0, node="node-b")).status == "collecting"
 
 
 def test_details_are_of_nodes_that_fired_and_the_finding_names_the_pair() -> None:

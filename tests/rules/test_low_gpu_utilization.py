@@ -30,38 +30,39 @@ def mixed(rows: int, high: float, low: float, share_low: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("level", "status"), [(0.69, "fired"), (0.70, "quiet"), (0.71, "quiet"), (0.0, "fired"), (1.0, "quiet")]
+    ("level", "status"),
+    [(0.69, "found"), (0.70, "healthy"), (0.71, "healthy"), (0.0, "found"), (1.0, "healthy")],
 )
 def test_a_gpu_below_70_percent_is_under_utilised_and_at_70_it_is_not(level: float, status: str) -> None:
     found = result(np.full((1001, 1), level))
     assert found.status == status
-    assert ("under-utilised" in found.finding) == (status == "fired")
+    assert ("under-utilised" in found.finding) == (status == "found")
 
 
 @pytest.mark.parametrize(
     ("low", "share", "status"),
     [
-        (0.0, 0.06, "fired"),  # the 5th percentile lies among the idle readings
-        (0.0, 0.04, "quiet"),  # and here above them
-        (0.09, 0.06, "fired"),
-        (0.10, 0.06, "quiet"),  # exactly at the threshold
-        (0.11, 0.06, "quiet"),
+        (0.0, 0.06, "found"),  # the 5th percentile lies among the idle readings
+        (0.0, 0.04, "healthy"),  # and here above them
+        (0.09, 0.06, "found"),
+        (0.10, 0.06, "healthy"),  # exactly at the threshold
+        (0.11, 0.06, "healthy"),
     ],
 )
 def test_a_busy_gpu_that_is_idle_at_times_fluctuates(low: float, share: float, status: str) -> None:
     found = result(mixed(1100, 0.95, low, share))
     assert found.status == status
-    assert ("fluctuating" in found.finding) == (status == "fired")
+    assert ("fluctuating" in found.finding) == (status == "found")
 
 
 def test_a_gpu_exactly_at_the_p95_threshold_neither_idles_nor_fluctuates() -> None:
-    assert result(mixed(1100, 0.70, 0.0, 0.5)).status == "quiet"
+    assert result(mixed(1100, 0.70, 0.0, 0.5)).status == "healthy"
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "not judged"), (1000, "not judged"), (1001, "fired")])
+@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     found = result(np.zeros((readings, 1)))
-    assert (found.status, found.triggered) == (status, status == "fired")
+    assert (found.status, found.triggered) == (status, status == "found")
 
 
 def test_only_the_last_window_counts() -> None:
@@ -90,7 +91,7 @@ def test_missing_readings_are_left_out() -> None:
     gpu = np.full((2200, 1), NAN)
     gpu[::2] = 0.0
     found = result(gpu)
-    assert (found.status, found.datapoints) == ("fired", 1100)
+    assert (found.status, found.datapoints) == ("found", 1100)
 
 
 def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
@@ -101,7 +102,7 @@ def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
 
 def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
     found = result(np.empty((2000, 0)))
-    assert (found.status, found.finding) == ("not judged", "No GPU was seen.")
+    assert (found.status, found.finding) == ("collecting", "No GPU was seen.")
 
 
 def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> None:
@@ -118,5 +119,5 @@ def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> No
 
 def test_it_is_listed_after_the_cause_although_it_lost_more_time() -> None:
     samples = node_samples(np.ones((1500, 1)), np.tile([0.0, 0.3], (1500, 1)))
-    rules = [found for found in evaluate(MemorySource(samples)).rules if found.status == "fired"]
+    rules = [found for found in evaluate(MemorySource(samples)).rules if found.status == "found"]
     assert [found.rule for found in rules] == ["CPUBottleneck", "LowGPUUtilization", "LoadBalancing"]

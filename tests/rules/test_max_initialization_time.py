@@ -26,7 +26,7 @@ def snapshots(seconds: float, **more: Any) -> NodeSamples:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "status"), [(1199.5, "quiet"), (1200.0, "quiet"), (1200.5, "fired"), (2000.0, "fired")]
+    ("seconds", "status"), [(1199.5, "healthy"), (1200.0, "healthy"), (1200.5, "found"), (2000.0, "found")]
 )
 def test_without_a_step_it_fires_once_20_minutes_have_passed(seconds: float, status: str) -> None:
     found = result(snapshots(seconds))
@@ -35,7 +35,7 @@ def test_without_a_step_it_fires_once_20_minutes_have_passed(seconds: float, sta
 
 
 @pytest.mark.parametrize(
-    ("end", "status"), [(1199.9, "quiet"), (1200.0, "quiet"), (1200.1, "fired"), (1500.0, "fired")]
+    ("end", "status"), [(1199.9, "healthy"), (1200.0, "healthy"), (1200.1, "found"), (1500.0, "found")]
 )
 def test_a_first_step_that_finished_later_than_that_fires(end: float, status: str) -> None:
     found = result(snapshots(3000), node_steps([0.25] * 4, start=START + end - 0.25))
@@ -46,8 +46,8 @@ def test_a_first_step_that_finished_later_than_that_fires(end: float, status: st
 
 def test_the_threshold_can_be_set() -> None:
     steps = node_steps([0.5] * 4, start=START + 89.5)
-    assert result(snapshots(100), steps, threshold=1.5).status == "quiet"
-    assert result(snapshots(100), steps, threshold=1.49).status == "fired"
+    assert result(snapshots(100), steps, threshold=1.5).status == "healthy"
+    assert result(snapshots(100), steps, threshold=1.49).status == "found"
 
 
 def test_each_scan_after_the_threshold_counts() -> None:
@@ -62,7 +62,7 @@ def test_datapoints_are_steps() -> None:
 
 def test_a_run_that_never_told_of_steps_is_not_judged() -> None:
     found = result(snapshots(3000), facts=run_facts())
-    assert (found.status, found.triggered) == ("not judged", 0)
+    assert (found.status, found.triggered) == ("collecting", 0)
     assert "trainwatch.step" in found.finding
 
 
@@ -75,7 +75,7 @@ def test_nodes_start_on_their_own() -> None:
         node_steps([0.5] * 9),
         facts=facts,
     )
-    assert found.status == "fired"
+    assert found.status == "found"
     assert "On node-b" in found.finding
     assert found.triggered == found.details["nodes"]["node-b"]["triggered"] > 0
     assert found.details["nodes"]["node-a"]["triggered"] == 0
@@ -84,20 +84,22 @@ def test_nodes_start_on_their_own() -> None:
 
 def test_steps_that_were_counted_but_not_read_have_finished_too() -> None:
     rank = rank_facts(first_step_start=START + 5, steps={"train": 40})
-    assert result(snapshots(1500), facts=run_facts(ranks=[rank])).status == "quiet"
+    assert result(snapshots(1500), facts=run_facts(ranks=[rank])).status == "healthy"
     began = rank_facts(first_step_start=START + 5, steps={"train": 0})  # and hangs ever since
-    assert result(snapshots(1500), facts=run_facts(ranks=[began])).status == "fired"
+    assert result(snapshots(1500), facts=run_facts(ranks=[began])).status == "found"
 
 
 def test_a_run_of_which_only_steps_are_known_is_looked_at_once() -> None:
     found = result(node_steps([0.5] * 9, start=START + 1300))
-    assert (found.status, found.triggered) == ("fired", 1)
+    assert (found.status, found.triggered) == ("found", 1)
 
 
 def test_without_a_known_start_the_first_process_or_sample_is_the_start() -> None:
     steps = node_steps([0.5] * 9, start=START + 1300)
-    assert result(steps, facts=run_facts(start=None, ranks=[rank_facts(start=START + 600)])).status == "quiet"
-    assert result(snapshots(1500), steps, facts=run_facts(start=None)).status == "fired"
+    assert (
+        result(steps, facts=run_facts(start=None, ranks=[rank_facts(start=START + 600)])).status == "healthy"
+    )
+    assert result(snapshots(1500), steps, facts=run_facts(start=None)).status == "found"
 
 
 def test_details_have_the_jobs_times_as_debugger_writes_them() -> None:

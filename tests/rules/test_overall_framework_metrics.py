@@ -31,7 +31,7 @@ def test_phases_are_shares_of_the_time_from_the_first_step_to_the_last() -> None
         {"Step:ModeKeys.TRAIN": 60, "Step:ModeKeys.EVAL": 20, "others": 20}
     )
     assert found.details["phase_seconds"]["initialization"] == 1800
-    assert (found.status, found.triggered, found.datapoints) == ("quiet", 0, 9)
+    assert (found.status, found.triggered, found.datapoints) == ("healthy", 0, 9)
     assert "training steps took 60 %" in found.finding.lower()
 
 
@@ -112,4 +112,4 @@ def test_collectives_are_renormalised_too() -> None:
 
 def test_where_nothing_was_timed_it_says_so() -> None:
     found = result()
-    assert (found.status, found.details) == ("not judged", {})
+    assert (found.status, found.details) == ("collecting", {})

@@ -57,7 +57,7 @@ def test_a_missing_device_does_not_weigh_on_the_mean() -> None:
 def test_it_never_fires_and_has_the_metrics_that_debuggers_notebook_knows() -> None:
     analysis, _ = busy_node()
     found = next(found for found in analysis.rules if found.rule == "OverallSystemUsage")
-    assert (found.status, found.triggered, found.datapoints) == ("quiet", 0, 4000)
+    assert (found.status, found.triggered, found.datapoints) == ("healthy", 0, 4000)
     assert set(found.details) == {"CPU", "CPU memory", "GPU", "GPU memory", "I/O", "Network"}
     assert set(found.details["CPU"]["node-a"]) == {"max", "p99", "p95", "p50", "min"}
 

@@ -31,17 +31,17 @@ def durations(count: int, outliers: int, long: float = 1.0) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize(("outliers", "status"), [(9, "quiet"), (10, "quiet"), (11, "fired")])
+@pytest.mark.parametrize(("outliers", "status"), [(9, "healthy"), (10, "healthy"), (11, "found")])
 def test_it_fires_on_more_than_10_outliers(outliers: int, status: str) -> None:
     found = result(node_steps(durations(400, outliers)))
     assert (found.status, found.violations, found.datapoints) == (status, outliers, 400)
 
 
-@pytest.mark.parametrize(("count", "status"), [(99, "not judged"), (100, "fired"), (101, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(99, "collecting"), (100, "found"), (101, "found")])
 def test_it_needs_100_steps(count: int, status: str) -> None:
     found = result(node_steps(durations(count, 1)), n_outliers=0)
     assert found.status == status
-    if status == "not judged":
+    if status == "collecting":
         assert "99" in found.finding
 
 
@@ -55,13 +55,13 @@ def test_a_step_exactly_at_the_bound_is_no_outlier() -> None:
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 12.7])
 def test_steps_that_all_take_the_same_have_no_outlier(value: float) -> None:
     found = result(node_steps(np.full(5000, value)), stddev=0, n_outliers=0)
-    assert (found.status, found.violations) == ("quiet", 0)
+    assert (found.status, found.violations) == ("healthy", 0)
 
 
 def test_one_first_step_that_compiles_is_not_worth_a_finding() -> None:
     values = np.random.default_rng(0).normal(0.1, 0.001, 1000)
     values[0] = 30.0
-    assert result(node_steps(values)).status == "quiet"
+    assert result(node_steps(values)).status == "healthy"
 
 
 def test_ranks_and_phases_are_judged_apart() -> None:
@@ -70,15 +70,15 @@ def test_ranks_and_phases_are_judged_apart() -> None:
     evaluation = node_steps(np.full(30, 1.0), phase="eval", start=train.starts[-1] + 0.1)
     other_rank = node_steps(np.full(300, 1.0), rank=1)
     found = result(train, evaluation, other_rank)
-    assert (found.status, found.violations, found.datapoints) == ("quiet", 0, 630)
+    assert (found.status, found.violations, found.datapoints) == ("healthy", 0, 630)
 
 
 def test_mode_limits_it_to_one_phase() -> None:
     train = node_steps(durations(400, 20), phase="train")
     evaluation = node_steps(np.full(400, 0.1), phase="eval", start=train.starts[-1] + 2)
-    assert result(train, evaluation, mode="train").status == "fired"
-    assert result(train, evaluation, mode="eval").status == "quiet"
-    assert result(train, evaluation, mode="predict").status == "not judged"
+    assert result(train, evaluation, mode="train").status == "found"
+    assert result(train, evaluation, mode="eval").status == "healthy"
+    assert result(train, evaluation, mode="predict").status == "collecting"
 
 
 def test_each_scan_that_fires_counts_and_each_outlier_counts_once() -> None:
@@ -121,13 +121,13 @@ def test_irregular_outliers_have_no_period() -> None:
     values = np.full(2000, 0.1)
     values[np.random.default_rng(3).permutation(2000)[:40]] = 0.6
     found = result(node_steps(values))
-    assert found.status == "fired"
+    assert found.status == "found"
     assert "every" not in found.finding
 
 
 def test_an_excess_that_no_component_holds_is_not_blamed_on_one() -> None:
     found = result(stalls(16, component=None))
-    assert found.status == "fired"
+    assert found.status == "found"
     assert "the excess lies in" not in found.finding
     assert found.details["step_details"]["node-a, rank 0, train"]["component"] is None
 

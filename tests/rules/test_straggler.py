@@ -68,7 +68,7 @@ def test_a_rank_that_merely_waits_is_none_although_its_step_takes_as_long() -> N
 
 def test_where_no_communication_is_timed_waiting_cannot_be_told_from_computing() -> None:
     found = result(*(node_steps(np.full(100, 1.0), rank=rank, first_number=0) for rank in range(4)))
-    assert found.status == "quiet"
+    assert found.status == "healthy"
     assert "communication was not timed" in found.finding
 
 
@@ -88,10 +88,10 @@ def test_of_two_ranks_each_is_the_others_peer() -> None:
     assert fired_ranks(result(*cluster(0.5, 1.0))) == {1: 1}
 
 
-@pytest.mark.parametrize(("steps", "status"), [(99, "not judged"), (100, "fired"), (199, "fired")])
+@pytest.mark.parametrize(("steps", "status"), [(99, "collecting"), (100, "found"), (199, "found")])
 def test_only_whole_windows_are_judged(steps: int, status: str) -> None:
     found = result(*cluster(0.5, 0.5, 1.0, steps=steps))
-    assert (found.status, found.triggered) == (status, int(status == "fired"))
+    assert (found.status, found.triggered) == (status, int(status == "found"))
 
 
 @pytest.mark.parametrize(("window", "windows"), [(10, 20), (95, 2), (100, 2), (200, 1)])
@@ -101,7 +101,7 @@ def test_the_window_is_rounded_up_to_tens(window: int, windows: int) -> None:
 
 def test_one_rank_alone_has_no_peers() -> None:
     found = result(*cluster(1.0))
-    assert (found.status, "only one rank" in found.finding) == ("not judged", True)
+    assert (found.status, "only one rank" in found.finding) == ("collecting", True)
     assert "no rank" in result(node_samples(np.ones((50, 2)))).finding
 
 
@@ -129,7 +129,7 @@ def test_after_a_restart_of_all_ranks_their_steps_are_compared_anew() -> None:
 
 def test_only_training_steps_are_compared() -> None:
     evaluation = node_steps(np.full(500, 9.0), phase="eval", first_number=0)
-    assert result(*cluster(0.5, 0.5, 0.5), evaluation).status == "quiet"
+    assert result(*cluster(0.5, 0.5, 0.5), evaluation).status == "healthy"
 
 
 def test_the_component_that_holds_the_difference_is_named_with_its_mend() -> None:
@@ -141,7 +141,7 @@ def test_the_component_that_holds_the_difference_is_named_with_its_mend() -> Non
 
 @given(st.floats(0.01, 1000), st.integers(2, 12))
 def test_a_uniformly_slower_cluster_has_no_straggler(slower: float, ranks: int) -> None:
-    assert result(*cluster(*[slower] * ranks)).status == "quiet"
+    assert result(*cluster(*[slower] * ranks)).status == "healthy"
 
 
 seeds = st.integers(0, 2**32 - 1)

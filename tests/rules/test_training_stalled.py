@@ -40,23 +40,23 @@ def alive(until: float | None, **more: Any) -> RunFacts:
 @pytest.mark.parametrize(
     ("factor", "minimum", "seconds", "status"),
     [
-        (20, 1, 58.9, "quiet"),  # the pause and the step after it: 59.9 s
-        (20, 1, 59.0, "quiet"),  # exactly a minute
-        (20, 1, 59.5, "fired"),
-        (100, 1, 99.0, "quiet"),  # exactly 100 times the usual second
-        (100, 1, 99.5, "fired"),
-        (20, 0.1, 19.0, "quiet"),
-        (20, 0.1, 19.5, "fired"),
+        (20, 1, 58.9, "healthy"),  # the pause and the step after it: 59.9 s
+        (20, 1, 59.0, "healthy"),  # exactly a minute
+        (20, 1, 59.5, "found"),
+        (100, 1, 99.0, "healthy"),  # exactly 100 times the usual second
+        (100, 1, 99.5, "found"),
+        (20, 0.1, 19.0, "healthy"),
+        (20, 0.1, 19.5, "found"),
     ],
 )
 def test_a_pause_longer_than_both_bounds_is_a_stall(
     factor: float, minimum: float, seconds: float, status: str
 ) -> None:
     found = result(paused(50, seconds), factor=factor, minimum=minimum)
-    assert (found.status, found.triggered) == (status, int(status == "fired"))
+    assert (found.status, found.triggered) == (status, int(status == "found"))
 
 
-@pytest.mark.parametrize(("count", "status"), [(20, "not judged"), (21, "fired")])
+@pytest.mark.parametrize(("count", "status"), [(20, "collecting"), (21, "found")])
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert result(paused(10, 600, count)).status == status
 
@@ -66,9 +66,9 @@ def test_a_long_step_is_a_stall_but_not_one_that_writes_a_checkpoint_or_compiles
     durations[50] = 200
     assert result(node_steps(durations)).seconds_lost == pytest.approx(199, rel=0.01)
     known = np.where(durations > 1, 150.0, 0.0)
-    assert result(node_steps(durations, checkpoint=known)).status == "quiet"
-    assert result(node_steps(durations, compile=known)).status == "quiet"
-    assert result(node_steps(durations, backward=known)).status == "fired"
+    assert result(node_steps(durations, checkpoint=known)).status == "healthy"
+    assert result(node_steps(durations, compile=known)).status == "healthy"
+    assert result(node_steps(durations, backward=known)).status == "found"
 
 
 def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
@@ -81,14 +81,14 @@ def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
 @pytest.mark.parametrize(
     ("facts", "status"),
     [
-        (alive(160), "quiet"),  # 60 s after the last step: exactly at the minimum
-        (alive(161), "fired"),
-        (alive(None), "quiet"),  # not known whether it lived
-        (alive(900, killed=True), "fired"),  # killed after it had hung
-        (alive(101, killed=True), "quiet"),
-        (alive(900, end=START + 900), "quiet"),  # it had other things to do at its end
-        (alive(900, end=START + 900, exit_status=0), "quiet"),
-        (alive(900, end=START + 900, exit_status=1), "fired"),  # interrupted by someone, after it had hung
+        (alive(160), "healthy"),  # 60 s after the last step: exactly at the minimum
+        (alive(161), "found"),
+        (alive(None), "healthy"),  # not known whether it lived
+        (alive(900, killed=True), "found"),  # killed after it had hung
+        (alive(101, killed=True), "healthy"),
+        (alive(900, end=START + 900), "healthy"),  # it had other things to do at its end
+        (alive(900, end=START + 900, exit_status=0), "healthy"),
+        (alive(900, end=START + 900, exit_status=1), "found"),  # interrupted by someone, after it had hung
     ],
 )
 def test_a_process_that_lives_without_a_step_stands_still_and_one_that_has_ended_does_not(
@@ -100,13 +100,13 @@ def test_a_process_that_lives_without_a_step_stands_still_and_one_that_has_ended
 def test_steps_that_were_counted_but_not_recorded_are_no_stall() -> None:
     steps = paused(50, 600)
     lost = replace(steps, numbers=steps.numbers + np.where(np.arange(100) < 50, 0, 500))
-    assert result(lost).status == "quiet"
-    assert result(steps).status == "fired"
+    assert result(lost).status == "healthy"
+    assert result(steps).status == "found"
 
 
 def test_the_last_step_that_was_counted_ends_the_pause_though_its_record_was_lost() -> None:
     assert (
-        result(node_steps(np.full(100, 1.0)), facts=alive(900, last_step_end=START + 890)).status == "quiet"
+        result(node_steps(np.full(100, 1.0)), facts=alive(900, last_step_end=START + 890)).status == "healthy"
     )
 
 
@@ -115,13 +115,13 @@ def test_the_time_between_two_processes_of_a_rank_is_no_stall() -> None:
         rank_facts(end=START + 51),
         rank_facts(pid=2000, start=START + 640, end=START + 700),
     ]
-    assert result(paused(50, 600), facts=run_facts(ranks=processes)).status == "quiet"
-    assert result(paused(50, 600), facts=run_facts(ranks=processes[:1])).status == "fired"
+    assert result(paused(50, 600), facts=run_facts(ranks=processes)).status == "healthy"
+    assert result(paused(50, 600), facts=run_facts(ranks=processes[:1])).status == "found"
 
 
 def test_a_new_process_that_has_made_no_step_yet_does_not_stand_still() -> None:
     begun = rank_facts(start=START + 200, last_alive=START + 900)
-    assert result(node_steps(np.full(100, 1.0)), facts=run_facts(ranks=[begun])).status == "quiet"
+    assert result(node_steps(np.full(100, 1.0)), facts=run_facts(ranks=[begun])).status == "healthy"
 
 
 def test_the_rank_that_stopped_first_is_named() -> None:
@@ -135,7 +135,7 @@ def test_the_rank_that_stopped_first_is_named() -> None:
 
 def test_without_steps_it_is_not_judged() -> None:
     found = result(node_samples(np.ones((50, 2))))
-    assert (found.status, "trainwatch.step" in found.finding) == ("not judged", True)
+    assert (found.status, "trainwatch.step" in found.finding) == ("collecting", True)
 
 
 @given(st.floats(0.01, 100), st.integers(2, 400))

@@ -7,6 +7,7 @@ from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.rules.topics import About
 from trainwatch.run.live import SAY_AGAIN_AFTER, Findings
 from trainwatch.run.plan import name_of
+from trainwatch.status import Status
 
 
 @pytest.mark.parametrize(
@@ -42,17 +43,19 @@ def result(status: str) -> RuleResult:
 
 def test_a_finding_is_said_when_it_appears_and_when_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     findings = Findings()
-    for minute, status in enumerate(["not judged", "quiet", "fired", "fired", "fired"]):
+    for minute, status in enumerate(
+        [Status.NOT_ENOUGH_DATA, Status.HEALTHY, Status.FOUND, Status.FOUND, Status.FOUND]
+    ):
         findings.update([result(status)], now=minute * 60.0)
     assert capsys.readouterr().err == (
         "trainwatch: CPUBottleneck: 60 % of the samples.\ntrainwatch:   More workers.\n"
     )
-    findings.update([result("quiet")], now=120.0 + SAY_AGAIN_AFTER)
+    findings.update([result(Status.HEALTHY)], now=120.0 + SAY_AGAIN_AFTER)
     assert capsys.readouterr().err == "trainwatch: CPUBottleneck: no longer the case\n"
 
 
 def test_a_finding_that_flickers_is_said_once_in_a_while(capsys: pytest.CaptureFixture[str]) -> None:
     findings = Findings()
     for second in range(int(SAY_AGAIN_AFTER)):
-        findings.update([result("fired" if second % 2 else "quiet")], now=float(second))
+        findings.update([result(Status.FOUND if second % 2 else Status.HEALTHY)], now=float(second))
     assert capsys.readouterr().err.count("CPUBottleneck") == 1

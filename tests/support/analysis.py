@@ -15,7 +15,6 @@ from trainwatch.evaluation.analysis import (
     Heatmap,
     LowGpuSnapshots,
     RuleResult,
-    Status,
     StepDistribution,
     StepMark,
     StepTimeline,
@@ -24,6 +23,7 @@ from trainwatch.evaluation.analysis import (
 )
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import About
+from trainwatch.status import Status
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
@@ -34,7 +34,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def rule(name: str = "CPUBottleneck", status: Status = "quiet", **changes: Any) -> RuleResult:
+def rule(name: str = "CPUBottleneck", status: Status = Status.HEALTHY, **changes: Any) -> RuleResult:
     fields: dict[str, Any] = {
         "rule": name,
         "question": "Do GPUs wait for data that a busy core has not prepared yet?",
@@ -247,7 +247,7 @@ def slow_loader(**changes: Any) -> Analysis:
         unknowns=["The power limit of GPU 1 could not be read: the driver does not support it."],
         rules=[
             rule(
-                status="fired",
+                status=Status.FOUND,
                 finding="GPUs sat idle while a core was pinned in 71 % of 1438 snapshots (node-a, CPU 0).",
                 recommendation="Give the data loader more than its 2 workers, or move the heavy augmentation "
                 "to the GPU: fetching a batch kept a core busy 97 % of its time.",
@@ -258,7 +258,7 @@ def slow_loader(**changes: Any) -> Analysis:
             ),
             rule(
                 "StepOutlier",
-                "fired",
+                Status.FOUND,
                 question="Do some steps take far longer than the others?",
                 description="More than n_outliers steps took longer than mean + stddev x standard deviation.",
                 finding="18 of 1800 train steps of rank 0 took longer than 620 ms (mean + 3 deviations).",
@@ -323,7 +323,7 @@ def nothing_found() -> Analysis:
 
 def no_gpu() -> Analysis:
     unjudged = [
-        rule(name, "not judged", finding="No GPU was seen on any node.", violations=0, datapoints=0)
+        rule(name, Status.NOT_ENOUGH_DATA, finding="No GPU was seen on any node.", violations=0, datapoints=0)
         for name in ("CPUBottleneck", "IOBottleneck", "LowGPUUtilization")
     ]
     return slow_loader(
@@ -354,7 +354,13 @@ def no_steps() -> Analysis:
         framework="",
         timelines=[],
         rules=[
-            rule("StepOutlier", "not judged", finding="No step was recorded.", violations=0, datapoints=0)
+            rule(
+                "StepOutlier",
+                Status.NOT_ENOUGH_DATA,
+                finding="No step was recorded.",
+                violations=0,
+                datapoints=0,
+            )
         ],
     )
 
@@ -365,7 +371,7 @@ def one_sample() -> Analysis:
     nan = math.nan
     return slow_loader(
         rules=[
-            rule(name, "not judged", finding="1 of the 1000 samples that patience asks for.")
+            rule(name, Status.NOT_ENOUGH_DATA, finding="1 of the 1000 samples that patience asks for.")
             for name in names
         ],
         end=START,
@@ -430,7 +436,9 @@ def hostile() -> Analysis:
         versions={HOSTILE: HOSTILE},
         unknowns=[HOSTILE],
         rules=[
-            rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE, parameters={HOSTILE: HOSTILE}),
+            rule(
+                HOSTILE, Status.FOUND, finding=HOSTILE, recommendation=HOSTILE, parameters={HOSTILE: HOSTILE}
+            ),
             framework_metrics(operator=HOSTILE, device=HOSTILE),
         ],
         usage=usage(HOSTILE),

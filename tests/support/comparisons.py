@@ -10,8 +10,8 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison, compare
 from trainwatch.compare.gate import parse
 from trainwatch.compare.predicted import CheckedPrediction
-from trainwatch.evaluation.analysis import Status
 from trainwatch.report.right_sizing import Prediction
+from trainwatch.status import Status
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of
@@ -45,7 +45,10 @@ def mended(**loader: Any) -> Comparison:
         loader={"workers": 4, **loader},
         **common,
     )
-    statuses: tuple[tuple[ComparedRun, Status, Status], ...] = ((a, "fired", "quiet"), (b, "quiet", "fired"))
+    statuses: tuple[tuple[ComparedRun, Status, Status], ...] = (
+        (a, Status.FOUND, Status.HEALTHY),
+        (b, Status.HEALTHY, Status.FOUND),
+    )
     its = [
         replace(
             run,
@@ -54,7 +57,7 @@ def mended(**loader: Any) -> Comparison:
                 rules=[
                     rule("DataStarved", first),
                     rule("StepOutlier", second),
-                    rule("CPUBottleneck", "fired"),
+                    rule("CPUBottleneck", Status.FOUND),
                 ],
             ),
         )
@@ -101,7 +104,7 @@ def hostile() -> Comparison:
                 framework=HOSTILE,
                 versions={HOSTILE: HOSTILE + str(index)},
                 unknowns=[HOSTILE],
-                rules=[rule(HOSTILE, "fired", finding=HOSTILE, recommendation=HOSTILE)],
+                rules=[rule(HOSTILE, Status.FOUND, finding=HOSTILE, recommendation=HOSTILE)],
             ),
         )
         for index, run in enumerate((comparison.a, comparison.b))

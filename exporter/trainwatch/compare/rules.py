@@ -8,6 +8,7 @@ from typing import Literal
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.report.sentences import is_overview
+from trainwatch.status import Status
 
 Fate = Literal["went away", "stayed", "appeared", "can no longer be judged"]
 FATES: tuple[Fate, ...] = ("appeared", "stayed", "can no longer be judged", "went away")
@@ -31,12 +32,12 @@ def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
         for result in b.analysis.rules
         if result.rule in before
         and not is_overview(result)
-        and "fired" in (result.status, before[result.rule].status)
+        and Status.FOUND in (result.status, before[result.rule].status)
     ]
     return sorted(changed, key=lambda one: FATES.index(one.fate))
 
 
 def _fate(a: RuleResult, b: RuleResult) -> Fate:
-    if b.status == "fired":
-        return "stayed" if a.status == "fired" else "appeared"
-    return "went away" if b.status == "quiet" else "can no longer be judged"
+    if b.status is Status.FOUND:
+        return "stayed" if a.status is Status.FOUND else "appeared"
+    return "went away" if b.status is Status.HEALTHY else "can no longer be judged"

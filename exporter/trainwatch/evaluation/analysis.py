@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from trainwatch.measurements.usage import UsageRow as UsageRow
 from trainwatch.rules.topics import About
-
-Status = Literal["fired", "quiet", "not judged"]
+from trainwatch.status import Status
 
 
 @dataclass(frozen=True)
@@ -20,7 +19,7 @@ class RuleResult:
     description: str
     recommendation: str  # for this run; names the cause where it is known
     status: Status
-    finding: str  # one sentence with values; where status is "not judged", why
+    finding: str  # one sentence with values; where nothing could be judged, why
     triggered: int  # RuleTriggered: scans that fired
     violations: int
     datapoints: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,12 +21,13 @@ from trainwatch.measurements.starved import Starved, StarvedSamples
 from trainwatch.measurements.state import NodeState, State
 from trainwatch.measurements.steps import StepDurations
 from trainwatch.measurements.usage import GpuUsage, Usage, usage_rows
-from trainwatch.rules.base import Rule
+from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.judgement import Tallies, Tally
 from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.step_outlier import StepOutlier
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
+from trainwatch.status import Status
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 # What the report shows, whatever the rules ask for.
@@ -77,17 +79,25 @@ class Evaluator:
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
-        results = [
-            one.result(
-                one.conclude(run, Tallies({name: node.tallies[one.name] for name, node in nodes.items()}))
-            )
-            if isinstance(one, MeasuredRule)
-            else one.result(one.judge({name: node.states[one.name] for name, node in nodes.items()}, facts))
-            for one in self._heuristics
-        ]
+        results = [rule.result(_verdict(rule, nodes, run)) for rule in self._heuristics]
         symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
         stddev = next(one.parameters.stddev for one in self._heuristics if isinstance(one, StepOutlier))
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)
+
+
+def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) -> Verdict:
+    """Returns what a rule makes of the run so far. A rule that fails does not take the others with it."""
+    try:
+        if isinstance(rule, MeasuredRule):
+            tallies = Tallies({name: node.tallies[rule.name] for name, node in nodes.items()})
+            verdict = rule.conclude(run, tallies)
+        else:
+            verdict = rule.judge({name: node.states[rule.name] for name, node in nodes.items()}, run.facts)
+    except Exception as error:  # noqa: BLE001 - a report without one rule is better than none
+        return Verdict(Status.FAILED, f"This rule failed with {type(error).__name__}: {error}")
+    goes_on = run.facts.end is None
+    collecting = goes_on and verdict.status is Status.NOT_ENOUGH_DATA
+    return replace(verdict, status=Status.COLLECTING) if collecting else verdict
 
 
 class _Node(State):
@@ -159,7 +169,7 @@ class _Node(State):
 
 def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
     """Fired first, and of these causes first; then by seconds lost, then by times triggered."""
-    place = ("fired", "quiet", "not judged").index(result.status)
+    place = list(Status).index(result.status)
     return place, result.rule in symptoms, -result.seconds_lost, -result.triggered, result.rule
 
 

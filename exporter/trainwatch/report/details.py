@@ -10,6 +10,7 @@ from trainwatch.report import sentences
 from trainwatch.report.figures import main_steps
 from trainwatch.report.rows import boxes, details_of, rule_named, stalls
 from trainwatch.report.wording import count, energy_amount, in_words, listing, number, share
+from trainwatch.status import Status
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class View:
 
     @property
     def fired(self) -> bool:
-        return any(rule.status == "fired" for rule in self.rules)
+        return any(rule.status is Status.FOUND for rule in self.rules)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class _Kind:
     def view(self, analysis: Analysis) -> View:
         rules = _rules_of(analysis, {self.id})
         anything = self.anything(analysis)
-        fired = any(rule.status == "fired" for rule in rules)
+        fired = any(rule.status is Status.FOUND for rule in rules)
         opened = anything and (fired or self.always_opened)
         template = f"detail-{self.id}.html"
         return View(self.id, template, self.title, rules, self.say(analysis), anything, opened)
@@ -62,7 +63,7 @@ def _rules_of(analysis: Analysis, views: Set[str]) -> list[RuleResult]:
 
 
 def _own_view(rule: RuleResult) -> View:
-    fired = rule.status == "fired"
+    fired = rule.status is Status.FOUND
     anything = fired or bool(rule.details)
     return View(
         rule.rule.lower(), "detail-rule.html", rule.about.subject, [rule], [rule.finding], anything, fired
@@ -87,12 +88,13 @@ def overview(shown: list[View]) -> str:
 def _findings(analysis: Analysis, *names: str) -> list[str]:
     """Of those rules that fired; where none did, of the first that was evaluated."""
     rules = [rule for name in names if (rule := rule_named(analysis, name)) is not None]
-    return [rule.finding for rule in rules if rule.status == "fired"] or [rule.finding for rule in rules[:1]]
+    found = [rule for rule in rules if rule.status is Status.FOUND]
+    return [rule.finding for rule in found or rules[:1]]
 
 
 def _if_fired(analysis: Analysis, name: str) -> list[str]:
     rule = rule_named(analysis, name)
-    return [rule.finding] if rule is not None and rule.status == "fired" else []
+    return [rule.finding] if rule is not None and rule.status is Status.FOUND else []
 
 
 def _progress(analysis: Analysis) -> list[str]:
@@ -158,7 +160,7 @@ def _memory(analysis: Analysis) -> list[str]:
     found = boxes(analysis, "memory")
     if not found:
         return ["The memory of no GPU was read."]
-    fired = [rule.finding for rule in _rules_of(analysis, {"memory"}) if rule.status == "fired"]
+    fired = [rule.finding for rule in _rules_of(analysis, {"memory"}) if rule.status is Status.FOUND]
     peaks = [use.memory_max for use in analysis.gpu_use if use.memory_max == use.memory_max]
     peak = max(peaks, default=max(box.upper for box in found))
     return fired or [f"No GPU used more than {peak:.0f} % of its memory, and none filled up."]

@@ -18,7 +18,7 @@ from trainwatch.report.problems import problems
 from trainwatch.report.right_sizing import predictions
 
 # Raised when a field goes or changes its meaning; a new field does not raise it.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 JOULES_A_KILOWATT_HOUR = 3.6e6
 
 
@@ -83,6 +83,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
 
 def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
     return {
+        "status": sentences.status_of_run(analysis),
         "sentences": sentences.verdict(analysis, price),
         "findings": [
             {

@@ -14,6 +14,7 @@ from trainwatch.report.right_sizing import Prediction, predictions
 from trainwatch.report.wording import (
     NO_NUMBER,
     amount,
+    capitalised,
     count,
     duration,
     energy_amount,
@@ -164,7 +165,7 @@ def _measured(analysis: Analysis) -> Iterator[str]:
         f" It began at {moment(analysis.start)}." if analysis.start is not None else ""
     )
     yield sentences.rules(analysis)
-    for reason, rules in sentences.reasons_not_judged(analysis).items():
-        yield f"Not judged: {', '.join(rules)}. {reason}"
+    for (state, reason), rules in sentences.not_judged(analysis).items():
+        yield f"{capitalised(state)}: {', '.join(rules)}. {reason}"
     yield sentences.measured(analysis)[0]
     yield from analysis.unknowns

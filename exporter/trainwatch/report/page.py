@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from trainwatch import __version__
 from trainwatch.evaluation.json_values import json_value
 from trainwatch.report import wording
+from trainwatch.status import Status
 
 HERE = "trainwatch.report"
 STYLE = "report.css"
@@ -117,6 +118,7 @@ def _environment(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["Status"] = Status
     environment.filters["code"] = _with_code
     environment.filters["grouped"] = _grouped
     return environment

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.rules.topics import ANY_TOPIC, Effect
+from trainwatch.status import Status
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def problems(analysis: Analysis) -> list[Problem]:
     """What costs most first."""
     topics: dict[str, list[RuleResult]] = {}
     for rule in analysis.rules:
-        if rule.status == "fired":
+        if rule.status is Status.FOUND:
             topics.setdefault(rule.about.topic or rule.rule, []).append(rule)
     nearest_first = (sorted(rules, key=lambda rule: rule.about.distance) for rules in topics.values())
     found = [Problem(first.about.subject, first, also) for first, *also in nearest_first]

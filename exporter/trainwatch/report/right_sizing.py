@@ -25,6 +25,7 @@ from trainwatch.report.step_model import (
 )
 from trainwatch.report.usage import WELL_USED
 from trainwatch.report.wording import count, duration, in_words, listing, share
+from trainwatch.status import Status
 
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
@@ -97,10 +98,10 @@ class _Run:
         self.loading = _waiting_longest(self.rules.get("DataStarved"))
 
     def fired(self, *rules: str) -> bool:
-        return any(rule in self.rules and self.rules[rule].status == "fired" for rule in rules)
+        return any(rule in self.rules and self.rules[rule].status is Status.FOUND for rule in rules)
 
     def judged(self, rule: str) -> bool:
-        return rule in self.rules and self.rules[rule].status != "not judged"
+        return rule in self.rules and self.rules[rule].status.judged
 
     @property
     def starved(self) -> bool:

@@ -13,9 +13,10 @@ from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDi
 from trainwatch.report import shares
 from trainwatch.report.cost import cost_of_finding, money
 from trainwatch.report.problems import Problem, problems
-from trainwatch.report.wording import amount, count, duration, in_words, listing, number, share
+from trainwatch.report.wording import amount, capitalised, count, duration, in_words, listing, number, share
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import Effect
+from trainwatch.status import Status
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
@@ -35,8 +36,13 @@ def is_overview(rule: RuleResult) -> bool:
     return rule.about.effect is Effect.OVERVIEW
 
 
-def fired(analysis: Analysis) -> list[RuleResult]:
-    return [rule for rule in analysis.rules if rule.status == "fired"]
+def status_of_run(analysis: Analysis) -> Status:
+    """Returns the state of the run as a whole: a command that failed did, whatever was found."""
+    states = {rule.status for rule in decided(analysis)}
+    if analysis.exit_status:
+        return Status.FAILED
+    judged = next((state for state in (Status.FOUND, Status.HEALTHY) if state in states), None)
+    return judged or _nothing_judged(analysis)
 
 
 def in_order(analysis: Analysis) -> list[RuleResult]:
@@ -45,35 +51,41 @@ def in_order(analysis: Analysis) -> list[RuleResult]:
     return ordered + [rule for rule in analysis.rules if is_overview(rule)]
 
 
-def not_judged(analysis: Analysis) -> list[RuleResult]:
-    return [rule for rule in decided(analysis) if rule.status == "not judged"]
+def counts(analysis: Analysis) -> dict[Status, int]:
+    """Returns how many rules are in each state, if any is; overviews do not count."""
+    states = [rule.status for rule in decided(analysis)]
+    return {state: states.count(state) for state in Status if state in states}
 
 
-def reasons_not_judged(analysis: Analysis) -> dict[str, list[str]]:
-    """Rules that could not be judged, by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for rule in not_judged(analysis):
-        reasons.setdefault(rule.finding, []).append(rule.rule)
+def not_judged(analysis: Analysis) -> dict[tuple[Status, str], list[str]]:
+    """Returns the rules that could not be judged, by their state and the reason."""
+    reasons: dict[tuple[Status, str], list[str]] = {}
+    for rule in sorted(decided(analysis), key=lambda rule: list(Status).index(rule.status)):
+        if not rule.status.judged:
+            reasons.setdefault((rule.status, rule.finding), []).append(rule.rule)
     return reasons
 
 
 def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
     """What cost most, in time, and in money where the price of a node for an hour (in dollars) is given."""
-    found, unjudged = problems(analysis), not_judged(analysis)
-    judged = len(decided(analysis)) - len(unjudged)
+    found, states = problems(analysis), counts(analysis)
+    healthy = states.pop(Status.HEALTHY, 0)
     if found:
         sentences = [_what_cost_most(analysis, found, price)]
-    elif judged:
-        sentences = [f"Nothing was found: {count(judged, 'rule')} judged, none fired."]
+    elif healthy:
+        sentences = [f"Healthy: {count(healthy, 'rule')} judged, nothing found."]
+        sentences += [f"{count(number, 'rule')}: {state}." for state, number in states.items()]
     else:
-        sentences = ["Nothing could be judged yet." if not analysis.finished else "Nothing could be judged."]
-    if unjudged and judged and not found:
-        sentences.append(f"{count(len(unjudged), 'rule')} could not be judged.")
+        sentences = [f"{capitalised(_nothing_judged(analysis))}: nothing could be judged."]
     if analysis.exit_status:
         sentences.append(
             f"The command ended with exit status {analysis.exit_status}: this is the run up to there."
         )
     return sentences
+
+
+def _nothing_judged(analysis: Analysis) -> Status:
+    return Status.NOT_ENOUGH_DATA if analysis.finished else Status.COLLECTING
 
 
 def _what_cost_most(analysis: Analysis, found: list[Problem], price: float | None) -> str:
@@ -209,8 +221,8 @@ def steps(analysis: Analysis) -> list[str]:
     if not analysis.steps:
         return [f"No step was recorded. {HOW_TO_ADD_STEPS}"]
     sentences = [_phase_steps(phase, rows) for phase, rows in shares.steps_by_phase(analysis).items()]
-    outliers = [rule for rule in fired(analysis) if rule.rule == "StepOutlier"]
-    return sentences + [rule.finding for rule in outliers]
+    found = (rule for rule in analysis.rules if rule.status is Status.FOUND)
+    return sentences + [rule.finding for rule in found if rule.rule == "StepOutlier"]
 
 
 def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:
@@ -355,11 +367,8 @@ def loading(analysis: Analysis) -> list[str]:
 def rules(analysis: Analysis) -> str:
     if not analysis.rules:
         return "No rule was evaluated."
-    total, found, unjudged = len(decided(analysis)), len(fired(analysis)), len(not_judged(analysis))
-    quiet = total - found - unjudged
-    return (
-        f"Of {count(total, 'rule')}, {found} fired, {quiet} stayed quiet and {unjudged} could not be judged."
-    )
+    states = [f"{number} {state}" for state, number in counts(analysis).items()]
+    return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}."
 
 
 def measured(analysis: Analysis) -> list[str]:

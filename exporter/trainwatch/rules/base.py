@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from trainwatch.evaluation.analysis import RuleResult, Status
+from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.measurements.state import NodeState
 from trainwatch.rules.other_exporters import OtherExporters
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import Alert, PrometheusRules, Scraping
 from trainwatch.rules.topics import About, Effect, Symptom
+from trainwatch.status import Status
 
 P = TypeVar("P", bound=Parameters)
 N = TypeVar("N", bound=NodeState)
@@ -119,4 +120,4 @@ class Rule(ABC, Generic[P, N]):
 
 def status_of(triggered: int, judged: int) -> Status:
     """A rule has fired if any scan did; it was judged if any scan could be."""
-    return "fired" if triggered else "quiet" if judged else "not judged"
+    return Status.FOUND if triggered else Status.HEALTHY if judged else Status.NOT_ENOUGH_DATA

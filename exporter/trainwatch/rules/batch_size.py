@@ -46,6 +46,7 @@ from trainwatch.rules.promql import (
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import labelled
+from trainwatch.status import Status
 from trainwatch.words import too_few
 
 LOW_GPU = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
@@ -192,13 +193,13 @@ class BatchSize(MeasuredRule[BatchSizeParameters, RecentReadings | CountedWindow
             details=_details(run, tallies),
         )
 
-    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: Status) -> str:
         most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
         if not most:
             return "No GPU was read together with its memory and the cores."
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             return too_few("readings of a GPU", most, self.parameters.patience)
-        if status == "quiet":
+        if status is Status.HEALTHY:
             return "In each window a GPU, its memory or the cores were well used."
         fired = _fired(run, tallies)
         node, label, gpu, tally = min(fired, key=lambda item: item[2].utilisation.mean)

@@ -19,6 +19,7 @@ from trainwatch.rules.parameters import Percent, StepCount
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import RunFacts
+from trainwatch.status import Status
 from trainwatch.words import duration, too_few
 
 Key = tuple[str, int]  # node and rank
@@ -70,8 +71,8 @@ class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
         }
         triggered = sum(one.triggered for one in ranks.values())
         status = status_of(triggered, sum(one.judged for one in ranks.values()))
-        if status == "quiet" and not any(one.seconds for one in ranks.values()):
-            status = "not judged"
+        if status is Status.HEALTHY and not any(one.seconds for one in ranks.values()):
+            status = Status.NOT_ENOUGH_DATA
         return Verdict(
             status,
             self._finding(status, ranks),
@@ -82,8 +83,8 @@ class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
             details={"ranks": [one.details(*key) for key, one in ranks.items()]},
         )
 
-    def _finding(self, status: str, ranks: Mapping[Key, Communication]) -> str:
-        if status == "not judged":
+    def _finding(self, status: Status, ranks: Mapping[Key, Communication]) -> str:
+        if status is Status.NOT_ENOUGH_DATA:
             return self._why_not(ranks)
         fired = {key: one for key, one in ranks.items() if one.triggered}
         (_, rank), worst = max((fired or ranks).items(), key=lambda item: (item[1].share, item[1].seconds))

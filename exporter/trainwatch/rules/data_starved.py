@@ -19,6 +19,7 @@ from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Percent, StepCount
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
+from trainwatch.status import Status
 from trainwatch.words import duration, too_few
 
 
@@ -59,7 +60,7 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
             for rank, wait in sorted(node.ranks.items())
         }
         status = status_of(tallies.triggered, tallies.judged)
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             return Verdict(status, self._why_not(list(waits.values())))
         fired = {key: wait for key, wait in waits.items() if tallies.of(*key).triggered}
         (name, rank), worst = max(

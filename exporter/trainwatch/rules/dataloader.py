@@ -21,6 +21,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
+from trainwatch.status import Status
 from trainwatch.words import count
 
 DATA_WAIT = COMPONENTS.index("data_wait")
@@ -57,11 +58,13 @@ class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
         found = [_Found(name, node, facts) for name, node in nodes.items()]
         known = [one for one in found if one.workers is not None and one.cores]
         if not known:
-            return Verdict("not judged", "No data loader was seen: pass loaders through trainwatch.watch.")
+            return Verdict(
+                Status.NOT_ENOUGH_DATA, "No data loader was seen: pass loaders through trainwatch.watch."
+            )
         fired = [one for one in known if self._unsuited(one)]
         shown = max(fired or known, key=lambda one: abs(one.percent - 100))
         return Verdict(
-            "fired" if fired else "quiet",
+            Status.FOUND if fired else Status.HEALTHY,
             f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
             f"that load data ({shown.percent:.0f} %){shown.notes()}.",
             len(fired),

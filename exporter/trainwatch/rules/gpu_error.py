@@ -22,6 +22,7 @@ from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
+from trainwatch.status import Status
 from trainwatch.words import count
 from trainwatch.xids import XIDS
 
@@ -131,7 +132,7 @@ class GPUError(MeasuredRule[GPUErrorParameters, ErrorCounts]):
         fired = worst is not None and worst.tally.triggered > 0
         return Verdict(
             status,
-            "No GPU told of errors." if status == "not judged" else _finding(gpus, fired),
+            "No GPU told of errors." if status is Status.NOT_ENOUGH_DATA else _finding(gpus, fired),
             tallies.triggered,
             sum(gpu.measured.own for gpu in gpus),
             sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),

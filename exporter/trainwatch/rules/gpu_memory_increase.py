@@ -32,6 +32,7 @@ from trainwatch.rules.promql import (
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times, gpu_labels
+from trainwatch.status import Status
 from trainwatch.words import too_few
 
 # Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.
@@ -83,7 +84,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
             details=_details(nodes, facts),
         )
 
-    def _finding(self, nodes: Mapping[str, NodeOfMemories], facts: RunFacts, status: str) -> str:
+    def _finding(self, nodes: Mapping[str, NodeOfMemories], facts: RunFacts, status: Status) -> str:
         its = self.parameters
         gpus = [
             (gpu, f"{label} of {name}")
@@ -93,10 +94,10 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
         most = max((gpu.readings.count for gpu, _ in gpus), default=0)
         if not most:
             return "The memory of no GPU was read."
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             return too_few("readings of a GPU", most, its.patience)
         gpu, name = max(gpus, key=lambda item: item[0].largest)
-        if status == "quiet":
+        if status is Status.HEALTHY:
             return (
                 f"No GPU's used memory rose by more than {its.increase:g} points within {its.horizon:g} min."
             )

@@ -33,6 +33,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shared_rules import SAMPLES
 from trainwatch.runs.model import gpu_labels
+from trainwatch.status import Status
 
 DISTANCE = "run_instance:trainwatch_gpu_load_distance:max"
 SHARES = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
@@ -154,9 +155,9 @@ class LoadBalancing(MeasuredRule[LoadBalancingParameters, Distances]):
             details={name: self._details(name, run, tallies) for name in fired},
         )
 
-    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: Status) -> str:
         loads, patience = run.of(self.measure), self.parameters.patience
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             if all(len(load.counts) < 2 for load in loads.values()):
                 return "No node has two GPUs that could be compared."
             most = max(_most_readings(load) for load in loads.values())
@@ -165,7 +166,7 @@ class LoadBalancing(MeasuredRule[LoadBalancingParameters, Distances]):
         distance, _, name, one, other = max(
             (distance, abs(means[name][one] - means[name][other]), name, one, other)
             for name, load in loads.items()
-            if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status == "fired")
+            if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status is Status.FOUND)
             for one, other, distance in _pairs(load, patience)
         )
         labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)

@@ -44,6 +44,7 @@ from trainwatch.rules.promql import (
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import ANY_TOPIC, IDLE_GPUS
 from trainwatch.runs.model import labelled
+from trainwatch.status import Status
 from trainwatch.words import too_few
 
 LOW = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
@@ -188,13 +189,13 @@ class LowGPUUtilization(MeasuredRule[LowGPUUtilizationParameters, RecentReadings
             details=self._details(run, tallies),
         )
 
-    def _finding(self, run: RunMeasurements, tallies: Tallies, status: str) -> str:
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: Status) -> str:
         most = max((node.gpu_readings for node in run.of(Usage()).values()), default=0)
         if not most:
             return "No GPU was seen."
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             return too_few("readings of a GPU", most, self.parameters.patience)
-        if status == "quiet":
+        if status is Status.HEALTHY:
             return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
         fired = [
             f"{label} of {node} was {_trouble(gpu, tally)}"

@@ -19,6 +19,7 @@ from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
 from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts
+from trainwatch.status import Status
 
 OPERATORS_LISTED = 20  # of each device
 # Kinds of event in Debugger's files that are shown elsewhere: as forward and backward pass.
@@ -48,7 +49,7 @@ class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         details = _details(run.facts)
         return Verdict(
-            "quiet" if details else "not judged",
+            Status.HEALTHY if details else Status.NOT_ENOUGH_DATA,
             _finding(details, run.facts) if details else "Neither steps nor operators were timed.",
             datapoints=sum(
                 rank.steps for node in run.of(self.measure).values() for rank in node.ranks.values()

@@ -16,6 +16,7 @@ from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.measured import Overview
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
+from trainwatch.status import Status
 
 # Debugger's names of the metrics; it has none for the disk, and its notebook knows no other.
 DEBUGGER_NAMES = {
@@ -57,7 +58,7 @@ class OverallSystemUsage(Overview[OverallSystemUsageParameters]):
         )
         nodes = len(run.nodes)
         return Verdict(
-            "quiet" if rows else "not judged",
+            Status.HEALTHY if rows else Status.NOT_ENOUGH_DATA,
             f"95th percentile: {p95}." if nodes == 1 and p95 else f"{nodes} nodes were sampled.",
             datapoints=sum(node.samples for node in run.of(self.measure).values()),
             details=details,

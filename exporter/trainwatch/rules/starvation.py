@@ -20,6 +20,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 from trainwatch.rules.shared_rules import SAMPLES
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES
+from trainwatch.status import Status
 from trainwatch.words import too_few
 
 
@@ -134,7 +135,7 @@ class Starvation(MeasuredRule[S, StarvedCounts]):
         return Verdict(
             status,
             self._why_not(list(nodes.values()))
-            if status == "not judged"
+            if status is Status.NOT_ENOUGH_DATA
             else self._finding(fired or nodes, tallies),
             tallies.triggered,
             sum(node.starved for node in nodes.values()),

@@ -33,6 +33,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES, Times
+from trainwatch.status import Status
 from trainwatch.words import duration, ordinal
 
 SOME = "run_instance_rank_phase_le:trainwatch_step_duration_seconds_bucket:some"
@@ -169,7 +170,7 @@ class StepOutlier(MeasuredRule[StepOutlierParameters, StepsAtScans | ScrapedStep
         worst = max(fired, key=lambda one: one.excess_seconds, default=None)
         if worst is not None:
             finding = worst.words()
-        elif status == "quiet":
+        elif status is Status.HEALTHY:
             finding = f"No rank had more than {self.parameters.n_outliers} outliers."
         else:
             most = max((one.count for one in series), default=0)

@@ -23,6 +23,7 @@ from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
+from trainwatch.status import Status
 from trainwatch.words import count, duration, too_few
 
 SHARE = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
@@ -105,11 +106,11 @@ class ThermalThrottling(MeasuredRule[ThermalThrottlingParameters, HeldDown]):
             details={"gpus": [_details(gpu) for gpu in gpus]},
         )
 
-    def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: str) -> str:
+    def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: Status) -> str:
         most = max((gpu.measured.readings for gpu in gpus), default=0)
         if not most:
             return "No GPU told for how long heat held its clocks down."
-        if status == "not judged":
+        if status is Status.NOT_ENOUGH_DATA:
             return too_few("readings of a GPU", most, self.parameters.patience)
         fired = [gpu for gpu in gpus if gpu.tally.triggered]
         hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)

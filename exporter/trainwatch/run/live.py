@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trainwatch.errors import UserError
 from trainwatch.run.terminal import say
 from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.status import Status
 from trainwatch.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Findings:
     def update(self, rules: Iterable[RuleResult], now: float) -> None:
         """Compares with what was said before. `now` is seconds of any clock that does not go back."""
         for rule in rules:
-            fired = rule.status == "fired"
+            fired = rule.status is Status.FOUND
             if fired == (rule.rule in self._fired) or self._just_said(rule.rule, now):
                 continue
             self._said_at[rule.rule] = now

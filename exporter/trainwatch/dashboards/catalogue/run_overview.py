@@ -32,7 +32,7 @@ END = f"""(
     or
   max({last(f"trainwatch_run_last_step_time_seconds{{{OF_RUN}}}")})
 )"""
-STATES = words({"0": ("quiet", GREY), "1": ("fired", "text"), "2": ("fires", VERMILION)})
+STATES = words({"0": ("healthy", GREY), "1": ("found before", "text"), "2": ("found", VERMILION)})
 # 1 for each rule that held at some time, for some node, GPU or rank.
 FIRED = f"(max by (rule) (max_over_time({STATUS}{{{OF_RUN}}}[$__range])) == 1)"
 STEPS = f'trainwatch_step_duration_seconds_count{{{OF_RUN}, phase="train"}}'
@@ -111,10 +111,10 @@ def _verdict() -> list[Panel]:
         table(
             2,
             "All rules",
-            """Every rule, and what it said within the time range. "fired" held at some time but does not
-            hold now. "Times triggered" counts the minutes at which the condition held for some node, GPU
-            or rank, as the scans of a profiler report do; "Datapoints" are the snapshots or steps that it
-            was judged by. Nothing in "State" means that nothing was there to judge.""",
+            """Every rule, and what it said within the time range. "found before" held at some time but
+            does not hold now. "Times triggered" counts the minutes at which the condition held for some
+            node, GPU or rank, as the scans of a profiler report do; "Datapoints" are the samples or steps
+            that it was judged by. Nothing in "State" means not enough data.""",
             rows(f"max by (rule) ({last(status)}) + max by (rule) (max_over_time({status}[$__range]))"),
             rows(f"sum_over_time(max by (rule) ({status})[$__range:1m])"),
             rows(_datapoints()),

@@ -1,0 +1,31 @@
+"""The five states of a rule, or of a whole run: the same words in code, JSON and on every surface."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(str, Enum):
+    """What a rule came to; in the order in which every surface lists them."""
+
+    FOUND = "found"
+    HEALTHY = "healthy"  # judged, and nothing found
+    NOT_ENOUGH_DATA = "not enough data"  # to judge it: missing data never looks healthy
+    COLLECTING = "collecting"  # not enough data yet: the run goes on
+    FAILED = "failed"  # the run ended with an error, or the rule did
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def icon(self) -> str:
+        return {"found": "▲", "healthy": "✓", "collecting": "…", "failed": "✕"}.get(self.value, "?")
+
+    @property
+    def css_class(self) -> str:
+        """Names its colours in report.css."""
+        return self.value.replace(" ", "-")
+
+    @property
+    def judged(self) -> bool:
+        return self in (Status.FOUND, Status.HEALTHY)
