@@ -265,6 +265,6 @@ def scenario_pair(scenarios: WrittenScenarios) -> Comparison:
     """Two scenarios as if both had begun at the same whole minute, so that scans are always the same."""
     before, after = (
         read_run(name, ShiftedSource(open_source(scenarios.written(name).recording_directory), START), 14.688)
-        for name in ("few-dataloaders", Status.HEALTHY)
+        for name in ("few-dataloaders", "healthy")
     )
     return compare(before, after, [parse("step_p50>+3%"), parse("any_rule")])

@@ -40,7 +40,7 @@ def fired(reports: dict[str, dict[str, Any]]) -> set[str]:
     [
         ("augmentation", {"DataStarved"}, "the transform is too heavy for the cores"),
         ("storage", {"DataStarved"}, "storage is slow"),
-        ("none", set(), "verdict: nothing found"),
+        ("none", set(), "verdict: healthy"),
     ],
 )
 def test_the_report_names_the_cause(

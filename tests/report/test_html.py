@@ -192,20 +192,23 @@ def test_idle_gpus_without_another_cause_are_the_problem_themselves() -> None:
 
 def test_a_run_without_findings_says_so_and_what_was_judged() -> None:
     verdict = words_of(Page(render_html(made.nothing_found())).texts["verdict"])
-    assert "Nothing was found: 4 rules judged, none fired." in verdict
+    assert "Healthy: 4 rules judged, nothing found." in verdict
     assert "What could not be judged" not in verdict
 
 
 def test_what_could_not_be_judged_is_in_the_verdict_with_the_reason() -> None:
     verdict = words_of(Page(render_html(made.no_gpu())).texts["verdict"])
-    assert "CPUBottleneck, IOBottleneck, LowGPUUtilization: No GPU was seen on any node." in verdict
-    assert "Nothing was found: 1 rule judged" in verdict
+    assert (
+        "? not enough data CPUBottleneck, IOBottleneck, LowGPUUtilization: No GPU was seen on any node."
+        in verdict
+    )
+    assert "Healthy: 1 rule judged, nothing found. 3 rules: not enough data." in verdict
 
 
 def test_a_run_of_which_nothing_could_be_judged_does_not_look_like_a_good_one() -> None:
     text = render_html(made.one_sample())
-    assert "Nothing could be judged yet." in text
-    assert "Nothing was found" not in text
+    assert "Collecting: nothing could be judged yet." in text
+    assert "Healthy" not in text
 
 
 def test_a_failed_command_is_said_on_the_first_screen() -> None:

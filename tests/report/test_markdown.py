@@ -135,7 +135,10 @@ def test_more_than_three_findings_are_named_in_one_line() -> None:
 
 def test_what_could_not_be_judged_is_said_with_the_reason() -> None:
     text = render_markdown(made.no_gpu())
-    assert "Not judged: CPUBottleneck, IOBottleneck, LowGPUUtilization. No GPU was seen on any node." in text
+    assert (
+        "Not enough data: CPUBottleneck, IOBottleneck, LowGPUUtilization. No GPU was seen on any node."
+        in text
+    )
 
 
 def test_many_nodes_do_not_make_it_long() -> None:

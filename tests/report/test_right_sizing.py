@@ -97,7 +97,7 @@ def row(analysis: Analysis, change: str, metric: str, price: float | None = None
     return found
 
 
-STARVED: dict[str, Any] = {Status.FOUND: ("DataStarved", "LowGPUUtilization"), "data_wait_seconds": 300.0}
+STARVED: dict[str, Any] = {"fired": ("DataStarved", "LowGPUUtilization"), "data_wait_seconds": 300.0}
 
 
 def test_a_run_that_uses_what_it_has_is_told_nothing() -> None:
@@ -314,7 +314,7 @@ ADVICE = {
 @pytest.mark.parametrize(
     "name",
     [
-        *("cpu-bottleneck", "few-dataloaders", "fluctuating", Status.HEALTHY, "imbalance", "io-bottleneck"),
+        *("cpu-bottleneck", "few-dataloaders", "fluctuating", "healthy", "imbalance", "io-bottleneck"),
         *("memory-leak", "slow-start", "small-batch", "stall", "step-outliers", "straggler", "thermal"),
     ],
 )

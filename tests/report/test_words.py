@@ -188,10 +188,10 @@ def test_a_cost_beyond_the_run_is_not_given_as_a_share_of_it() -> None:
     assert sentences.cost(made.slow_loader(), made.rule(seconds_lost=0.0)) is None
 
 
-def test_an_overview_counts_neither_as_judged_nor_as_quiet() -> None:
+def test_an_overview_counts_neither_as_judged_nor_as_healthy() -> None:
     analysis = made.slow_loader(rules=[made.rule(), made.rule("OverallSystemUsage")])
-    assert sentences.verdict(analysis) == ["Nothing was found: 1 rule judged, none fired."]
-    assert sentences.rules(analysis) == "Of 1 rule, 0 fired, 1 stayed quiet and 0 could not be judged."
+    assert sentences.verdict(analysis) == ["Healthy: 1 rule judged, nothing found."]
+    assert sentences.rules(analysis) == "1 rule: 1 healthy."
 
 
 def test_loading_without_a_watched_loader_says_how_to_watch_one() -> None:

@@ -14,6 +14,7 @@ from trainwatch.report.figures import figure
 from trainwatch.report.right_sizing import Prediction, predictions
 
 STORED = "report.json"  # what `trainwatch run` and `trainwatch report` leave beside the page
+READABLE = (1, SCHEMA_VERSION)  # predictions have not changed since
 SAME_WORK = 0.01  # numbers of steps that differ by less are the same work
 
 
@@ -39,7 +40,7 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
     """
     try:
         document = json.loads((directory / STORED).read_text(encoding="utf-8"))
-        if document["schema_version"] != SCHEMA_VERSION:
+        if document["schema_version"] not in READABLE:
             return None
         return [_prediction(row) for row in document["predictions"]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -76,7 +76,8 @@ def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
         sentences = [f"Healthy: {count(healthy, 'rule')} judged, nothing found."]
         sentences += [f"{count(number, 'rule')}: {state}." for state, number in states.items()]
     else:
-        sentences = [f"{capitalised(_nothing_judged(analysis))}: nothing could be judged."]
+        yet = "" if analysis.finished else " yet"
+        sentences = [f"{capitalised(_nothing_judged(analysis))}: nothing could be judged{yet}."]
     if analysis.exit_status:
         sentences.append(
             f"The command ended with exit status {analysis.exit_status}: this is the run up to there."

@@ -18,11 +18,11 @@ def say_summary(analysis: Analysis, report: Path) -> None:
     found = [rule for rule in analysis.rules if rule.status is Status.FOUND]
     states = counts(analysis)
     if found:
-        say(f"found: {', '.join(rule.rule for rule in found)}", "warning")
+        say(f"verdict: found {', '.join(rule.rule for rule in found)}", "warning")
     elif Status.HEALTHY in states:
-        say(f"healthy: nothing found by {count(states[Status.HEALTHY], 'rule')}", "good")
+        say(f"verdict: healthy, nothing found by {count(states[Status.HEALTHY], 'rule')}", "good")
     else:
-        say("not enough data: the run was too short to judge")
+        say("verdict: not enough data, the run was too short to judge")
     for rule in found[:FINDINGS]:
         say(f"  {rule.finding}")
         say(f"    {rule.recommendation}")

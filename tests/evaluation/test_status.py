@@ -1,0 +1,55 @@
+"""The five states: what a rule came to, in the words that every surface uses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.report.sentences import counts, status_of_run
+from trainwatch.rules.cpu_bottleneck import CPUBottleneck
+from trainwatch.status import Status
+
+from tests.support import analysis as made
+from tests.support.source import START, MemorySource, node_samples, run_facts
+
+
+def test_a_state_is_its_word_wherever_it_is_written() -> None:
+    words = ["found", "healthy", "not enough data", "collecting", "failed"]
+    assert [f"{state}" for state in Status] == [str(state) for state in Status] == words
+    assert json.loads(json.dumps(list(Status))) == words
+
+
+@pytest.mark.parametrize(("end", "state"), [(None, "collecting"), (START + 5, "not enough data")])
+def test_too_few_samples_of_a_run_that_goes_on_are_being_collected(end: float | None, state: str) -> None:
+    samples = node_samples(np.full((10, 2), 1.0), np.full((10, 1), 0.0))
+    analysis = evaluate(MemorySource(samples, facts=run_facts(end=end)))
+    assert {rule.status for rule in analysis.rules if rule.rule == "CPUBottleneck"} == {state}
+
+
+def test_a_rule_that_fails_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no samples")
+
+    monkeypatch.setattr(CPUBottleneck, "conclude", fail)
+    samples = node_samples(np.full((1001, 2), 1.0), np.full((1001, 1), 0.0))
+    rules = {rule.rule: rule for rule in evaluate(MemorySource(samples)).rules}
+    failed = rules.pop("CPUBottleneck")
+    assert (failed.status, failed.triggered) == (Status.FAILED, 0)
+    assert failed.finding == "This rule failed with ZeroDivisionError: no samples"
+    assert Status.FAILED not in {rule.status for rule in rules.values()}
+
+
+def test_overviews_are_in_no_state() -> None:
+    analysis = made.slow_loader(
+        rules=[made.rule(), made.rule("IOBottleneck", Status.FOUND), made.rule("OverallSystemUsage")]
+    )
+    assert counts(analysis) == {Status.FOUND: 1, Status.HEALTHY: 1}
+
+
+def test_a_run_has_failed_if_its_command_did_and_is_healthy_if_nothing_was_found() -> None:
+    assert status_of_run(made.slow_loader(exit_status=137)) is Status.FAILED
+    assert status_of_run(made.slow_loader(rules=[made.rule("A", Status.FOUND), made.rule()])) is Status.FOUND
+    assert status_of_run(made.nothing_found()) is Status.HEALTHY
+    assert status_of_run(made.one_sample()) is Status.COLLECTING
