@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import isclose
 from pathlib import Path
 
@@ -33,14 +34,14 @@ def served_and_recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
         clock = SimulatedClock(START)
         simulation = Simulation(all_scenarios()["cpu-bottleneck"](), 1, "recording", START, 60.0, directory)
         exporter = make_exporter(simulation, clock, directory, recording)
-        scrapes = []
+        found = []
         for tick in range(1 + round(SCRAPED_AFTER[-1] / INTERVAL)):
             exporter.tick()
             if tick * INTERVAL in SCRAPED_AFTER:
-                scrapes.append(read(exporter.scrape("text")))
+                found.append(read(exporter.scrape("text")))
             clock.advance(INTERVAL)
         exporter.close()
-    return scrapes, recording
+    return found, recording
 
 
 def read(text: bytes) -> Scrape:
@@ -52,11 +53,8 @@ def test_each_series_of_the_replay_is_as_the_exporter_said(
     served_and_recorded: tuple[list[Scrape], Path],
 ) -> None:
     served, directory = served_and_recorded
-    replayed = RecordedRun(directory).scrapes([START + seconds for seconds in SCRAPED_AFTER])
-    exposition = Exposition()
-    for said, (moment, node, families) in zip(served, replayed, strict=True):
-        assert node == "simulated-node"
-        found = read(exposition.write(families, "text"))
+    moments = [START + seconds for seconds in SCRAPED_AFTER]
+    for said, moment, found in zip(served, moments, scrapes(RecordedRun(directory), moments), strict=True):
         assert len(found) > 100
         known = {series for series in said if series.partition("{")[0] in names(found)}
         differing = {
@@ -70,6 +68,13 @@ def test_each_series_of_the_replay_is_as_the_exporter_said(
             and not series.startswith(("trainwatch_dataloader_wait", "trainwatch_dataloader_fetch"))
         }
         assert differing == {}
+
+
+def scrapes(run: RecordedRun, moments: Sequence[float]) -> list[Scrape]:
+    """What the run's only node had published at these moments."""
+    exposition = Exposition()
+    with run.replay() as (node,):
+        return [read(exposition.write(node.families(moment), "text")) for moment in moments]
 
 
 def names(scrape: Scrape) -> set[str]:
@@ -86,8 +91,7 @@ def test_the_replay_counts_what_the_evaluation_of_the_recording_counts(scenarios
     written = scenarios.written("cpu-bottleneck")
     verdict = next(one for one in written.recording.rules if one.rule == "CPUBottleneck")
     run = RecordedRun(written.recording_directory)
-    ((_, _, families),) = run.scrapes([run.end])
-    counted = read(Exposition().write(families, "text"))
+    (counted,) = scrapes(run, [run.end])
     labels = f'run="{run.name}"'
     cell = f'{labels},cause="cpu",cause_above="0.9",gpu_below="0.1"'
     assert counted[f"trainwatch_samples_total{{{labels}}}"] == verdict.datapoints - 1

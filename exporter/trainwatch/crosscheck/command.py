@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trainwatch.crosscheck.compare import Outcome
+from trainwatch.crosscheck.compare import Outcome, check_rules
 from trainwatch.crosscheck.hidden.check import compare_with_recording
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.rendered import rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.runs import check_rules
 from trainwatch.crosscheck.scrape_times import scrape_times
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
@@ -46,8 +45,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--recording",
         type=Path,
         metavar="DIR",
-        help="the recording of a run: alone, it is played back into a Prometheus of its own (prometheus and "
-        "promtool must be on the PATH); with --prometheus, what that says is compared with every sample",
+        help="the recording of a run: alone, it is played back into a Prometheus of its own (prometheus must "
+        "be on the PATH); with --prometheus, what that says is compared with every sample",
     )
     parser.add_argument("--run", metavar="NAME", help="the run to check (default: each of that time)")
     parser.add_argument(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trainwatch.crosscheck.alerts import alert_states
-from trainwatch.crosscheck.expected import Expected, expected
+from trainwatch.crosscheck.expected import Expected, alert_states, expected
+from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.readings import Readings
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
-from trainwatch.crosscheck.stored import Stored
+from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.measurements.scraped import Labels
 from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
@@ -48,6 +49,29 @@ class Outcome:
     values: int = 0
     by_last_scrape: int = 0
     disagreements: list[Disagreement] = field(default_factory=list)
+
+
+def check_rules(
+    server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
+) -> list[Outcome]:
+    """`intervals`: how often each group of rules is evaluated. Raises UserError where the server fails."""
+    rules = [one for one in options.settings.rules() if one.prometheus_rules(options.scraping) is not None]
+    outcomes: list[Outcome] = []
+    with shown("rules checked", len(rules) * len(windows)) as progress:
+        for heuristic in rules:
+            group = f"trainwatch-{heuristic.name}"
+            for window in windows:
+                if group in intervals:
+                    stored = Stored(server, heuristic, options.scraping, intervals[group], window)
+                    outcome = check_rule(server, heuristic, options.scraping, stored)
+                else:
+                    missing = Disagreement(
+                        heuristic.name, window.end, f"group {group}", frozenset(), "a group", None
+                    )
+                    outcome = Outcome(heuristic.name, window.run, disagreements=[missing])
+                outcomes.append(outcome)
+                progress(len(outcomes))
+    return outcomes
 
 
 def check_rule(server: Server, heuristic: Rule[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:

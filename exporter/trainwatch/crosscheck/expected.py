@@ -1,12 +1,13 @@
-"""What a rule must say at one moment: its own judgement of what Prometheus had scraped by then."""
+"""What a rule must say: its own judgement of what Prometheus had scraped, and the alerts that follow."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainwatch.crosscheck.recompute import CHECKED
+from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.prometheus_rules.groups import STATUS
 from trainwatch.rules.promql import Scraping
@@ -53,3 +54,28 @@ def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
         for condition in judged.conditions
     )
     return Expected(scraped.records, scraped.targets, findings)
+
+
+def alert_states(
+    times: Sequence[Milliseconds],
+    conditions: Iterable[frozenset[Labels]],
+    pending: float = 0.0,
+    keep_firing: float = 0.0,
+) -> list[dict[Labels, str]]:
+    """ "pending" or "firing" at each evaluation; `pending` (`for`) and `keep_firing` are seconds."""
+    began: dict[Labels, Milliseconds] = {}
+    ceased: dict[Labels, Milliseconds] = {}
+    firing: set[Labels] = set()
+    found = []
+    for time, holds in zip(times, conditions, strict=True):
+        for labels in holds:
+            began.setdefault(labels, time)
+            ceased.pop(labels, None)
+        for labels in began.keys() - holds:
+            since = ceased.setdefault(labels, time)
+            if labels not in firing or time - since >= 1000 * keep_firing:
+                del began[labels], ceased[labels]
+                firing.discard(labels)
+        firing |= {labels for labels in holds if time - began[labels] >= 1000 * pending}
+        found.append({labels: "firing" if labels in firing else "pending" for labels in began})
+    return found

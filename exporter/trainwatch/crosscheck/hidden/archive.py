@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.crosscheck.readings import Selection
-from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.replay.series import name_and_labels, values_of
+from trainwatch.crosscheck.replay.run import RecordedRun, name_and_labels, values_of
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.sampling.exposition import Exposition

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainwatch.crosscheck.alerts import alert_states
 from trainwatch.crosscheck.compare import Disagreement
-from trainwatch.crosscheck.expected import Expected
+from trainwatch.crosscheck.expected import Expected, alert_states
 from trainwatch.crosscheck.hidden.archive import Archive, Sampling
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.hidden.played_back import PlayedBack

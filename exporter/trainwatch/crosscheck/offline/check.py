@@ -1,22 +1,28 @@
-"""The cross-check without a server: a recording, played back into a Prometheus of its own."""
+"""The cross-check without a server: a recording, played back into a Prometheus of its own.
+
+Prometheus evaluates its rules at the present only, and `promtool tsdb create-blocks-from rules` knows no
+alerts, no order of rules, and no end of a recorded series: what a rule recorded 5 minutes ago still counts.
+Here each rule of a group is evaluated by a real Prometheus at each moment, and what it says is stored before
+the next rule is: recorded values as they come, the end of a series where it has none any more.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
-from trainwatch.crosscheck.compare import Outcome
-from trainwatch.crosscheck.offline.blocks import make_blocks
-from trainwatch.crosscheck.offline.evaluation import evaluate_groups
-from trainwatch.crosscheck.offline.prometheus import local_prometheus, program
-from trainwatch.crosscheck.offline.rule_files import metrics, read_groups
+from trainwatch.crosscheck.compare import Outcome, check_rules
+from trainwatch.crosscheck.expected import alert_states
+from trainwatch.crosscheck.offline.prometheus import LocalPrometheus, local_prometheus
+from trainwatch.crosscheck.offline.remote_write import Series
+from trainwatch.crosscheck.offline.rule_files import FileGroup, FileRule, metrics, read_groups
 from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.runs import check_rules
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
-from trainwatch.crosscheck.server import Milliseconds, Server
+from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
+from trainwatch.errors import UserError
+from trainwatch.measurements.scraped import Labels, Vector, without
 from trainwatch.prometheus_rules.files import HEURISTICS, render
 from trainwatch.rules import all_rules
 
@@ -28,28 +34,79 @@ def check_recording(
 
     Raises UserError where Prometheus is not installed, or a rule file cannot be evaluated.
     """
-    for needed in ("promtool", "prometheus"):
-        program(needed)
     groups = [group for place, text in rules.texts.items() for group in read_groups(text, place)]
     checked = [group for group in groups if group.name.removeprefix("trainwatch-") in all_rules()]
     intended = read_groups(render(rules.options)[HEURISTICS], HEURISTICS)
     interval = round(1000 * rules.options.scraping.interval)
     begin = round(1000 * run.start)
     moments = range(begin, round(1000 * run.end) + 1, interval)
-    with tempfile.TemporaryDirectory(prefix="trainwatch-crosscheck-") as directory:
-        folder = Path(directory)
+    with local_prometheus() as store, Server(store.url) as server:
         with shown("scrapes replayed", len(moments) * len(run.nodes)) as progress:
-            ended = make_blocks(run, moments, metrics([*checked, *intended]), folder, progress)
-        with local_prometheus(folder) as store, Server(store.url) as server:
-            store.write((labels, [(time, None)]) for labels, time in ended)
-            with shown("rules evaluated", sum(len(group.rules) for group in checked)) as progress:
-                evaluate_groups(server, store, checked, begin, moments[-1], progress)
-            window = Window(
-                run.name,
-                max(begin, start) if start is not None else begin,
-                min(moments[-1], end) if end is not None else moments[-1],
-                ScrapeTimes(interval, interval, unseen=0),
-                restarted=None,
-            )
-            intervals = {group.name: group.interval for group in checked}
-            return check_rules(server, rules.options, intervals, [window])
+            store.write(run.scraped(moments, metrics([*checked, *intended]), progress))
+        with shown("rules evaluated", sum(len(group.rules) for group in checked)) as progress:
+            _evaluate(server, store, checked, begin, moments[-1], progress)
+        window = Window(
+            run.name,
+            max(begin, start) if start is not None else begin,
+            min(moments[-1], end) if end is not None else moments[-1],
+            ScrapeTimes(interval, interval, unseen=0),
+            restarted=None,
+        )
+        intervals = {group.name: group.interval for group in checked}
+        return check_rules(server, rules.options, intervals, [window])
+
+
+def _evaluate(
+    server: Server,
+    store: LocalPrometheus,
+    groups: Sequence[FileGroup],
+    start: Milliseconds,
+    end: Milliseconds,
+    progress: Callable[[int], None],
+) -> None:
+    """Stores what the rules say from `start` to `end`. `progress` is told the number of rules done.
+
+    Raises UserError where Prometheus refuses an expression.
+    """
+    done = 0
+    for group in groups:
+        grid = Grid(start, group.interval, 1 + (end - start) // group.interval)
+        for rule in group.rules:
+            try:
+                found = server.instants(rule.expression, grid)
+            except UserError as error:
+                raise UserError(f"{group.name}, {rule.name}: {error}") from None
+            store.write(_alerts(rule, grid, found) if rule.is_alert else _records(rule, grid, found))
+            done += 1
+            progress(done)
+
+
+def _records(rule: FileRule, grid: Grid, found: Sequence[Vector]) -> Iterator[Series]:
+    labelled = [{_labelled(labels, rule): value for labels, value in vector.items()} for vector in found]
+    return _series(rule.name, grid, labelled)
+
+
+def _alerts(rule: FileRule, grid: Grid, found: Sequence[Vector]) -> Iterator[Series]:
+    times = [grid.time(index) for index in range(grid.count)]
+    conditions = [frozenset(_labelled(labels, rule) for labels in vector) for vector in found]
+    states = alert_states(times, conditions, rule.pending, rule.keep_firing)
+    name = ("alertname", rule.name)
+    alerting: list[Vector] = [
+        {labels | {name, ("alertstate", state)}: 1.0 for labels, state in alerts.items()} for alerts in states
+    ]
+    return _series("ALERTS", grid, alerting)
+
+
+def _labelled(labels: Labels, rule: FileRule) -> Labels:
+    return without(labels, *rule.labels) | frozenset(rule.labels.items())
+
+
+def _series(name: str, grid: Grid, found: Sequence[Vector]) -> Iterator[Series]:
+    """By series its values, and None where it has none any more."""
+    for labels in dict.fromkeys(labels for vector in found for labels in vector):
+        points: list[tuple[Milliseconds, float | None]] = []
+        for index, vector in enumerate(found):
+            value = vector.get(labels)
+            if value is not None or (points and points[-1][1] is not None):
+                points.append((grid.time(index), value))
+        yield {"__name__": name, **dict(labels)}, points

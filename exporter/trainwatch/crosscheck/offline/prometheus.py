@@ -1,10 +1,11 @@
-"""A Prometheus of this process alone, over a folder of blocks; it scrapes nothing and knows no rules."""
+"""Runs a Prometheus for this process alone: it scrapes nothing, knows no rules, and takes what is written."""
 
 from __future__ import annotations
 
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,19 +19,8 @@ from trainwatch.runs.prometheus.api import TIMEOUT
 
 STARTING = 60.0  # seconds until it must be ready
 STOPPING = 10.0
-# What rules recorded is written after the raw series, and so out of order.
+# One node is written after the other, and what rules recorded after all of them: out of order.
 CONFIG = "storage:\n  tsdb:\n    out_of_order_time_window: 36500d\n"
-
-
-def program(name: str) -> str:
-    """The path of `prometheus` or `promtool`. Raises UserError where it is not installed."""
-    path = shutil.which(name)
-    if path is None:
-        raise UserError(
-            f"--recording needs `{name}`, which is not on the PATH: install Prometheus 2.42 or later, "
-            "or give --prometheus URL alone"
-        )
-    return path
 
 
 class LocalPrometheus:
@@ -47,27 +37,34 @@ class LocalPrometheus:
 
 
 @contextmanager
-def local_prometheus(folder: Path) -> Iterator[LocalPrometheus]:
-    """Runs over the blocks in `folder`/data inside the `with`. Raises UserError where it does not start."""
-    binary = program("prometheus")
-    (folder / "prometheus.yml").write_text(CONFIG)
-    address = _free_address()
-    command = [
-        binary,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        "--storage.tsdb.retention.time=100y",
-        f"--web.listen-address={address}",
-        "--web.enable-remote-write-receiver",
-        "--log.level=warn",
-    ]
-    log = folder / "prometheus.log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
-        try:
-            _wait_until_ready(f"http://{address}/-/ready", process, log)
-            yield LocalPrometheus(f"http://{address}")
-        finally:
-            _end(process)
+def local_prometheus() -> Iterator[LocalPrometheus]:
+    """Runs inside the `with`, and leaves nothing behind. Raises UserError if it does not start."""
+    binary = shutil.which("prometheus")
+    if binary is None:
+        raise UserError(
+            "--recording needs `prometheus`, which is not on the PATH: install Prometheus 2.42 or later, "
+            "or give --prometheus URL alone"
+        )
+    with tempfile.TemporaryDirectory(prefix="trainwatch-crosscheck-") as directory:
+        folder = Path(directory)
+        (folder / "prometheus.yml").write_text(CONFIG)
+        address = _free_address()
+        command = [
+            binary,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=100y",
+            f"--web.listen-address={address}",
+            "--web.enable-remote-write-receiver",
+            "--log.level=warn",
+        ]
+        log = folder / "prometheus.log"
+        with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+            try:
+                _wait_until_ready(f"http://{address}/-/ready", process, log)
+                yield LocalPrometheus(f"http://{address}")
+            finally:
+                _end(process)
 
 
 def _free_address() -> str:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from trainwatch.crosscheck.offline.remote_write import Series
 from trainwatch.crosscheck.replay.node import ReplayedNode
+from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.errors import UserError
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.writer import RANKS_SECONDS
+from trainwatch.sampling.exposition import Exposition
 from trainwatch.sampling.families import Family
+
+JOB = "trainwatch"
+SCRAPES_IN_A_PIECE = 240  # so that memory does not grow with the run
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 
 
 class RecordedRun:
@@ -68,9 +77,56 @@ class RecordedRun:
                 stack.callback(nodes[-1].close)
             yield nodes
 
-    def scrapes(self, moments: Sequence[float]) -> Iterator[tuple[float, str, list[Family]]]:
-        """Moment, node and what a scrape of it had seen then; the moments are in order."""
+    def scraped(
+        self, moments: Sequence[Milliseconds], names: Set[str], progress: Callable[[int], None]
+    ) -> Iterator[Series]:
+        """Returns what Prometheus would have stored of these series, scraping at these moments, in pieces.
+
+        A series that a scrape has no longer ends there. `progress` is told the number of scrapes done.
+        """
+        done = 0
         with self.replay() as nodes:
-            for moment in moments:
-                for node in nodes:
-                    yield moment, node.name, node.families(moment)
+            for node in nodes:
+                exposition = Exposition()
+                target = {"job": JOB, "instance": node.name}
+                before: set[str] = set()
+                for first in range(0, len(moments), SCRAPES_IN_A_PIECE):
+                    points: dict[str, list[tuple[Milliseconds, float | None]]] = {}
+                    for time in moments[first : first + SCRAPES_IN_A_PIECE]:
+                        values = dict(values_of(exposition, node.families(time / 1000), names))
+                        for series, value in values.items():
+                            points.setdefault(series, []).append((time, float(value)))
+                        for ended in before - values.keys():
+                            points.setdefault(ended, []).append((time, None))
+                        before = set(values)
+                        done += 1
+                        progress(done)
+                    for series, its_points in points.items():
+                        name, labels = name_and_labels(series)
+                        yield {"__name__": name, **target, **labels}, its_points
+
+
+def values_of(
+    exposition: Exposition, families: Sequence[Family], names: Set[str]
+) -> Iterator[tuple[str, str]]:
+    """Each series of these names as it is written, `name{labels}`, and its value."""
+    chosen = [family for family in families if not names.isdisjoint(_series_of(family))]
+    for line in exposition.write(chosen, "text").decode().splitlines():
+        if not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            yield series, value
+
+
+def name_and_labels(series: str) -> tuple[str, dict[str, str]]:
+    """`name{label="value"}` apart."""
+    name, _, labels = series.partition("{")
+    return name, {
+        label: _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
+        for label, value in _LABEL.findall(labels)
+    }
+
+
+def _series_of(family: Family) -> tuple[str, ...]:
+    """The names under which Prometheus stores it."""
+    suffixes = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
+    return tuple(f"{family.name}{suffix}" for suffix in suffixes)
