@@ -84,6 +84,17 @@ def test_code_and_what_the_program_says_are_left_alone(tmp_path: Path, name: str
     assert complaints(tmp_path / name) == []
 
 
+def test_docstrings_of_functions_start_with_a_verb(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        'class Run:\n    """A run."""\n\n    def name(self):\n        """The name of the run."""\n'
+    )
+    (complaint,) = complaints(module)
+    assert complaint == f'{module}:4: start with a verb, as in "Returns the ...": The name of the run.'
+    module.write_text(module.read_text().replace("The name", "Returns the name"))
+    assert complaints(module) == []
+
+
 def test_a_complaint_names_file_line_word_and_the_better_word(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("One.\n\nWrite it anew. Then read it.\n")

@@ -191,9 +191,40 @@ SHAPES = (
     ),
     Shape(r"\btaken for\b", "treated as", "It is taken for an error.", "It is treated as an error."),
     Shape(r"\btime-outs?\b|\bre-(use|try)\b", "timeout, reuse, retry", "A time-out.", "A timeout."),
+    Shape(r"\b(goes|go|going|went) on\b(?! to)", "continue", "The run goes on.", "The run continues."),
     Shape(
-        r"\ba mean of their\b|\bhow dear\b|\bby the clock\b",
-        "expensive, wall time",
+        r"\ba \w+ of (its|their) own\b",
+        'write "its own ..."',
+        "Each secret is a file of its own.",
+        "Each secret has its own file.",
+    ),
+    Shape(r"\basked for\b", "requested", "Once it is asked for.", "Once it is requested."),
+    Shape(r"\b(do|does) without\b", "does not need", "It does without root.", "It does not need root."),
+    Shape(r"\ball the same\b", "still, anyway", "It runs all the same.", "It still runs."),
+    Shape(r"\bbe had\b", "is available", "The nearest that can be had.", "The nearest available one."),
+    Shape(
+        r"\b(is|are) (not )?there\b(?=[.,;:)]|$)",
+        "exists, is available",
+        "The label is there.",
+        "The label exists.",
+    ),
+    Shape(r"\bhears? of\b", "is notified", "Who hears of it?", "Who is notified?"),
+    Shape(r"\bspeaks? (of|to)\b", "refer to, describe", "Rules speak of samples.", "Rules count samples."),
+    Shape(
+        r"\bcomes? and goes?\b",
+        "is intermittent",
+        "The signal comes and goes.",
+        "The signal is intermittent.",
+    ),
+    Shape(
+        r"\b(for|after|of) so (long|many)\b",
+        "give the number or the unit",
+        "It lasts for so long.",
+        "It lasts for ten minutes.",
+    ),
+    Shape(
+        r"\bby the clock\b",
+        "wall time",
         "It took 3 s by the clock.",
         "It took 3 s of wall time.",
     ),
@@ -219,6 +250,8 @@ def complaints(file: Path) -> list[str]:
                 f"{name}:{passage.line}: {problem}: {sentence}"
                 for problem in problems(sentence, passage.flowing)
             ]
+    if file.suffix == ".py":
+        found += [f"{name}:{line}: {text}" for line, text in _docstrings_without_a_verb(file.read_text())]
     return found
 
 
@@ -339,6 +372,17 @@ def _python(text: str) -> Iterator[Passage]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(type|ruff|noqa)\b", token.string):
             yield Passage(token.start[0], _without_code(token.string.lstrip("#! ")))
+
+
+def _docstrings_without_a_verb(text: str) -> Iterator[tuple[int, str]]:
+    """Yields docstrings of functions that do not start with a verb, and any that start with "What"."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            words = ast.get_docstring(node) or "Does nothing"
+            start = r"(?!What\b)" if isinstance(node, (ast.Module, ast.ClassDef)) else r"[A-Z][a-z]+s\b"
+            if not re.match(start, words):
+                first = words.splitlines()[0]
+                yield getattr(node, "lineno", 1), f'start with a verb, as in "Returns the ...": {first}'
 
 
 def _string(line: int, words: str, docstring: bool) -> Iterator[Passage]:
