@@ -14,7 +14,7 @@ else:
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "exporter" / "trainwatch"
 PAGE = REPOSITORY / "docs" / "architecture.md"
-CAPTIONS = 62  # the column in which the picture says what a floor is for
+CAPTIONS = 71  # the column in which the picture says what a floor is for
 
 
 def picture() -> list[list[str]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trainwatch.measurements.usage import UsageRow as UsageRow
+from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.topics import About
 from trainwatch.status import Status
 
@@ -28,6 +29,25 @@ class RuleResult:
     seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
+
+    @classmethod
+    def of(cls, rule: Rule[Any, Any], verdict: Verdict) -> RuleResult:
+        return cls(
+            rule=rule.name,
+            question=rule.question,
+            description=rule.description,
+            recommendation=verdict.recommendation or rule.recommendation,
+            status=verdict.status,
+            finding=verdict.finding,
+            triggered=verdict.triggered,
+            violations=verdict.violations,
+            datapoints=verdict.datapoints,
+            parameters=asdict(rule.parameters),
+            about=rule.about(),
+            seconds_lost=verdict.seconds_lost,
+            details=verdict.details,
+            debugger_parameters=rule.debugger_parameters(),
+        )
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Evaluator:
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
-        results = [rule.result(_verdict(rule, nodes, run)) for rule in self._heuristics]
+        results = [RuleResult.of(rule, _verdict(rule, nodes, run)) for rule in self._heuristics]
         symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
         stddev = next(one.parameters.stddev for one in self._heuristics if isinstance(one, StepOutlier))
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)

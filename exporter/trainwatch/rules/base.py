@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.measurements.state import NodeState
 from trainwatch.rules.other_exporters import OtherExporters
 from trainwatch.rules.parameters import Parameters
@@ -20,7 +19,7 @@ N = TypeVar("N", bound=NodeState)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a heuristic makes of a run; the fields are those of RuleResult."""
+    """What a heuristic makes of a run; RuleResult has the same fields."""
 
     status: Status
     finding: str
@@ -98,24 +97,6 @@ class Rule(ABC, Generic[P, N]):
         """
         symptom = {"symptom": self.symptom.name, "scope": self.symptom.scope} if self.symptom else {}
         return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
-
-    def result(self, verdict: Verdict) -> RuleResult:
-        return RuleResult(
-            rule=self.name,
-            question=self.question,
-            description=self.description,
-            recommendation=verdict.recommendation or self.recommendation,
-            status=verdict.status,
-            finding=verdict.finding,
-            triggered=verdict.triggered,
-            violations=verdict.violations,
-            datapoints=verdict.datapoints,
-            parameters=asdict(self.parameters),
-            about=self.about(),
-            seconds_lost=verdict.seconds_lost,
-            details=verdict.details,
-            debugger_parameters=self.debugger_parameters(),
-        )
 
 
 def status_of(triggered: int, judged: int) -> Status:
