@@ -9,31 +9,29 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING
 
 from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.node import INTERVAL, Sink, make_exporter
+from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenario import Scenario
 from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
+from trainwatch.demo.write import Written
 from trainwatch.durations import parse_duration, parse_speed, positive_duration
 from trainwatch.errors import UserError
 from trainwatch.exporter.command import DEFAULT_ADDRESS
-from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.pages import Pages
 from trainwatch.training.ledger_files import SHARED_MEMORY
 from trainwatch.web.server import bind, parse_address
 from trainwatch.web.serving import log_to_stderr, serve_until_told
 from trainwatch.web.web_config import WebConfig
 
-if TYPE_CHECKING:
-    from trainwatch.demo.write import Written
-
 logger = logging.getLogger(__name__)
+
+CATCH_UP_TICKS = 50  # well below what the recording's queue holds
 
 EXAMPLES = """\
 examples:
@@ -132,22 +130,19 @@ class _Demo:
         start = now - (duration if at_once and duration else self._begun_ago)
         name = f"simulated-{scenario.name}"
         self._clock = SimulatedClock(start, arguments.speed)
-        self._written: Written | None = None
-        sinks: list[Sink] = []
-        if writes:
-            from trainwatch.demo.write import Written  # numpy and pyarrow: only who writes pays
-
-            self._written = Written.begin(
-                scenario, arguments.seed, name, start, arguments.write_recording, arguments.write_debugger
-            )
-        debugger = self._written.debugger if self._written else None
-        if debugger:
-            sinks.append(debugger.sample)
-        self._simulation = Simulation(
-            scenario, arguments.seed, name, start, duration, directory, *([debugger.step] if debugger else [])
+        self._written = Written(
+            scenario, arguments.seed, name, start, arguments.write_recording, arguments.write_debugger
         )
-        self._exporter: Exporter = make_exporter(
-            self._simulation, self._clock, directory, arguments.write_recording, sinks
+        debugger = self._written.debugger
+        self._simulation = Simulation(
+            scenario, arguments.seed, name, start, duration, directory, debugger.step if debugger else None
+        )
+        self._exporter = make_exporter(
+            self._simulation,
+            self._clock,
+            directory,
+            arguments.write_recording,
+            [debugger.sample] if debugger else [],
         )
 
     def serve(self, sockets: list[socket]) -> None:
@@ -172,19 +167,22 @@ class _Demo:
 
     def write(self) -> None:
         """Takes the whole run's samples at once."""
-        from trainwatch.demo.write import run_at_once
-
         assert self._simulation.duration is not None
         ticks = 1 + int(self._simulation.duration / INTERVAL)
         try:
-            run_at_once(self._exporter, ticks, self._clock.advance, _progress(ticks))
+            for tick in range(ticks):
+                if tick:
+                    self._clock.advance(INTERVAL)
+                self._exporter.tick()
+                if tick % CATCH_UP_TICKS == 0:
+                    self._exporter.catch_up()
+                _show_progress(tick + 1, ticks)
         finally:
             self._close()
 
     def _close(self) -> None:
         self._exporter.close()
-        if self._written:
-            self._written.end(self._clock.time(), self._simulation.ended_well)
+        self._written.end(self._clock.time(), self._simulation.ended_well)
 
 
 def _scenario(name: str | None) -> Scenario:
@@ -205,13 +203,9 @@ def _print_list() -> None:
         print(f"{'':{width}}  fires: {', '.join(sorted(scenario.fires)) or 'nothing'}")
 
 
-def _progress(ticks: int) -> Callable[[int], None]:
-    """Shows on a terminal how far the writing is; nothing where stderr is no terminal."""
-
-    def show(done: int) -> None:
-        if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
-            end = "\r\033[K" if done == ticks else ""
-            sys.stderr.write(f"\rwrote {done:,} of {ticks:,} samples{end}")
-            sys.stderr.flush()
-
-    return show
+def _show_progress(done: int, ticks: int) -> None:
+    """Shows on a terminal how far the writing is; nothing if stderr is no terminal."""
+    if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
+        end = "\r\033[K" if done == ticks else ""
+        sys.stderr.write(f"\rwrote {done:,} of {ticks:,} samples{end}")
+        sys.stderr.flush()

@@ -34,7 +34,7 @@ class Simulation(Collector):
         start: float,
         duration: float | None,
         directory: Path,
-        on_step: OnStep = lambda _ledger, _step: None,
+        on_step: OnStep | None = None,
     ) -> None:
         """`start`: seconds since the epoch. `duration`: of the run, in seconds; None: it goes on for ever.
 
@@ -87,7 +87,8 @@ class Simulation(Collector):
         while self._begun and self._begun[0][0].end <= until:
             for ledger, step in zip(self._ledgers, self._begun.popleft(), strict=True):
                 ledger.record(step)
-                self._on_step(ledger, step)
+                if self._on_step:
+                    self._on_step(ledger, step)
         if self._next is None and not self._begun:
             self.stalled = True
 

@@ -207,8 +207,7 @@ class Nvml:
 
     def count(self) -> int:
         """How many GPUs NVML knows, whether in reach or not."""
-        self._call("nvmlDeviceGetCount_v2", byref(self._unsigned))
-        return self._unsigned.value
+        return self._number("nvmlDeviceGetCount_v2")
 
     def handle(self, index: int) -> Handle:
         handle = pynvml.c_nvmlDevice_t()
@@ -253,8 +252,7 @@ class Nvml:
 
     def temperature(self, handle: Handle) -> int:
         """Degrees Celsius, by the function that CUDA 14 removes."""
-        self._call("nvmlDeviceGetTemperature", handle, c_uint(0), byref(self._unsigned))
-        return self._unsigned.value
+        return self._number("nvmlDeviceGetTemperature", handle, c_uint(0))
 
     def temperature_v1(self, handle: Handle) -> int:
         """Degrees Celsius."""
@@ -263,21 +261,19 @@ class Nvml:
 
     def power(self, handle: Handle) -> int:
         """Milliwatts: since Ampere (but GA100) a mean over one second."""
-        self._call("nvmlDeviceGetPowerUsage", handle, byref(self._unsigned))
-        return self._unsigned.value
+        return self._number("nvmlDeviceGetPowerUsage", handle)
 
     def power_limit(self, handle: Handle) -> int:
         """Milliwatts that the driver enforces."""
-        self._call("nvmlDeviceGetEnforcedPowerLimit", handle, byref(self._unsigned))
-        return self._unsigned.value
+        return self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
 
     def sm_clock(self, handle: Handle) -> int:
         """Megahertz."""
-        return self._clock(handle, pynvml.NVML_CLOCK_SM)
+        return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM)
 
     def memory_clock(self, handle: Handle) -> int:
         """Megahertz."""
-        return self._clock(handle, pynvml.NVML_CLOCK_MEM)
+        return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM)
 
     def clock_reasons(self, handle: Handle) -> int:
         """What holds the clocks down now: bits nvmlClocksEventReason*."""
@@ -291,11 +287,11 @@ class Nvml:
 
     def pcie_transmitted(self, handle: Handle) -> int:
         """KB/s sent over PCIe in the 20 ms that this call takes."""
-        return self._pcie(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+        return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
 
     def pcie_received(self, handle: Handle) -> int:
         """KB/s received over PCIe in the 20 ms that this call takes."""
-        return self._pcie(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+        return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
 
     def compute_processes(self, handle: Handle) -> list[int]:
         """Pids of the processes with a compute context, as seen from the NVML caller's pid namespace."""
@@ -361,12 +357,9 @@ class Nvml:
             raise NvmlError("nvmlEventSetWait_v2", code)
         return address(data.device), data.eventData
 
-    def _clock(self, handle: Handle, kind: int) -> int:
-        self._call("nvmlDeviceGetClockInfo", handle, kind, byref(self._unsigned))
-        return self._unsigned.value
-
-    def _pcie(self, handle: Handle, counter: int) -> int:
-        self._call("nvmlDeviceGetPcieThroughput", handle, counter, byref(self._unsigned))
+    def _number(self, function: str, *arguments: Any) -> int:
+        """Returns what a function writes to its last argument, an unsigned int."""
+        self._call(function, *arguments, byref(self._unsigned))
         return self._unsigned.value
 
     def _pids(self, function: str, handle: Handle) -> list[int]:

@@ -44,7 +44,8 @@ class SampleCounters:
         retention: float = 300.0,
         now: float = 0.0,
     ) -> None:
-        self._directory = _lock_directory(directory) if directory else None
+        self._lock_descriptor = _lock(directory) if directory else None
+        self._directory = None if self._lock_descriptor is None else directory
         self._runs_of_ledgers = runs_of_ledgers
         self._retention = retention
         self._active = ActiveRuns(told)
@@ -54,7 +55,7 @@ class SampleCounters:
         self._families = _Families()
         self.families = self._families.all
         if self._directory:
-            self._load(self._directory.path, now)
+            self._load(self._directory, now)
 
     def count(self, sample: Sample) -> None:
         """Counts a sample for each run that is active; drops runs that ended long ago."""
@@ -83,15 +84,15 @@ class SampleCounters:
         with self._lock:
             for run in self._runs.values():
                 run.close()
-            if self._directory:
-                self._directory.close()
+            if self._lock_descriptor is not None:
+                os.close(self._lock_descriptor)
 
     def _path(self, run: str) -> Path | None:
         if self._directory is None:
             return None
         readable = re.sub(r"[^A-Za-z0-9._-]", "_", run)[:60].lstrip(".")
         digest = sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:12]  # two names, two files
-        return self._directory.path / f"{readable}-{digest}{SUFFIX}"
+        return self._directory / f"{readable}-{digest}{SUFFIX}"
 
     def _save(self, run: _Run) -> None:
         try:
@@ -178,31 +179,24 @@ def _set_aside(path: Path, reason: Exception) -> None:
         logger.warning("%s: cannot be set aside: %s", path, error.strerror)
 
 
-class _LockedDirectory:
-    """A directory whose state files are this exporter's alone; the kernel lets go when it dies."""
+def _lock(directory: Path) -> int | None:
+    """Makes the directory's state files this exporter's alone; the kernel lets go when it dies.
 
-    def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self.path = path
-        self._descriptor = os.open(path / "exporter.lock", _LOCK_FLAGS, 0o644)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._descriptor)
-            raise
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def _lock_directory(path: Path) -> _LockedDirectory | None:
+    Returns the descriptor that holds the lock; None, after a warning, if the files cannot be had.
+    """
+    descriptor = None
     try:
-        return _LockedDirectory(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / "exporter.lock", _LOCK_FLAGS, 0o644)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
     except BlockingIOError:
         reason = "another exporter keeps its own there; give this one its own --state-dir"
     except OSError as error:
         reason = error.strerror or str(error)
-    logger.warning("%s: the sample counters will not survive a restart: %s", path, reason)
+    if descriptor is not None:
+        os.close(descriptor)
+    logger.warning("%s: the sample counters will not survive a restart: %s", directory, reason)
     return None
 
 
@@ -254,15 +248,7 @@ class _Families:
             "Samples in which some GPU's utilisation was below gpu_below.",
             ("run", "gpu_below"),
         )
-        self.all = (
-            self.samples,
-            self.gpu,
-            self.gpu_memory,
-            self.cpu,
-            self.io_wait,
-            self.starved,
-            self.low,
-        )
+        self.all: tuple[Family, ...] = tuple(vars(self).values())
 
     def publish(self, tallies: dict[str, SampleTally]) -> None:
         self.samples.publish({(run,): tally.samples for run, tally in tallies.items()})
