@@ -6,12 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.gpu_memory_increase import lowest_between
 
 from tests.support.source import MemorySource, node_samples
 
@@ -118,12 +115,3 @@ def test_it_claims_no_seconds_and_gives_a_box_plot() -> None:
     assert box["p05"] == pytest.approx(100 * np.percentile(values, 5), abs=0.01)
     assert box["gpu_max"] == pytest.approx(100 * values.max(), abs=1e-3)
     assert box["increase"] > 5
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 40)), min_size=1, max_size=90))
-def test_the_lowest_of_any_range(items: list[tuple[float, int]]) -> None:
-    values = np.array([value for value, _ in items])
-    ends = np.arange(len(items))
-    starts = np.maximum(ends - np.array([back for _, back in items]), 0)
-    expected = [values[start : end + 1].min() for start, end in zip(starts, ends, strict=True)]
-    assert lowest_between(values, starts, ends).tolist() == expected

@@ -130,6 +130,11 @@ def of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
     }
 
 
+def lowest(windows: Mapping[Labels, Points]) -> Vector:
+    """Returns the lowest values of series, NaN only if all values are."""
+    return {labels: float(np.fmin.reduce(values)) for labels, (_, values) in windows.items()}
+
+
 def spellings(percent: float) -> str:
     """Returns a pattern of how servers and libraries write so many percent as a bound: 0.7, 0.70; 1, 1.0."""
     bound = round(percent / 100, 12)

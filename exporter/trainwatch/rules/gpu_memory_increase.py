@@ -7,18 +7,20 @@ last `horizon`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from trainwatch.measurements import scraped
 from trainwatch.measurements.box_plot import box_plot
-from trainwatch.measurements.sketch import RatioSketch
-from trainwatch.measurements.state import NodeState, Scans, State
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.parameters import Bounds, Parameters, Percent, Samples, Window
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.memory_rise import DIGITS, MemoryRise, RiseOfGpu, Rises
+from trainwatch.measurements.scraped import MEMORY_SAMPLES, Moment, Scraped, both, column, divided, lowest
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.gpus import WHERE
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import Bounds, Parameters, Percent, Samples, Window, fraction
 from trainwatch.rules.promql import (
     MINUTE,
     Alert,
@@ -31,12 +33,13 @@ from trainwatch.rules.promql import (
 )
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times, gpu_labels
+from trainwatch.runs.model import labelled
 from trainwatch.status import Status
 from trainwatch.words import too_few
 
-# Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.
-DIGITS = 4
+READINGS = f"{MEMORY_SAMPLES}_count"
+MEAN = "run_instance_gpu:trainwatch_gpu_memory:mean"
+RISE = "run_instance_gpu:trainwatch_gpu_memory:rise"
 
 Horizon = Annotated[float, Bounds(0, 60, "minutes")]
 
@@ -50,7 +53,7 @@ class GPUMemoryIncreaseParameters(Parameters):
 
 
 @rule
-class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
+class GPUMemoryIncrease(MeasuredRule[GPUMemoryIncreaseParameters, Rises]):
     """It warns of a run that may die for want of memory; no seconds are lost yet."""
 
     parameters_type = GPUMemoryIncreaseParameters
@@ -69,68 +72,35 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
     view = "memory"
     effect = Effect.RISK
 
-    def node(self) -> NodeOfMemories:
-        return NodeOfMemories(self.parameters)
-
-    def judge(self, nodes: Mapping[str, NodeOfMemories], facts: RunFacts) -> Verdict:
-        triggered = sum(node.triggered for node in nodes.values())
-        status = status_of(triggered, sum(node.judged for node in nodes.values()))
-        return Verdict(
-            status,
-            self._finding(nodes, facts, status),
-            triggered,
-            sum(gpu.concerned for node in nodes.values() for gpu in node.gpus),
-            sum(max((gpu.readings.count for gpu in node.gpus), default=0) for node in nodes.values()),
-            details=_details(nodes, facts),
-        )
-
-    def _finding(self, nodes: Mapping[str, NodeOfMemories], facts: RunFacts, status: Status) -> str:
+    @property
+    def measure(self) -> MemoryRise:
         its = self.parameters
-        gpus = [
-            (gpu, f"{label} of {name}")
-            for name, node in nodes.items()
-            for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True)
-        ]
-        most = max((gpu.readings.count for gpu, _ in gpus), default=0)
-        if not most:
-            return "The memory of no GPU was read."
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("readings of a GPU", most, its.patience)
-        gpu, name = max(gpus, key=lambda item: item[0].largest)
-        if status is Status.HEALTHY:
-            return (
-                f"No GPU's used memory rose by more than {its.increase:g} points within {its.horizon:g} min."
-            )
-        return (
-            f"The used memory of {name} rose by {gpu.largest:.1f} points within {its.horizon:g} min, "
-            f"and reached {100 * gpu.readings.max:.0f} %."
-        )
+        return MemoryRise(its.window, its.horizon, its.patience, its.increase)
+
+    def judge(self, view: Rises) -> Judgement:
+        return judgement(view.enough, (view.rise, view.rise > fraction(self.parameters.increase)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Moving averages are at least of what lies between two scrapes, and one a scrape."""
         its = self.parameters
-        samples = "trainwatch_gpu_memory_samples"
         window, whole = scraping.window(its.window), its.patience >= its.window
-        mean = "run_instance_gpu:trainwatch_gpu_memory:mean"
-        rise = "run_instance_gpu:trainwatch_gpu_memory:rise"
         horizon = time_span(scraping.reach(60 * its.horizon))
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
         return PrometheusRules(
-            targets=f"{samples}_count",
+            targets=READINGS,
             every=MINUTE,
             records=[
                 Record(
-                    mean,
-                    f"{gained(f'{samples}_sum', window, whole)}\n"
-                    f"  / {gained(f'{samples}_count', window, whole)}",
+                    MEAN,
+                    f"{gained(f'{MEMORY_SAMPLES}_sum', window, whole)}\n"
+                    f"  / {gained(f'{MEMORY_SAMPLES}_count', window, whole)}",
                 ),
-                Record(rise, f"round({mean} - min_over_time({mean}[{horizon}]), 0.000001)"),
+                Record(RISE, f"round({MEAN} - min_over_time({MEAN}[{horizon}]), 0.000001)"),
             ],
             alerts=[
                 Alert(
-                    f"{rise} > {ratio(its.increase)} and {samples}_count > {its.patience}",
-                    summary=f"{where} suddenly uses much more memory",
-                    description=f"In run {{{{ $labels.run }}}}, the used memory of {where} rose by "
+                    f"{RISE} > {ratio(its.increase)} and {READINGS} > {its.patience}",
+                    summary=f"{WHERE} suddenly uses much more memory",
+                    description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} rose by "
                     f"{{{{ $value | humanizePercentage }}}} of all its memory within {its.horizon:g} min "
                     f"(fires above {its.increase:g} %).",
                     keep_firing=300,  # a rise is over when it is seen
@@ -138,128 +108,69 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, "NodeOfMemories"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Rises]:
+        its = self.parameters
+        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        sums, counts = (
+            scraped.gained(now, f"{MEMORY_SAMPLES}_{part}", "", seconds, whole) for part in ("sum", "count")
+        )
+        lows = lowest(now.recorded_over(MEAN, scraping.reach(60 * its.horizon)))
+        rise = both(now.recorded(MEAN), lows, lambda late, low: _rounded(late - low))
+        readings, labels = now(READINGS), list(rise)
+        view = Rises(column(readings, labels) > its.patience, column(rise, labels))
+        return Scraped(labels, view, readings, {MEAN: both(sums, counts, divided), RISE: rise})
 
-class NodeOfMemories(NodeState):
-    """RuleTriggered: scans in whose time the memory of some GPU was found to have risen."""
-
-    def __init__(self, parameters: GPUMemoryIncreaseParameters) -> None:
-        self.parameters = parameters
-        self.gpus: list[OneMemory] = []
-        self.triggered = self.judged = 0
-        self.since_scan = (0, 0)  # snapshots with a rise, and with a decision, since the last scan
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        while len(self.gpus) < samples.gpu_memory.shape[1]:
-            self.gpus.append(OneMemory(self.parameters))
-        rose, decided = np.zeros((2, len(samples)), bool)
-        for gpu, column in zip(self.gpus, samples.gpu_memory.T, strict=True):
-            its_rose, its_decided = gpu.observe(column, samples.times)
-            rose |= its_rose
-            decided |= its_decided
-        self.triggered += self._scans_with(rose, scans, 0)
-        self.judged += self._scans_with(decided, scans, 1)
-        last = scans[-1] if len(scans) else 0
-        before = (0, 0) if len(scans) else self.since_scan
-        self.since_scan = (
-            before[0] + int(np.count_nonzero(rose[last:])),
-            before[1] + int(np.count_nonzero(decided[last:])),
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = [
+            (name, label, gpu)
+            for name, node in nodes.items()
+            for label, gpu in labelled(run.facts, name, node.gpus)
+        ]
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(gpus, status),
+            tallies.triggered,
+            sum(gpu.risen for _, _, gpu in gpus),
+            sum(max((gpu.readings.count for gpu in node.gpus), default=0) for node in nodes.values()),
+            details=_details(gpus),
         )
 
-    def _scans_with(self, rows: NDArray[np.bool_], scans: Scans, kind: int) -> int:
-        """How many scans have such a row since the scan before."""
-        until = self.since_scan[kind] + np.concatenate(([0], np.cumsum(rows)))[scans]
-        return int(np.count_nonzero(np.diff(until, prepend=0)))
+    def _finding(self, gpus: list[tuple[str, str, RiseOfGpu]], status: Status) -> str:
+        its = self.parameters
+        most = max((gpu.readings.count for _, _, gpu in gpus), default=0)
+        if not most:
+            return "The memory of no GPU was read."
+        if status is Status.NOT_ENOUGH_DATA:
+            return too_few("readings of a GPU", most, its.patience)
+        if status is Status.HEALTHY:
+            return (
+                f"No GPU's used memory rose by more than {its.increase:g} points within {its.horizon:g} min."
+            )
+        node, label, gpu = max(gpus, key=lambda item: item[2].largest)
+        return (
+            f"The used memory of {label} of {node} rose by {gpu.largest:.1f} points "
+            f"within {its.horizon:g} min, and reached {100 * gpu.readings.max:.0f} %."
+        )
 
 
-class OneMemory(State):
-    """The used memory of one GPU: its last readings, and its moving averages within the horizon."""
-
-    def __init__(self, parameters: GPUMemoryIncreaseParameters) -> None:
-        self.parameters = parameters
-        self.readings = RatioSketch()
-        self.recent: Floats = np.empty(0, np.float32)  # at most a window less one
-        self.averages: Times = np.empty(0)
-        self.times: Times = np.empty(0)  # of the averages
-        self.concerned = 0
-        self.largest = 0.0  # rise in percentage points, of those that were too much
-        self.last_rose = np.nan
-
-    def observe(self, column: Floats, times: Times) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each row, whether memory had risen by too much, and whether that could be decided."""
-        there = np.flatnonzero(~np.isnan(column))
-        count = self.readings.count
-        self.readings.add(column)
-        new = self._new_averages(column[there], times[there])
-        rose, decided = np.zeros((2, len(column)), bool)
-        if not new:
-            return rose, decided
-        rises = np.round(100 * self._rises(new), DIGITS)
-        enough = count + np.arange(len(there) - new, len(there)) + 1 > self.parameters.patience
-        rows = there[-new:]
-        decided[rows] = enough
-        rose[rows] = enough & (rises > self.parameters.increase)
-        self.concerned += int(np.count_nonzero(rose))
-        if rose.any():
-            self.largest = max(self.largest, float(rises[rose[rows]].max()))
-            self.last_rose = float(times[rose][-1])
-        return rose, decided
-
-    def _new_averages(self, values: Floats, times: Times) -> int:
-        """Takes in readings; returns how many moving averages they complete."""
-        window = self.parameters.window
-        history = np.concatenate((self.recent, values))
-        self.recent = history[len(history) - min(len(history), window - 1) :]
-        new = max(0, len(history) - window + 1)
-        if new:
-            sums = np.concatenate(([0.0], np.cumsum(history, dtype=np.float64)))
-            self.averages = np.concatenate((self.averages, (sums[window:] - sums[:-window]) / window))
-            self.times = np.concatenate((self.times, times[-new:]))
-        return new
-
-    def _rises(self, new: int) -> Times:
-        """What each of the newest averages is above the lowest within the horizon; 0 if none is too much."""
-        ends = np.arange(len(self.averages) - new, len(self.averages))
-        starts = np.searchsorted(self.times, self.times[ends] - 60 * self.parameters.horizon)
-        averages = self.averages
-        self.averages, self.times = averages[starts[-1] :], self.times[starts[-1] :]
-        newest: Times = averages[ends]
-        widest = 100 * (newest.max() - averages[starts[0] :].min())
-        if round(float(widest), DIGITS) <= self.parameters.increase:
-            return np.zeros(new)  # none is too much: that is all one needs to know, and most runs are so
-        rises: Times = newest - lowest_between(averages, starts, ends)
-        return rises
-
-
-def lowest_between(values: Times, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> Times:
-    """The lowest of values[start] .. values[end], both included, for each pair.
-
-    The lowest of each run of 1, 2, 4, ... values is found once; two such runs cover any range.
-    """
-    levels = np.frexp(ends - starts + 1)[1] - 1  # the largest power of two that fits
-    lowest = np.empty(len(ends))
-    of_runs = values
-    for level in range(int(levels.max()) + 1):
-        if level:
-            half = 2 ** (level - 1)
-            of_runs = np.minimum(of_runs[:-half], of_runs[half:])
-        its = levels == level
-        lowest[its] = np.minimum(of_runs[starts[its]], of_runs[ends[its] - 2**level + 1])
-    return lowest
-
-
-def _details(nodes: Mapping[str, NodeOfMemories], facts: RunFacts) -> dict[str, Any]:
-    """Debugger's box plot of each GPU whose memory rose by too much, in percent."""
+def _details(gpus: list[tuple[str, str, RiseOfGpu]]) -> dict[str, Any]:
+    """Returns Debugger's box plot of each GPU whose memory rose by too much, in percent."""
     details: dict[str, Any] = {}
-    for name, node in nodes.items():
-        for label, gpu in zip(gpu_labels(facts, name, len(node.gpus)), node.gpus, strict=True):
-            if gpu.concerned:
-                details.setdefault(name, {})[label] = {
-                    "increase": round(gpu.largest, DIGITS),
-                    "gpu_max": round(100 * gpu.readings.max, DIGITS),
-                    **box_plot(gpu.readings, 5),
-                    "violations": gpu.concerned,
-                }
-    times = [gpu.last_rose for node in nodes.values() for gpu in node.gpus if gpu.concerned]
-    if times:
-        details["last_timestamp"] = int(max(times) * 1e6)
+    risen = [item for item in gpus if item[2].risen]
+    for node, label, gpu in risen:
+        details.setdefault(node, {})[label] = {
+            "increase": round(gpu.largest, DIGITS),
+            "gpu_max": round(100 * gpu.readings.max, DIGITS),
+            **box_plot(gpu.readings, 5),
+            "violations": gpu.risen,
+        }
+    if risen:
+        details["last_timestamp"] = int(max(gpu.last_risen for _, _, gpu in risen) * 1e6)
     return details
+
+
+def _rounded(value: float) -> float:
+    """Rounds to millionths, as PromQL does: a half upwards."""
+    return math.floor(value * 1e6 + 0.5) / 1e6 if math.isfinite(value) else value

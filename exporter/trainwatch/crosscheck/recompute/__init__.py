@@ -15,7 +15,6 @@ from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
     "Dataloader": runs.dataloader,
-    "GPUMemoryIncrease": gpus.gpu_memory_increase,
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
     "MaxInitializationTime": runs.max_initialization_time,

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from trainwatch.crosscheck.readings import Moment
 from trainwatch.crosscheck.recompute.expected import Expected, above, below
 from trainwatch.measurements.scraped import (
     GPU_SAMPLES,
-    Labels,
-    Points,
     Vector,
     both,
     divided,
-    gained,
     going_on,
+    lowest,
     without,
 )
 from trainwatch.rules.gpu_memory_leak import LONGER
@@ -25,22 +21,6 @@ from trainwatch.rules.gpu_memory_nearly_full import FORECAST_ROWS
 from trainwatch.rules.promql import MINUTE, Scraping, time_span
 
 QUARTER_OF_GROWTH = 0.125  # of all growth: what each quarter of the time must have
-
-
-def gpu_memory_increase(now: Moment, its: Any, scraping: Scraping) -> Expected:
-    samples, mean = "trainwatch_gpu_memory_samples", "run_instance_gpu:trainwatch_gpu_memory:mean"
-    seconds, whole = scraping.window(its.window), its.patience >= its.window
-    means = both(
-        gained(now, f"{samples}_sum", "", seconds, whole),
-        gained(now, f"{samples}_count", "", seconds, whole),
-        divided,
-    )
-    lowest = _lowest(now.recorded_over(mean, scraping.reach(60 * its.horizon)))
-    rise = both(now.recorded(mean), lowest, lambda late, low: _rounded(late - low))
-    readings = now(f"{samples}_count")
-    fires = above(rise, its.increase / 100) & above(readings, its.patience)
-    records = {mean: means, "run_instance_gpu:trainwatch_gpu_memory:rise": rise}
-    return Expected(records, readings, (fires,))
 
 
 def gpu_memory_leak(now: Moment, its: Any, scraping: Scraping) -> Expected:
@@ -53,7 +33,7 @@ def gpu_memory_leak(now: Moment, its: Any, scraping: Scraping) -> Expected:
     readings = now(f"{GPU_SAMPLES}_count")
     records = {
         used: _of_run(now, readings, _memory_in_use(now)),
-        low: _lowest(now.recorded_over(used, scraping.reach(shortest / 4))),
+        low: lowest(now.recorded_over(used, scraping.reach(shortest / 4))),
     }
     grown: Vector = {}
     for factor in LONGER:  # the longest one comes last
@@ -79,7 +59,7 @@ def gpu_memory_nearly_full(now: Moment, its: Any, scraping: Scraping) -> Expecte
     left = both(in_use, _grown(now, gain, quarter), lambda share, grew: divided((1 - share) * seconds, grew))
     records = {
         used: _of_run(now, readings, _memory_in_use(now)),
-        low: _lowest(now.recorded_over(used, quarter + interval / 2)),
+        low: lowest(now.recorded_over(used, quarter + interval / 2)),
         gain: _gained_in(now, low, quarter, least),
         full_in: left,
     }
@@ -110,12 +90,6 @@ def _grown(now: Moment, gain: str, quarter: float) -> Vector:
     return found
 
 
-def _lowest(windows: dict[Labels, Points]) -> Vector:
-    return {
-        labels: float(np.fmin.reduce(values)) for labels, (_, values) in windows.items()
-    }  # NaN only where all of them are
-
-
 def _of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
     """A value of each GPU, for each run that uses it and has not ended."""
     return {
@@ -123,8 +97,3 @@ def _of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
         for labels in going_on(now, frozenset(readings))
         if (gpu := without(labels, "run")) in values
     }
-
-
-def _rounded(value: float) -> float:
-    """To millionths, as PromQL rounds: a half upwards."""
-    return math.floor(value * 1e6 + 0.5) / 1e6 if math.isfinite(value) else value
