@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import Analysis, LowGpuSnapshots
+from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
+from trainwatch.measurements.heatmap import LowGpuSnapshots
 
 from tests.support.source import MemorySource, node_samples
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
-from trainwatch.evaluation.analysis import Energy
 from trainwatch.evaluation.engine import evaluate
+from trainwatch.measurements.energy import Energy
 from trainwatch.runs.model import NodeSamples
 
 from tests.support.source import INTERVAL, START, MemorySource, node_samples

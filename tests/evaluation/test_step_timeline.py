@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import StepTimeline
 from trainwatch.evaluation.engine import evaluate
+from trainwatch.measurements.timeline import StepTimeline
 from trainwatch.runs.model import Steps
 
 from tests.support.source import START, MemorySource, node_steps

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from trainwatch.evaluation.analysis import Analysis, Energy, GpuEnergy
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.measurements.energy import Energy, GpuEnergy
 from trainwatch.report.document import document, render_json
 
 from tests.support import analysis as made

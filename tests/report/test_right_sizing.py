@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import Analysis, GpuUse, UsageRow
+from trainwatch.evaluation.analysis import Analysis, GpuUse
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.report.figures import (
     METRICS,
     cpu_utilization_mean,

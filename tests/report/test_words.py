@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from trainwatch.evaluation.analysis import UsageRow
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import sentences, shares, wording
 from trainwatch.report.facts import facts
 from trainwatch.report.glance import at_a_glance

@@ -10,17 +10,14 @@ from typing import Any
 from trainwatch.evaluation.analysis import (
     Analysis,
     BoxPlot,
-    Energy,
-    GpuEnergy,
-    Heatmap,
-    LowGpuSnapshots,
     RuleResult,
     StepDistribution,
-    StepMark,
-    StepTimeline,
-    UsageRow,
     UtilisationHistogram,
 )
+from trainwatch.measurements.energy import Energy, GpuEnergy
+from trainwatch.measurements.heatmap import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.timeline import StepMark, StepTimeline
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import About
 from trainwatch.status import Status

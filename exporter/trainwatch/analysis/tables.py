@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from trainwatch.compare.figures import Figure
 from trainwatch.errors import UserError
-from trainwatch.evaluation.analysis import RuleResult, UsageRow
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
 
 ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows

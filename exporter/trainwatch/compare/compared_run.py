@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainwatch.compare.step_series import StepSeries
-from trainwatch.evaluation.analysis import Analysis, UsageRow
+from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import SCAN_INTERVAL, evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.usage import NodeUsage, usage_rows
+from trainwatch.measurements.usage import NodeUsage, UsageRow, usage_rows
 from trainwatch.runs.model import PHASES, NodeSamples, RankFacts, RunFacts, Source, Steps
 
 NO_SCAN = np.empty(0, np.intp)

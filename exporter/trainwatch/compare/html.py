@@ -14,7 +14,7 @@ from trainwatch.compare.parts import COUNT, Difference
 from trainwatch.compare.step_series import mean_over_ranks
 from trainwatch.compare.tables import signed_duration
 from trainwatch.compare.words import change_in_percent, value
-from trainwatch.evaluation.analysis import UsageRow
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import sentences as report_sentences
 from trainwatch.report.page import ECHARTS, render_page
 from trainwatch.report.wording import NO_NUMBER, duration

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from trainwatch.measurements.usage import UsageRow as UsageRow
+from trainwatch.measurements.energy import Energy
+from trainwatch.measurements.heatmap import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.timeline import StepTimeline
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.topics import About
 from trainwatch.status import Status
@@ -48,67 +51,6 @@ class RuleResult:
             details=verdict.details,
             debugger_parameters=rule.debugger_parameters(),
         )
-
-
-@dataclass(frozen=True)
-class Heatmap:
-    """Utilisation of one node over time, averaged into columns so that a day still fits a page.
-
-    `rows` are labels ("GPU 0", "CPU 17"), GPUs first; `values[row][column]` is in percent, None where
-    nothing was sampled; `times` are the start of each column, seconds since the epoch. `gpu_memory` is the
-    memory in use, a row a GPU; `starved` holds for "cpu" and "io" the percentage of the snapshots of each
-    column that CPUBottleneck and IOBottleneck count.
-    """
-
-    node: str
-    rows: list[str]
-    times: list[float]
-    column_seconds: float
-    values: list[list[int | None]]
-    gpu_memory: list[list[int | None]] = field(default_factory=list)
-    starved: dict[str, list[int | None]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class LowGpuSnapshots:
-    """The snapshots of a node in which a GPU was low, told apart by what a core did meanwhile.
-
-    `cpu`, `io` and `both` are those that only CPUBottleneck, only IOBottleneck, and both rules count.
-    """
-
-    node: str
-    snapshots: int  # all
-    low: int
-    cpu: int
-    io: int
-    both: int
-
-
-@dataclass(frozen=True)
-class StepMark:
-    """One step of many, to say where the run was at a moment. Seconds; `start` since the epoch."""
-
-    number: int
-    phase: str
-    start: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class StepTimeline:
-    """What phase the ranks of one node were in over time, in columns of which there are never many.
-
-    `phase_seconds` are by column, all ranks together. Of `rank`, each `every`-th step is marked.
-    """
-
-    node: str
-    start: float  # of the first column, seconds since the epoch
-    column_seconds: float
-    ranks: int
-    phase_seconds: dict[str, list[float]]
-    rank: int
-    every: int
-    marks: list[StepMark]
 
 
 @dataclass(frozen=True)
@@ -171,26 +113,6 @@ class GpuUse:
     memory_p95: float
     memory_max: float
     memory_bytes: float  # that it has; 0 where not known
-
-
-@dataclass(frozen=True)
-class GpuEnergy:
-    """What one GPU took: the integral of its power over the time for which there were readings."""
-
-    node: str
-    gpu: str  # "GPU 0"
-    joules: float
-    seconds: float  # that the integral covers
-    seconds_missing: float  # of the samples' time, in which power was not read: not in the joules
-
-
-@dataclass(frozen=True)
-class Energy:
-    """What the GPUs took. Host, fans and losses are not in it."""
-
-    joules: float
-    gpus: list[GpuEnergy]
-    gpus_without: int  # GPUs whose power could not be read: not in the joules
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,15 @@ import numpy as np
 from trainwatch.evaluation.analysis import Analysis, GpuUse, RuleResult, StepDistribution
 from trainwatch.evaluation.blocks import Blocks
 from trainwatch.evaluation.devices import box_plots, histograms
-from trainwatch.evaluation.energy import EnergyOfNode, energy
-from trainwatch.evaluation.heatmap import HeatmapOfNode
 from trainwatch.evaluation.settings import Settings
-from trainwatch.evaluation.step_timeline import StepsOfNode
+from trainwatch.measurements.energy import EnergyUse, energy
+from trainwatch.measurements.heatmap import HeatmapOfNode
 from trainwatch.measurements.load import Load
 from trainwatch.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from trainwatch.measurements.starved import Starved, StarvedSamples
 from trainwatch.measurements.state import NodeState, State
 from trainwatch.measurements.steps import StepDurations
+from trainwatch.measurements.timeline import Timeline
 from trainwatch.measurements.usage import GpuUsage, Usage, usage_rows
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.judgement import Tallies, Tally
@@ -31,7 +31,7 @@ from trainwatch.status import Status
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 # What the report shows, whatever the rules ask for.
-REPORTED: tuple[Measure[Any], ...] = (Usage(), Load(), StepDurations())
+REPORTED: tuple[Measure[Any], ...] = (Usage(), Load(), StepDurations(), Timeline())
 T = TypeVar("T")
 
 
@@ -108,11 +108,10 @@ class _Node(State):
         self.states: dict[str, NodeState] = {one.name: one.node() for one in rules}
         self.rules = [rule for rule in rules if isinstance(rule, MeasuredRule)]
         asked = (measure for rule in self.rules for measure in (rule.measure, *rule.details_of))
-        self.measured = NodeMeasurements([*asked, *REPORTED])
+        self.energy = EnergyUse(interval)
+        self.measured = NodeMeasurements([*asked, *REPORTED, self.energy])
         self.tallies: dict[str, dict[Subject, Tally]] = {rule.name: {} for rule in self.rules}
         self.heatmap = HeatmapOfNode()
-        self.timeline = StepsOfNode()
-        self.energy = EnergyOfNode(interval)
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
         self.steps: dict[int, Blocks[Steps]] = {}
         self.cores = self.gpus = 0
@@ -144,13 +143,11 @@ class _Node(State):
         self._judge(self.measured.observe(samples, scans))
         by_cpu, by_io = (self._starved(cause) for cause in ("cpu", "io"))
         self.heatmap.observe(samples, by_cpu, by_io)
-        self.energy.observe(samples, scans)
 
     def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
         for state in self.states.values():
             state.observe_steps(steps, scans)
         self._judge(self.measured.observe_steps(steps, scans))
-        self.timeline.observe(steps)
 
     def _judge(self, views: dict[Measure[Any], Views[Any]]) -> None:
         for rule in self.rules:
@@ -210,9 +207,9 @@ def _analysis(
         component_seconds=_summed([one.component_seconds for one in facts.ranks]),
         loaders=_loaders(facts),
         gpu_use=_gpu_use(nodes, facts),
-        energy=energy({name: node.energy for name, node in nodes.items()}, facts),
+        energy=energy({name: node.measured[node.energy] for name, node in nodes.items()}, facts),
         low_gpu_snapshots=_known(node.heatmap.low_gpu_snapshots(name) for name, node in nodes.items()),
-        timelines=_known(node.timeline.timeline(name) for name, node in nodes.items()),
+        timelines=_known(node.measured[Timeline()].timeline(name) for name, node in nodes.items()),
         box_plots=[
             box for name, node in nodes.items() for box in box_plots(name, node.measured[Usage()], facts)
         ],

@@ -7,13 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainwatch.evaluation.analysis import (
-    Analysis,
-    Heatmap,
-    StepDistribution,
-    StepTimeline,
-    UtilisationHistogram,
-)
+from trainwatch.evaluation.analysis import Analysis, StepDistribution, UtilisationHistogram
+from trainwatch.measurements.heatmap import Heatmap
+from trainwatch.measurements.timeline import StepTimeline
 from trainwatch.report.figures import main_steps
 from trainwatch.report.rows import details_of, outliers
 from trainwatch.report.shares import NAMES, steps_by_phase

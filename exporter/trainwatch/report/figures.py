@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainwatch.evaluation.analysis import Analysis, Heatmap, StepDistribution
+from trainwatch.evaluation.analysis import Analysis, StepDistribution
+from trainwatch.measurements.heatmap import Heatmap
 from trainwatch.report import shares
 from trainwatch.report.cost import cost_of_run
 

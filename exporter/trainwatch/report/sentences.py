@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, Heatmap, RuleResult, StepDistribution, UsageRow
+from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistribution
+from trainwatch.measurements.heatmap import Heatmap
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import shares
 from trainwatch.report.cost import cost_of_finding, money
 from trainwatch.report.problems import Problem, problems

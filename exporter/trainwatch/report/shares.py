@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, LowGpuSnapshots, StepDistribution
+from trainwatch.evaluation.analysis import Analysis, StepDistribution
+from trainwatch.measurements.heatmap import LowGpuSnapshots
 from trainwatch.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainwatch.evaluation.analysis import Analysis, UsageRow
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.measurements.usage import UsageRow
 from trainwatch.report.wording import capitalised, listing
 
 WELL_USED = 70  # percent, as Debugger's report judges p50 and p95

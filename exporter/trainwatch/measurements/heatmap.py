@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.evaluation.analysis import Heatmap, LowGpuSnapshots
 from trainwatch.measurements.starved import StarvedSamples
 from trainwatch.measurements.state import State
 from trainwatch.runs.model import NodeSamples, RunFacts, gpu_labels
 
 MOST_COLUMNS = 600
 SHORTEST_COLUMN = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Utilisation of one node over time, averaged into columns so that a day still fits a page.
+
+    `rows` are labels ("GPU 0", "CPU 17"), GPUs first; `values[row][column]` is in percent, None where
+    nothing was sampled; `times` are the start of each column, seconds since the epoch. `gpu_memory` is the
+    memory in use, a row a GPU; `starved` holds for "cpu" and "io" the percentage of the snapshots of each
+    column that CPUBottleneck and IOBottleneck count.
+    """
+
+    node: str
+    rows: list[str]
+    times: list[float]
+    column_seconds: float
+    values: list[list[int | None]]
+    gpu_memory: list[list[int | None]] = field(default_factory=list)
+    starved: dict[str, list[int | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LowGpuSnapshots:
+    """The snapshots of a node in which a GPU was low, told apart by what a core did meanwhile.
+
+    `cpu`, `io` and `both` are those that only CPUBottleneck, only IOBottleneck, and both rules count.
+    """
+
+    node: str
+    snapshots: int  # all
+    low: int
+    cpu: int
+    io: int
+    both: int
 
 
 class HeatmapOfNode(State):

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.evaluation.analysis import Energy, GpuEnergy
-from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Views
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure, Views
 from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 
 LONGEST_BRIDGE = 4.5  # sampling intervals: a few ticks that were missed, or readings that failed
+
+
+@dataclass(frozen=True)
+class GpuEnergy:
+    """What one GPU took: the integral of its power over the time for which there were readings."""
+
+    node: str
+    gpu: str  # "GPU 0"
+    joules: float
+    seconds: float  # that the integral covers
+    seconds_missing: float  # of the samples' time, in which power was not read: not in the joules
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What the GPUs took. Host, fans and losses are not in it."""
+
+    joules: float
+    gpus: list[GpuEnergy]
+    gpus_without: int  # GPUs whose power could not be read: not in the joules
 
 
 class EnergyOfNode(ByGpu[None, "EnergyOfGpu"]):
@@ -59,6 +80,16 @@ class EnergyOfGpu(GpuMeasurement[None]):
         self.joules += float(np.sum(apart * (watts[1:] + watts[:-1]) / 2))
         self.seconds += float(np.sum(apart))
         self.last = float(times[-1]), float(watts[-1])
+
+
+@dataclass(frozen=True)
+class EnergyUse(Measure[EnergyOfNode]):
+    """Asks for the energy of GPUs that are sampled every `interval` seconds."""
+
+    interval: float
+
+    def new(self) -> EnergyOfNode:
+        return EnergyOfNode(self.interval)
 
 
 def energy(nodes: dict[str, EnergyOfNode], facts: RunFacts) -> Energy | None:

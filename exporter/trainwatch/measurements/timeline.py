@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil, floor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.evaluation.analysis import StepMark, StepTimeline
-from trainwatch.evaluation.heatmap import MOST_COLUMNS, SHORTEST_COLUMN
-from trainwatch.measurements.state import State
+from trainwatch.measurements.heatmap import MOST_COLUMNS, SHORTEST_COLUMN
+from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import PHASES, Steps, Times
 
 MOST_MARKS = 512
 
 
-class StepsOfNode(State):
+@dataclass(frozen=True)
+class StepMark:
+    """One step of many, to say where the run was at a moment. Seconds; `start` since the epoch."""
+
+    number: int
+    phase: str
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """What phase the ranks of one node were in over time, in columns of which there are never many.
+
+    `phase_seconds` are by column, all ranks together. Of `rank`, each `every`-th step is marked.
+    """
+
+    node: str
+    start: float  # of the first column, seconds since the epoch
+    column_seconds: float
+    ranks: int
+    phase_seconds: dict[str, list[float]]
+    rank: int
+    every: int
+    marks: list[StepMark]
+
+
+class StepsOfNode(Measurement[None]):
     """Columns are numbered from the epoch; when there are too many, each two neighbours are merged."""
 
     def __init__(self) -> None:
@@ -24,9 +52,9 @@ class StepsOfNode(State):
         self.seconds: NDArray[np.float64] = np.zeros((0, len(PHASES)))  # (columns, phases), all ranks
         self.marks: dict[int, _Marks] = {}  # by rank
 
-    def observe(self, steps: Steps) -> None:
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
         if not len(steps):
-            return
+            return ()
         self.marks.setdefault(steps.rank, _Marks()).add(steps)
         ends = steps.starts + steps.durations
         self._reach(float(steps.starts.min()), float(ends.max()))
@@ -37,6 +65,7 @@ class StepsOfNode(State):
             its = steps.phases == phase
             seconds[:, phase] += _seconds_between(edges, steps.starts[its], steps.durations[its])
         self.seconds = seconds
+        return ()
 
     def timeline(self, node: str) -> StepTimeline | None:
         """None where no step was recorded."""
@@ -81,6 +110,14 @@ class StepsOfNode(State):
         padded = np.pad(self.seconds, ((odd, (odd + len(self.seconds)) % 2), (0, 0)))
         self.first //= 2
         self.seconds = padded.reshape(-1, 2, len(PHASES)).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class Timeline(Measure[StepsOfNode]):
+    """Asks for what the ranks did when."""
+
+    def new(self) -> StepsOfNode:
+        return StepsOfNode()
 
 
 class _Marks(State):
