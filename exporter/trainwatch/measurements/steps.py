@@ -202,6 +202,10 @@ class NodeSteps(Measurement[StepsAtScans]):
                 views.append(((rank, phase), view))
         return views
 
+    def count(self, rank: int | None = None) -> int:
+        """Returns how many steps there are, of one rank or of all."""
+        return sum(one.sums.count for key, one in self.durations.items() if rank in (None, key[0]))
+
 
 @dataclass(frozen=True)
 class StepDurations(Measure[NodeSteps]):

@@ -7,26 +7,31 @@ usual interval needs no run before this one, and a least number of minutes keeps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from itertools import compress
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from trainwatch.measurements.sketch import SizeSketch
-from trainwatch.measurements.state import NodeState, Scans, State
-from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.pauses import LongPauses, Pause, Standstills
+from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
+from trainwatch.measurements.steps import StepDurations
+from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.data_loading import ranks_of
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
-from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Steps, Times
 from trainwatch.words import count, duration, too_few
 
-# Time that a step is known to have spent in these is no stall; StepOutlier speaks of it.
-KNOWN_WORK = [COMPONENTS.index("checkpoint"), COMPONENTS.index("compile")]
-LONGEST_KEPT = 1000  # pauses of a rank
+MOST = "run_instance:trainwatch_steps:max"
+USUAL = "run_instance:trainwatch_time_between_steps:mean_seconds"
+STANDSTILL = "run_instance:trainwatch_time_since_last_step:seconds"
+START = "trainwatch_run_start_time_seconds"
 
 
 @dataclass(frozen=True)
@@ -36,17 +41,8 @@ class TrainingStalledParameters(Parameters):
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
 
 
-class Stall(NamedTuple):
-    """No step from `start` (seconds since the epoch) on; `end` is None while that lasts."""
-
-    rank: int
-    start: float
-    seconds: float  # so far
-    end: float | None
-
-
 @rule
-class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
+class TrainingStalled(MeasuredRule[TrainingStalledParameters, Standstills]):
     """Seconds lost: what stalls took beyond the usual time between steps, on the rank that lost most."""
 
     parameters_type = TrainingStalledParameters
@@ -63,83 +59,35 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
     view = "progress"
     symptom = IDLE_GPUS
 
-    def node(self) -> NodeOfPauses:
-        return NodeOfPauses(self.parameters)
+    @property
+    def measure(self) -> LongPauses:
+        return LongPauses(60 * self.parameters.minimum)
 
-    def judge(self, nodes: Mapping[str, NodeOfPauses], facts: RunFacts) -> Verdict:
-        ranks = {
-            (name, rank): pauses
-            for name, node in nodes.items()
-            for rank, pauses in sorted(node.ranks.items())
-            if pauses.steps > self.parameters.patience
-        }
-        stalls = {
-            key: pauses.stalls(key[1], ranks_of(facts, key[0]).get(key[1], []), bool(facts.exit_status))
-            for key, pauses in ranks.items()
-        }
-        found = [stall for its in stalls.values() for stall in its]
-        lost = {
-            key: sum(stall.seconds - ranks[key].usual for stall in its) for key, its in stalls.items() if its
-        }
-        return Verdict(
-            status_of(len(found), len(ranks)),
-            self._finding(nodes, stalls, ranks),
-            len(found),
-            len(found),
-            sum(pauses.steps for node in nodes.values() for pauses in node.ranks.values()),
-            max(lost.values(), default=0.0),
-            details={"stalls": _details(stalls, ranks)},
-        )
+    @property
+    def details_of(self) -> tuple[StepDurations]:
+        return (StepDurations(),)
 
-    def _finding(
-        self,
-        nodes: Mapping[str, NodeOfPauses],
-        stalls: Mapping[tuple[str, int], list[Stall]],
-        ranks: Mapping[tuple[str, int], Pauses],
-    ) -> str:
-        every = [(key, stall) for key, its in stalls.items() for stall in its]
-        if not ranks:
-            most = max((one.steps for node in nodes.values() for one in node.ranks.values()), default=0)
-            if not most:
-                return "No step was recorded: mark steps with trainwatch.step."
-            patience = self.parameters.patience
-            return too_few("steps of a rank", most, patience)
-        if not every:
-            return f"No rank paused for more than {self.parameters.minimum:g} min between two steps."
-        now = [item for item in every if item[1].end is None]
-        if now:
-            key, first = min(now, key=lambda item: item[1].start)
-            others = f", and {count(len(now) - 1, 'more rank')} after it" if len(now) > 1 else ""
-            verb = "has made no step for"
-        else:
-            key, first = max(every, key=lambda item: item[1].seconds)
-            others = f", the longest of {len(every)} stalls" if len(every) > 1 else ""
-            verb = "made no step for"
-        usual = duration(ranks[key].usual)
-        return f"Rank {key[1]} {verb} {duration(first.seconds)} (usually one in {usual}){others}."
+    def judge(self, view: Standstills) -> Judgement:
+        its = self.parameters
+        is_long = (view.seconds > its.factor * view.usual) & (view.seconds > 60 * its.minimum)
+        return judgement(view.steps > its.patience, (view.seconds, is_long))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Of a node's last step, of whatever rank; what is usual is the mean, not the median."""
         its = self.parameters
         first, last = (f"trainwatch_run_{which}_step_time_seconds" for which in ("first", "last"))
-        steps = "run_instance:trainwatch_steps:max"
-        usual = "run_instance:trainwatch_time_between_steps:mean_seconds"
-        standstill = "run_instance:trainwatch_time_since_last_step:seconds"
         return PrometheusRules(
-            targets="trainwatch_run_start_time_seconds",
+            targets=START,
             every=MINUTE / 2,
             records=[
-                Record(
-                    steps,
-                    "max without (rank) (sum without (phase) (trainwatch_step_duration_seconds_count))",
-                ),
-                Record(usual, f"({last} - {first}) / {steps}"),
-                Record(standstill, f"time() - {last} unless trainwatch_run_end_time_seconds"),
+                Record(MOST, f"max without (rank) (sum without (phase) ({STEPS}_count))"),
+                Record(USUAL, f"({last} - {first}) / {MOST}"),
+                Record(STANDSTILL, f"time() - {last} unless trainwatch_run_end_time_seconds"),
             ],
             alerts=[
                 Alert(
-                    f"{standstill} > clamp_min({its.factor:.12g} * {usual}, {60 * its.minimum:.12g})\n"
-                    f"  and {steps} > {its.patience}",
+                    f"{STANDSTILL} > clamp_min({its.factor:.12g} * {USUAL}, {60 * its.minimum:.12g})\n"
+                    f"  and {MOST} > {its.patience}",
                     severity="critical",
                     summary="Run {{ $labels.run }} stands still on {{ $labels.instance }}",
                     description="No rank of run {{ $labels.run }} on {{ $labels.instance }} has finished a "
@@ -149,102 +97,92 @@ class TrainingStalled(Rule[TrainingStalledParameters, "NodeOfPauses"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Standstills]:
+        first, last = (now(f"trainwatch_run_{which}_step_time_seconds") for which in ("first", "last"))
+        steps = grouped(summed(now(f"{STEPS}_count"), "phase"), "rank")
+        ended = now("trainwatch_run_end_time_seconds")
+        trained = both(last, first, lambda late, early: late - early)
+        records = {
+            MOST: {labels: max(counts) for labels, counts in steps.items()},
+            USUAL: both(trained, now.recorded(MOST), divided),
+            STANDSTILL: {labels: now.time - moment for labels, moment in last.items() if labels not in ended},
+        }
+        nodes = list(now.recorded(STANDSTILL))
+        view = Standstills(*(column(now.recorded(record), nodes) for record in (STANDSTILL, USUAL, MOST)))
+        return Scraped(nodes, view, now(START), records)
 
-class NodeOfPauses(NodeState):
-    def __init__(self, parameters: TrainingStalledParameters) -> None:
-        self.parameters = parameters
-        self.ranks: dict[int, Pauses] = {}
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        ranks = self._ranks(run)
+        judged = [rank for rank in ranks if rank.judged]
+        stalls = [(rank, stall) for rank in judged for stall in rank.stalls]
+        return Verdict(
+            status_of(len(stalls), len(judged)),
+            self._finding(ranks, stalls),
+            len(stalls),
+            len(stalls),
+            sum(rank.steps for rank in ranks),
+            max((rank.lost for rank in judged), default=0.0),
+            details={
+                "stalls": [
+                    {
+                        "node": rank.node,
+                        "rank": rank.rank,
+                        "start": stall.start,
+                        "seconds": stall.seconds,
+                        "end": stall.end,
+                        "usual_seconds": rank.usual,
+                    }
+                    for rank, stall in stalls
+                ]
+            },
+        )
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        if len(steps):
-            self.ranks.setdefault(steps.rank, Pauses(self.parameters)).observe(steps)
-
-
-class Pauses(State):
-    """The times from step to step of one rank: the usual one, and the longest."""
-
-    def __init__(self, parameters: TrainingStalledParameters) -> None:
-        self.parameters = parameters
-        self.steps = 0
-        self.times = SizeSketch()
-        self.last_end = np.nan
-        self.last_numbers: dict[int, int] = {}  # by phase
-        self.longest: Times = np.empty((0, 3))  # start, end, seconds of known work in it
-
-    def observe(self, steps: Steps) -> None:
-        ends = steps.starts + steps.durations
-        before = np.concatenate(([self.last_end], ends[:-1]))
-        between = np.maximum(ends - before, 0)
-        between[self._lost_before(steps)] = np.nan  # nobody knows how long each of the lost steps took
-        self.times.add(between)
-        work = steps.components[:, KNOWN_WORK].sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            long = between - work > 60 * self.parameters.minimum
-        self.longest = np.concatenate((self.longest, np.column_stack((before, ends, work))[long]))
-        if len(self.longest) > LONGEST_KEPT:
-            order = np.argsort(self.longest[:, 0] - self.longest[:, 1], kind="stable")[:LONGEST_KEPT]
-            self.longest = self.longest[np.sort(order)]
-        self.steps += len(steps)
-        self.last_end = float(ends[-1])
-
-    def _lost_before(self, steps: Steps) -> np.ndarray:
-        """Where a step follows others of its phase that were counted but not recorded."""
-        lost = np.zeros(len(steps), bool)
-        for phase in range(len(PHASES)):
-            its = np.flatnonzero(steps.phases == phase)
-            if len(its):
-                numbers = steps.numbers[its]
-                first = self.last_numbers.get(phase, int(numbers[0]) - 1)
-                lost[its] = np.diff(numbers, prepend=first) > 1
-                self.last_numbers[phase] = int(numbers[-1])
-        return lost
-
-    @property
-    def usual(self) -> float:
-        """The median time from step to step."""
-        return self.times.percentile(50)
-
-    def stalls(self, rank: int, processes: list[RankFacts], failed: bool) -> list[Stall]:
-        """Ended ones, then the one that lasts. `processes` are those of the rank, oldest first."""
-        bound = max(self.parameters.factor * self.usual, 60 * self.parameters.minimum)
-        starts = [process.start for process in processes]
-        found = [
-            Stall(rank, start, end - start - work, end)
-            for start, end, work in self.longest.tolist()
-            # Between two processes of a rank, nothing lived that could have made a step.
-            if end - start - work > bound and not any(start < begun < end for begun in starts)
-        ]
-        until = _lived_until(processes[-1], failed) if processes else None
-        if until is not None:
-            last_end = max(self.last_end, processes[-1].last_step_end or -np.inf)
-            if until - last_end > bound and processes[-1].start < last_end:
-                found.append(Stall(rank, last_end, until - last_end, None))
+    def _ranks(self, run: RunMeasurements) -> list[Rank]:
+        found = []
+        for name, node in run.of(self.measure).items():
+            processes = ranks_of(run.facts, name)
+            for rank, measured in sorted(node.ranks.items()):
+                pauses = measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
+                steps, usual = run.nodes[name][StepDurations()].count(rank), measured.usual
+                seconds = np.array([pause.seconds for pause in pauses])
+                view = Standstills(seconds, np.full_like(seconds, usual), np.full_like(seconds, steps))
+                judged = self.judge(view)
+                stalls = list(compress(pauses, judged.fired))
+                found.append(Rank(name, rank, steps, usual, bool(judged.enough.any()), stalls))
         return found
 
+    def _finding(self, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]) -> str:
+        if not any(rank.judged for rank in ranks):
+            most = max((rank.steps for rank in ranks), default=0)
+            if not most:
+                return "No step was recorded: mark steps with trainwatch.step."
+            return too_few("steps of a rank", most, self.parameters.patience)
+        if not stalls:
+            return f"No rank paused for more than {self.parameters.minimum:g} min between two steps."
+        lasting = [item for item in stalls if item[1].end is None]
+        if lasting:
+            rank, first = min(lasting, key=lambda item: item[1].start)
+            others = f", and {count(len(lasting) - 1, 'more rank')} after it" if len(lasting) > 1 else ""
+            verb = "has made no step for"
+        else:
+            rank, first = max(stalls, key=lambda item: item[1].seconds)
+            others = f", the longest of {len(stalls)} stalls" if len(stalls) > 1 else ""
+            verb = "made no step for"
+        usual = duration(rank.usual)
+        return f"Rank {rank.rank} {verb} {duration(first.seconds)} (usually one in {usual}){others}."
 
-def _lived_until(process: RankFacts, failed: bool) -> float | None:
-    """The last moment at which the process lived and should have trained; None: it had finished.
 
-    After its last step, a process that ends in good order has other things to do, but not in a run that
-    failed: that one mostly stood still until somebody lost patience with it.
-    """
-    if process.end is None:
-        return process.last_alive
-    return process.end if failed else None
+class Rank(NamedTuple):
+    """What was judged of one rank."""
 
+    node: str
+    rank: int
+    steps: int
+    usual: float  # seconds from step to step
+    judged: bool
+    stalls: list[Pause]
 
-def _details(
-    stalls: Mapping[tuple[str, int], list[Stall]], ranks: Mapping[tuple[str, int], Pauses]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": node,
-            "rank": rank,
-            "start": stall.start,
-            "seconds": stall.seconds,
-            "end": stall.end,
-            "usual_seconds": ranks[node, rank].usual,
-        }
-        for (node, rank), its in stalls.items()
-        for stall in its
-    ]
+    @property
+    def lost(self) -> float:
+        """Returns the seconds that stalls took beyond the usual time between steps."""
+        return sum((stall.seconds - self.usual for stall in self.stalls), 0.0)

@@ -18,5 +18,4 @@ CHECKED: Mapping[str, Recompute] = {
     "GPUMemoryLeak": gpus.gpu_memory_leak,
     "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
     "MaxInitializationTime": runs.max_initialization_time,
-    "TrainingStalled": runs.training_stalled,
 }

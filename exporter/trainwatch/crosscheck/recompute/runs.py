@@ -6,7 +6,7 @@ from typing import Any
 
 from trainwatch.crosscheck.readings import Moment
 from trainwatch.crosscheck.recompute.expected import Expected, above, below
-from trainwatch.measurements.scraped import STEPS, both, divided, grouped, summed, without
+from trainwatch.measurements.scraped import divided, grouped, summed, without
 from trainwatch.rules.promql import Scraping
 
 
@@ -45,25 +45,3 @@ def dataloader(now: Moment, its: Any, _: Scraping) -> Expected:
         now("trainwatch_samples_total"),
         (few | above(share, its.max_threshold / 100),),
     )
-
-
-def training_stalled(now: Moment, its: Any, _: Scraping) -> Expected:
-    most = "run_instance:trainwatch_steps:max"
-    usual = "run_instance:trainwatch_time_between_steps:mean_seconds"
-    idle = "run_instance:trainwatch_time_since_last_step:seconds"
-    first, last = (now(f"trainwatch_run_{which}_step_time_seconds") for which in ("first", "last"))
-    steps = grouped(summed(now(f"{STEPS}_count"), "phase"), "rank")
-    ended = now("trainwatch_run_end_time_seconds")
-    trained = both(last, first, lambda late, early: late - early)
-    records = {
-        most: {labels: max(counts) for labels, counts in steps.items()},
-        usual: both(trained, now.recorded(most), divided),
-        idle: {labels: now.time - moment for labels, moment in last.items() if labels not in ended},
-    }
-    usually, patient = now.recorded(usual), above(now.recorded(most), its.patience)
-    stalled = frozenset(
-        labels
-        for labels, seconds in now.recorded(idle).items()
-        if labels in usually and seconds > its.factor * usually[labels] and seconds > 60 * its.minimum
-    )
-    return Expected(records, now("trainwatch_run_start_time_seconds"), (stalled & patient,))

@@ -1,0 +1,130 @@
+"""The times from step to step of each rank: the usual one, and the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.sketch import SizeSketch
+from trainwatch.measurements.state import Scans, State
+from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
+
+# Time that a step is known to have spent in these is no pause.
+KNOWN_WORK = [COMPONENTS.index("checkpoint"), COMPONENTS.index("compile")]
+LONGEST_KEPT = 1000  # pauses of a rank
+
+
+class Pause(NamedTuple):
+    """No step from `start` (seconds since the epoch) on; `end` is None while that lasts."""
+
+    start: float
+    seconds: float  # so far, without known work
+    end: float | None
+
+
+class Standstills(NamedTuple):
+    """Times without a step, each with what is usual there and the number of steps."""
+
+    seconds: Times
+    usual: Times
+    steps: Times
+
+
+class Pauses(State):
+    """The times between steps of one rank; those longer than some seconds are kept one by one."""
+
+    def __init__(self, longer_than: float) -> None:
+        self.longer_than = longer_than
+        self.times = SizeSketch()
+        self.last_end = np.nan
+        self.last_numbers: dict[int, int] = {}  # by phase
+        self.longest: Times = np.empty((0, 3))  # start, end, seconds of known work in it
+
+    def add(self, steps: Steps) -> None:
+        ends = steps.starts + steps.durations
+        before = np.concatenate(([self.last_end], ends[:-1]))
+        between = np.maximum(ends - before, 0)
+        between[self._lost_before(steps)] = np.nan  # nobody knows how long each of the lost steps took
+        self.times.add(between)
+        work = steps.components[:, KNOWN_WORK].sum(axis=1)
+        with np.errstate(invalid="ignore"):
+            long = between - work > self.longer_than
+        self.longest = np.concatenate((self.longest, np.column_stack((before, ends, work))[long]))
+        if len(self.longest) > LONGEST_KEPT:
+            order = np.argsort(self.longest[:, 0] - self.longest[:, 1], kind="stable")[:LONGEST_KEPT]
+            self.longest = self.longest[np.sort(order)]
+        self.last_end = float(ends[-1])
+
+    def _lost_before(self, steps: Steps) -> NDArray[np.bool_]:
+        """Returns where a step follows others of its phase that were counted but not recorded."""
+        lost = np.zeros(len(steps), bool)
+        for phase in range(len(PHASES)):
+            places = np.flatnonzero(steps.phases == phase)
+            if len(places):
+                numbers = steps.numbers[places]
+                first = self.last_numbers.get(phase, int(numbers[0]) - 1)
+                lost[places] = np.diff(numbers, prepend=first) > 1
+                self.last_numbers[phase] = int(numbers[-1])
+        return lost
+
+    @property
+    def usual(self) -> float:
+        """Returns the median time from step to step."""
+        return self.times.percentile(50)
+
+    def pauses(self, processes: Sequence[RankFacts], failed: bool) -> list[Pause]:
+        """Returns the longest that ended, then the one that lasts, of 0 seconds where training is over.
+
+        `processes` are those of the rank, oldest first; `failed` says whether the run did.
+        """
+        starts = [process.start for process in processes]
+        found = [
+            Pause(start, end - start - work, end)
+            for start, end, work in self.longest.tolist()
+            # Between two processes of a rank, nothing lived that could have made a step.
+            if not any(start < begun < end for begun in starts)
+        ]
+        last_end, until = self.last_end, None
+        if processes:
+            last_end = max(last_end, processes[-1].last_step_end or -np.inf)
+            until = _lived_until(processes[-1], failed) if processes[-1].start < last_end else None
+        return [*found, Pause(last_end, 0.0 if until is None else until - last_end, None)]
+
+
+def _lived_until(process: RankFacts, failed: bool) -> float | None:
+    """Returns the last moment at which the process lived and should have trained; None: it had finished.
+
+    After its last step, a process that ends in good order has other things to do, but not in a run that
+    failed: that one mostly stood still until somebody lost patience with it.
+    """
+    if process.end is None:
+        return process.last_alive
+    return process.end if failed else None
+
+
+class NodePauses(Measurement[None]):
+    """The pauses of the ranks of a node."""
+
+    def __init__(self, longer_than: float) -> None:
+        self.longer_than = longer_than
+        self.ranks: dict[int, Pauses] = {}
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
+        if len(steps):
+            self.ranks.setdefault(steps.rank, Pauses(self.longer_than)).add(steps)
+        return ()
+
+
+@dataclass(frozen=True)
+class LongPauses(Measure[NodePauses]):
+    """Asks for the times between steps; only those longer than so many seconds are worth keeping."""
+
+    longer_than: float
+
+    def new(self) -> NodePauses:
+        return NodePauses(self.longer_than)
