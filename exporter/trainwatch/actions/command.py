@@ -19,7 +19,7 @@ from trainwatch.errors import UserError
 from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.web.server import bind, parse_address
 from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
-from trainwatch.web.web_config import WebConfig, read_web_config
+from trainwatch.web.web_config import read_web_config
 
 logger = logging.getLogger(__name__)
 
@@ -80,13 +80,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
     log_to_stderr(arguments.log_level)
-    web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
+    web = read_web_config(arguments.web_config)
     token = _read_token(arguments.token_file) if arguments.token_file else None
     guarded = token is not None or web.authentication is not None
     _refuse_recklessness(arguments, guarded)
-    addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]
+    listen = arguments.listen or [DEFAULT_ADDRESS]
     with ExitStack() as stack:
-        sockets = [stack.enter_context(bind(address)) for address in addresses]
+        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
         if not guarded:
             _refuse_strangers(sockets)
         policy = Policy(

@@ -152,7 +152,7 @@ class _Demo:
             if self._begun_ago:
                 self._live_through_the_past()
             self._exporter.start()
-            asyncio.run(serve_until_told(Pages(self._exporter).answer, WebConfig(None, None), sockets))
+            asyncio.run(serve_until_told(Pages(self._exporter).answer, WebConfig(), sockets))
         finally:
             self._close()
         logger.info("stopped")

@@ -17,7 +17,7 @@ from trainwatch.exporter.pages import Pages
 from trainwatch.training.ledger_files import open_directory
 from trainwatch.web.server import bind, parse_address
 from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
-from trainwatch.web.web_config import WebConfig, read_web_config
+from trainwatch.web.web_config import read_web_config
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +105,11 @@ def run(arguments: Namespace) -> int:
     if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent = os.getppid() if arguments.exit_with_parent else None
-    web = read_web_config(arguments.web_config) if arguments.web_config else WebConfig(None, None)
-    addresses = [parse_address(text) for text in arguments.listen or [DEFAULT_ADDRESS]]
+    web = read_web_config(arguments.web_config)
+    listen = arguments.listen or [DEFAULT_ADDRESS]
     with ExitStack() as stack:
         # The ports come first: if one is taken, nothing has been written yet.
-        sockets = [stack.enter_context(bind(address)) for address in addresses]
+        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
         exporter = Exporter(
             enabled(arguments, arguments.collectors),
             interval=arguments.sample_interval,

@@ -12,6 +12,7 @@ import binascii
 import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,18 @@ class BasicAuthentication:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass(frozen=True)
 class WebConfig:
-    """What the file asks for."""
+    """TLS and passwords; without a file, neither."""
 
-    def __init__(self, tls: ssl.SSLContext | None, authentication: BasicAuthentication | None) -> None:
-        self.tls = tls
-        self.authentication = authentication
+    tls: ssl.SSLContext | None = None
+    authentication: BasicAuthentication | None = None
 
 
-def read_web_config(path: Path) -> WebConfig:
-    """Raises UserError that names the file and the key where something is wrong with it."""
+def read_web_config(path: Path | None) -> WebConfig:
+    """Returns what the file asks for. Raises UserError that names the file and the key that is wrong."""
+    if path is None:
+        return WebConfig()
     import yaml  # only who gives the flag pays for it
 
     try:
