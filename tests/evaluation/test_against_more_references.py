@@ -178,7 +178,7 @@ def test_gpu_memory_leak(seed: int, interval: float, rows: int, patience: int, i
 def test_gpu_memory_nearly_full(seed: int, interval: float, rows: int, patience: int, horizon: float) -> None:
     samples = made_up_counters(seed)
     bounds: dict[str, Any] = {"threshold": 92.5, "horizon": horizon, "patience": patience}
-    with patch("trainwatch.rules.gpu_memory_nearly_full.FORECAST_ROWS", 100):
+    with patch("trainwatch.measurements.memory_growth.FORECAST_ROWS", 100):
         found = result("GPUMemoryNearlyFull", samples, interval=interval, rows=rows, **bounds)
     expected = reference.gpu_memory_nearly_full(samples, interval=interval, forecast_rows=100, **bounds)
     assert [gpu["triggered"] for gpu in found.details["gpus"]] == expected

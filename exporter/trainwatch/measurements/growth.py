@@ -32,6 +32,11 @@ class Growth(NamedTuple):
     slope: Times  # of the readings, per second; NaN where they do not grow steadily
     growth: Times  # from the end of the warm-up to now, along that slope
 
+    @property
+    def full_in(self) -> Times:
+        """Returns the seconds until readings that are shares of something reach all of it."""
+        return (1 - self.level) / self.slope
+
 
 class Lows(State):
     """The lowest reading of each stretch of rows, of several columns."""

@@ -15,6 +15,7 @@ Labels = frozenset[tuple[str, str]]  # without the metric's name
 Vector = dict[Labels, float]  # the values of one moment
 Points = tuple[NDArray[np.int64], NDArray[np.float64]]  # milliseconds and values of a series, in order
 
+SAMPLES = "trainwatch_samples_total"
 GPU_SAMPLES = "trainwatch_gpu_utilization_samples"
 MEMORY_SAMPLES = "trainwatch_gpu_memory_samples"
 CPU_SAMPLES = "trainwatch_cpu_utilization_samples"

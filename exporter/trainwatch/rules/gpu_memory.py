@@ -1,102 +1,141 @@
-"""The memory of each GPU, followed over a run: for GPUMemoryLeak and GPUMemoryNearlyFull."""
+"""What GPUMemoryLeak and GPUMemoryNearlyFull share: memory that fills steadily."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+import math
+from abc import abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.measurements.growth import Lows
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import P, Rule, Verdict, status_of
-from trainwatch.runs.model import Floats, NodeSamples, RunFacts, Times, gpu_labels
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.memory_growth import Filling, MemoryGrowth, MemoryOfNode
+from trainwatch.measurements.scraped import Moment, Vector, both, divided, of_run
+from trainwatch.rules.base import P, Verdict, status_of
+from trainwatch.rules.gpus import for_each_run
+from trainwatch.rules.judgement import Tallies
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.promql import Record, time_span
+from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
 
+USED, TOTAL = "trainwatch_gpu_memory_used_bytes", "trainwatch_gpu_memory_total_bytes"
+IN_USE = for_each_run(f"{USED} / {TOTAL}")
 
-class FollowedMemory(NodeState, ABC):
-    """The lowest use of memory of each GPU of a node, and what scans find after `patience` snapshots."""
-
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-        self.lows = Lows()
-        self.judged = 0
-        self.triggered: NDArray[np.int64] = np.zeros(0, np.int64)  # scans by GPU
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        self.add_gpus(samples.gpu_memory.shape[1] - len(self.triggered))
-        start = 0
-        for end in scans:
-            self.take(samples.times[start:end], samples.gpu_memory[start:end])
-            self.scan()
-            start = int(end)
-        self.take(samples.times[start:], samples.gpu_memory[start:])
-
-    def add_gpus(self, more: int) -> None:
-        """There are so many more GPUs than before."""
-        self.triggered = np.pad(self.triggered, (0, more))
-
-    def take(self, times: Times, memory: Floats) -> None:
-        """Snapshots of one scan; `memory` is (n, GPUs), a ratio, NaN where it was not read."""
-        self.lows.add(times, memory)
-
-    def scan(self) -> None:
-        trouble = self.in_trouble() if self.lows.rows > self.patience else None
-        if trouble is not None:
-            self.judged += 1
-            self.triggered = self.triggered + trouble
-
-    @abstractmethod
-    def in_trouble(self) -> NDArray[np.bool_] | None:
-        """(GPUs,) by what was read up to the end of this scan; None: there is nothing to judge."""
-
-    @abstractmethod
-    def told(self) -> list[dict[str, Any]]:
-        """Of each GPU, what the details say of it."""
+QUARTERS = 4
+EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
 
 
-M = TypeVar("M", bound=FollowedMemory)
-
-
-class FollowsMemory(Rule[P, M], Generic[P, M]):
+class FollowsMemory(MeasuredRule[P, Filling]):
     """The verdict that both rules share. They claim no seconds lost."""
 
-    def judge(self, nodes: Mapping[str, M], facts: RunFacts) -> Verdict:
-        triggered = sum(int(node.triggered.sum()) for node in nodes.values())
-        judged = sum(node.judged for node in nodes.values())
+    @property
+    def measure(self) -> MemoryGrowth:
+        return MemoryGrowth()
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
         gpus = [
-            {"node": name, "gpu": label, "triggered": scans, **told}
+            {"node": name, "gpu": label, "triggered": tallies.of(name, column).triggered, **told}
             for name, node in nodes.items()
-            for label, scans, told in zip(
-                gpu_labels(facts, name, len(node.triggered)),
-                node.triggered.tolist(),
-                node.told(),
-                strict=True,
-            )
+            for column, (label, told) in enumerate(labelled(run.facts, name, self.details(run, name, node)))
         ]
         return Verdict(
-            status_of(triggered, judged),
-            self.finding(gpus) if judged else _why_not(list(nodes.values())),
-            triggered,
-            triggered,
+            status_of(tallies.triggered, tallies.judged),
+            self.finding(gpus) if tallies.judged else self._why_not(nodes.values()),
+            tallies.triggered,
+            tallies.triggered,
             sum(node.lows.rows for node in nodes.values()),
             details={"gpus": gpus},
         )
 
+    def _why_not(self, nodes: Collection[MemoryOfNode]) -> str:
+        if not any(node.lows.known for node in nodes):
+            return "The memory of no GPU was read."
+        return too_few("snapshots", max(node.lows.rows for node in nodes), self.patience)
+
+    @property
+    @abstractmethod
+    def patience(self) -> int:
+        """The samples that a decision needs."""
+
+    @abstractmethod
+    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+        """Returns what the details say of each GPU of a node."""
+
     @abstractmethod
     def finding(self, gpus: list[dict[str, Any]]) -> str:
-        """The result in words, of what the details say of each GPU; some could be judged."""
+        """Returns the result in words, from the details of each GPU; some could be judged."""
 
 
-def _why_not(nodes: list[FollowedMemory]) -> str:
-    if not any(node.lows.known for node in nodes):
-        return "The memory of no GPU was read."
-    longest = max(nodes, key=lambda node: node.lows.rows)
-    return too_few("snapshots", longest.lows.rows, longest.patience)
+def in_use(now: Moment, readings: Vector) -> Vector:
+    """Returns what IN_USE must be."""
+    used, total = (now(name, of_run=False) for name in (USED, TOTAL))
+    return of_run(now, readings, both(used, total, divided))
+
+
+@dataclass(frozen=True)
+class SteadyGrowth:
+    """Memory that grew in each quarter of some time: one jump, or three, leave a quarter without growth.
+
+    What a quarter gained is recorded, and only where it is so much that growth of `least` (a share of a GPU's
+    memory) over the whole time is possible. So the past is looked at only where memory grows, which is at few
+    of many GPUs: PromQL would else read `lows` of all of them 18 times.
+    """
+
+    lows: str  # the series of the lowest use of memory: level:metric:min_ratio
+    quarter: float  # seconds
+    least: float
+
+    @property
+    def seconds(self) -> float:
+        return QUARTERS * self.quarter
+
+    @property
+    def record(self) -> Record:
+        span = time_span(self.quarter)
+        least = f"{EACH_QUARTER * self.least:.12g}"
+        return Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}")
+
+    @property
+    def expression(self) -> str:
+        """Returns in PromQL what was gained in all quarters, where each has its part of it."""
+        offsets = [time_span(number * self.quarter) for number in range(1, QUARTERS)]
+        gains = [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
+        total = f"({' + '.join(gains)})"
+        return "\n  and ".join([total, *(f"{gain} > {EACH_QUARTER} * {total}" for gain in gains)])
+
+    @property
+    def _gain(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.quarter)}"
+
+    def gained(self, now: Moment) -> Vector:
+        """Returns what `record` must be."""
+        early, late = now.recorded(self.lows, ago=self.quarter), now.recorded(self.lows)
+        gains = both(late, early, lambda high, low: high - low)
+        return {labels: gain for labels, gain in gains.items() if gain > EACH_QUARTER * self.least}
+
+    def grown(self, now: Moment) -> Vector:
+        """Returns what `expression` must be."""
+        gains = [now.recorded(self._gain, ago=number * self.quarter) for number in range(QUARTERS)]
+        found = {labels: [its[labels] for its in gains if labels in its] for labels in gains[0]}
+        return {
+            labels: sum(steps)
+            for labels, steps in found.items()
+            if len(steps) == QUARTERS and min(steps) > EACH_QUARTER * sum(steps)
+        }
+
+
+def dividing(seconds: float, at_most: float) -> float:
+    """Returns the longest time between evaluations, up to `at_most`, of which so many seconds are a multiple.
+
+    What was recorded so many seconds ago was then recorded at that very moment.
+    """
+    return seconds / math.ceil(seconds / at_most)
 
 
 def known(value: float) -> float | None:
-    """As JSON has it: NaN is nothing."""
-    return None if np.isnan(value) else value
+    """Returns the value as JSON has it: NaN is nothing."""
+    return value if np.isfinite(value) else None

@@ -12,17 +12,22 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
-from trainwatch.rules.gpus import GPUS, for_each_run
-from trainwatch.rules.parameters import Parameters, Percent, Samples
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
+from trainwatch.measurements.scraped import Moment, Scraped, Vector, column, lowest
+from trainwatch.rules.gpu_memory import IN_USE, QUARTERS, FollowsMemory, SteadyGrowth, dividing, in_use, known
+from trainwatch.rules.gpus import GPUS, WHERE
+from trainwatch.rules.judgement import Judgement, judgement
+from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import MEMORY, QUARTERS, SteadyGrowth, dividing
 from trainwatch.rules.topics import Effect
 from trainwatch.words import duration
 
+SHARE = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
+LOWEST = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
+GROWTH = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
 
 
@@ -33,7 +38,7 @@ class GPUMemoryLeakParameters(Parameters):
 
 
 @rule
-class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
+class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     """It claims no seconds lost: what a leak costs is the end of the run."""
 
     parameters_type = GPUMemoryLeakParameters
@@ -52,8 +57,13 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
     view = "memory"
     effect = Effect.RISK
 
-    def node(self) -> LeakingNode:
-        return LeakingNode(self.parameters)
+    @property
+    def patience(self) -> int:
+        return self.parameters.patience
+
+    def judge(self, view: Filling) -> Judgement:
+        enough = view.read & (view.samples > self.patience)
+        return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         fired = [gpu for gpu in gpus if gpu["triggered"]]
@@ -71,28 +81,21 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Growth in each quarter of the time of `patience`, or of 6 or 36 times as long."""
         its = self.parameters
-        used = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
-        lowest = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
-        growth = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
-        interval = max(MINUTE, scraping.interval)
-        shortest = interval * max(4, math.ceil(scraping.window(its.patience) / interval))
-        quarters = [shortest * factor / QUARTERS for factor in LONGER]
-        windows = [SteadyGrowth(lowest, quarter, its.increase / 100) for quarter in quarters]
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        windows = self._windows(scraping)
         return PrometheusRules(
             targets=GPUS,
-            every=dividing(quarters[0], 4 * MINUTE),
+            every=dividing(windows[0].quarter, 4 * MINUTE),
             records=[
-                Record(used, for_each_run(MEMORY)),
-                Record(lowest, f"min_over_time({used}[{time_span(scraping.reach(quarters[0]))}])"),
+                Record(SHARE, IN_USE),
+                Record(LOWEST, f"min_over_time({SHARE}[{time_span(scraping.reach(windows[0].quarter))}])"),
                 *(window.record for window in windows),
-                Record(growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
+                Record(GROWTH, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
             ],
             alerts=[
                 Alert(
-                    f"{growth} > {ratio(its.increase)} and {GPUS} > {its.patience}",
-                    summary=f"The memory of {where} fills up steadily",
-                    description=f"In run {{{{ $labels.run }}}}, the used memory of {where} has grown "
+                    f"{GROWTH} > {ratio(its.increase)} and {GPUS} > {its.patience}",
+                    summary=f"The memory of {WHERE} fills up steadily",
+                    description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of all its memory by now "
                     f"(fires above {its.increase:g} %).",
                     keep_firing=600,
@@ -100,25 +103,36 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters, "LeakingNode"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
+        windows, readings = self._windows(scraping), now(GPUS)
+        longest: Vector = {}
+        for window in windows:  # the longest one comes last
+            longest |= window.grown(now)
+        records = {
+            SHARE: in_use(now, readings),
+            LOWEST: lowest(now.recorded_over(SHARE, scraping.reach(windows[0].quarter))),
+            **{window.record.name: window.gained(now) for window in windows},
+            GROWTH: longest,
+        }
+        growth = now.recorded(GROWTH)
+        labels = list(growth)
+        view = Filling(column(readings, labels), np.ones(len(labels), bool), growth=column(growth, labels))
+        return Scraped(labels, view, readings, records)
 
-class LeakingNode(FollowedMemory):
-    def __init__(self, parameters: GPUMemoryLeakParameters) -> None:
-        super().__init__(parameters.patience)
-        self.increase = parameters.increase
+    def _windows(self, scraping: Scraping) -> list[SteadyGrowth]:
+        interval = max(MINUTE, scraping.interval)
+        shortest = interval * max(4, math.ceil(scraping.window(self.patience) / interval))
+        quarters = [shortest * factor / QUARTERS for factor in LONGER]
+        return [SteadyGrowth(LOWEST, quarter, self.parameters.increase / 100) for quarter in quarters]
 
-    def in_trouble(self) -> NDArray[np.bool_] | None:
-        return self.lows.growth().growth > self.increase / 100 if self.lows.known else None
-
-    def told(self) -> list[dict[str, Any]]:
-        growth = self.lows.growth()
-        full_in = (1 - growth.level) / growth.slope
+    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+        growth = node.lows.growth()
+        columns = (growth.level, growth.slope, growth.full_in)
         return [
             {
                 "percent": known(100 * level),
                 "points_per_hour": known(100 * 3600 * slope),
                 "full_in_seconds": known(seconds),
             }
-            for level, slope, seconds in zip(
-                growth.level.tolist(), growth.slope.tolist(), full_in.tolist(), strict=True
-            )
+            for level, slope, seconds in zip(*(values.tolist() for values in columns), strict=True)
         ]

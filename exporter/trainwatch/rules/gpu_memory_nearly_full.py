@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trainwatch.rules.gpu_memory import FollowedMemory, FollowsMemory, known
-from trainwatch.rules.gpus import GPUS, for_each_run
-from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples
+from trainwatch.measurements import memory_growth
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
+from trainwatch.measurements.scraped import Moment, Scraped, both, column, divided, lowest
+from trainwatch.measurements.usage import Usage
+from trainwatch.rules.gpu_memory import IN_USE, QUARTERS, FollowsMemory, SteadyGrowth, dividing, in_use, known
+from trainwatch.rules.gpus import GPUS, WHERE
+from trainwatch.rules.judgement import Judgement, judgement
+from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import (
-    MEMORY,
-    QUARTERS,
-    SteadyGrowth,
-    dividing,
-)
 from trainwatch.rules.topics import Effect
-from trainwatch.runs.model import Floats, Times
 from trainwatch.words import count, duration
 
-FORECAST_ROWS = 600  # snapshots (5 minutes) that a forecast needs
+SHARE = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
+LOWEST = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
+FULL_IN = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class GPUMemoryNearlyFullParameters(Parameters):
 
 
 @rule
-class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingNode"]):
+class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     """It claims no seconds lost: a run that fails for want of memory loses all since its last checkpoint."""
 
     parameters_type = GPUMemoryNearlyFullParameters
@@ -57,8 +57,19 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
     view = "memory"
     effect = Effect.RISK
 
-    def node(self) -> FillingNode:
-        return FillingNode(self.parameters)
+    @property
+    def patience(self) -> int:
+        return self.parameters.patience
+
+    @property
+    def details_of(self) -> tuple[Usage]:
+        return (Usage(),)
+
+    def judge(self, view: Filling) -> Judgement:
+        full = view.highest > fraction(self.parameters.threshold)
+        soon = ~full & (view.full_in < 60 * self.parameters.horizon)
+        enough = (view.samples > self.patience) & ~np.isnan(view.highest)
+        return judgement(enough, (view.highest, full), (view.full_in, soon))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         read = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
@@ -84,39 +95,30 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Of a reading a scrape: memory in use does not come and go between two scrapes."""
         its = self.parameters
-        used = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
-        lowest = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
-        full_in = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
-        # What a forecast needs, in whole evaluations: each quarter of it must have grown.
-        interval = max(MINUTE, scraping.interval)
-        quarter = interval * math.ceil(scraping.window(FORECAST_ROWS) / interval / QUARTERS)
-        # The least growth with which memory that is not full yet would be full within the horizon.
-        least = (1 - its.threshold / 100) * QUARTERS * quarter / (60 * its.horizon) if its.horizon else 1.0
-        growth = SteadyGrowth(lowest, quarter, least)
-        where = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"
+        growth = self._growth(scraping)
         return PrometheusRules(
             targets=GPUS,
-            every=dividing(quarter, 2 * MINUTE),
+            every=dividing(growth.quarter, 2 * MINUTE),
             records=[
-                Record(used, for_each_run(MEMORY)),
-                Record(lowest, f"min_over_time({used}[{time_span(quarter + interval / 2)}])"),
+                Record(SHARE, IN_USE),
+                Record(LOWEST, f"min_over_time({SHARE}[{time_span(self._reach(scraping))}])"),
                 growth.record,
-                Record(full_in, f"(1 - {used}) * {growth.seconds:.12g} / ({growth.expression})"),
+                Record(FULL_IN, f"(1 - {SHARE}) * {growth.seconds:.12g} / ({growth.expression})"),
             ],
             alerts=[
                 Alert(
-                    f"{used} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
-                    summary=f"The memory of {where} is nearly full",
+                    f"{SHARE} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
+                    summary=f"The memory of {WHERE} is nearly full",
                     description=f"In run {{{{ $labels.run }}}}, {{{{ $value | humanizePercentage }}}} of the "
-                    f"memory of {where} is in use (fires above {its.threshold:g} %).",
+                    f"memory of {WHERE} is in use (fires above {its.threshold:g} %).",
                     keep_firing=60,
                     labels={"trouble": "full"},
                 ),
                 Alert(
-                    f"{full_in} < {60 * its.horizon:.12g} unless {used} > {ratio(its.threshold)}\n"
+                    f"{FULL_IN} < {60 * its.horizon:.12g} unless {SHARE} > {ratio(its.threshold)}\n"
                     f"  and {GPUS} > {its.patience}",
-                    summary=f"The memory of {where} will be full soon",
-                    description=f"In run {{{{ $labels.run }}}}, the memory of {where}, growing as it does, "
+                    summary=f"The memory of {WHERE} will be full soon",
+                    description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE}, growing as it does, "
                     f"is full in {{{{ $value | humanizeDuration }}}} (fires below {its.horizon:g} min).",
                     keep_firing=300,
                     labels={"trouble": "filling"},
@@ -124,47 +126,40 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters, "FillingN
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
+        growth, readings = self._growth(scraping), now(GPUS)
+        share, full_in = now.recorded(SHARE), now.recorded(FULL_IN)
+        records = {
+            SHARE: in_use(now, readings),
+            LOWEST: lowest(now.recorded_over(SHARE, self._reach(scraping))),
+            growth.record.name: growth.gained(now),
+            FULL_IN: both(
+                share, growth.grown(now), lambda used, grew: divided((1 - used) * growth.seconds, grew)
+            ),
+        }
+        labels = list({**share, **full_in})
+        view = Filling(
+            column(readings, labels),
+            np.ones(len(labels), bool),
+            highest=column(share, labels),
+            full_in=column(full_in, labels),
+        )
+        return Scraped(labels, view, readings, records)
 
-class FillingNode(FollowedMemory):
-    def __init__(self, parameters: GPUMemoryNearlyFullParameters) -> None:
-        super().__init__(parameters.patience)
-        self.parameters = parameters
-        self.highest: Floats = np.empty(0, np.float32)  # ever
-        self.since_scan: Floats = np.empty(0, np.float32)  # the highest reading since the last scan
+    def _growth(self, scraping: Scraping) -> SteadyGrowth:
+        """Returns what a forecast needs, in whole evaluations: each quarter of it must have grown."""
+        its, interval = self.parameters, max(MINUTE, scraping.interval)
+        quarter = interval * math.ceil(scraping.window(memory_growth.FORECAST_ROWS) / interval / QUARTERS)
+        # The least growth with which memory that is not full yet would be full within the horizon.
+        least = (1 - its.threshold / 100) * QUARTERS * quarter / (60 * its.horizon) if its.horizon else 1.0
+        return SteadyGrowth(LOWEST, quarter, least)
 
-    def add_gpus(self, more: int) -> None:
-        super().add_gpus(more)
-        self.highest = np.pad(self.highest, (0, more), constant_values=np.nan)
-        self.since_scan = np.pad(self.since_scan, (0, more), constant_values=np.nan)
+    def _reach(self, scraping: Scraping) -> float:
+        return self._growth(scraping).quarter + max(MINUTE, scraping.interval) / 2
 
-    def take(self, times: Times, memory: Floats) -> None:
-        super().take(times, memory)
-        if len(times):
-            highest = np.fmax.reduce(memory, axis=0)
-            self.highest = np.fmax(self.highest, highest)
-            self.since_scan = np.fmax(self.since_scan, highest)
-
-    def scan(self) -> None:
-        super().scan()
-        self.since_scan = np.full_like(self.since_scan, np.nan)
-
-    def in_trouble(self) -> NDArray[np.bool_] | None:
-        """What was not read since the last scan is in none."""
-        if np.isnan(self.since_scan).all():
-            return None
-        full = self.since_scan > self.parameters.threshold / 100
-        soon = self.full_in_seconds() < 60 * self.parameters.horizon
-        return ~np.isnan(self.since_scan) & (full | soon)
-
-    def full_in_seconds(self) -> Times:
-        """By GPU: from the last reading until its memory is full at this pace; NaN where there is no pace."""
-        if self.lows.rows <= FORECAST_ROWS:
-            return np.full(len(self.triggered), np.nan)
-        growth = self.lows.growth()
-        return (1 - growth.level) / growth.slope
-
-    def told(self) -> list[dict[str, Any]]:
+    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+        highest = (gpu.memory.max for gpu in run.nodes[name][Usage()].gpus)
         return [
-            {"highest_percent": known(100 * highest), "full_in_seconds": known(seconds)}
-            for highest, seconds in zip(self.highest.tolist(), self.full_in_seconds().tolist(), strict=True)
+            {"highest_percent": known(100 * most), "full_in_seconds": known(seconds)}
+            for most, seconds in zip(highest, node.full_in(node.lows.growth()).tolist(), strict=True)
         ]

@@ -16,6 +16,7 @@ from trainwatch.measurements.load import DIGITS, Counts, Distances, Load, NodeLo
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.scraped import (
     GPU_SAMPLES,
+    SAMPLES,
     Moment,
     Scraped,
     Vector,
@@ -31,7 +32,6 @@ from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Bounds, Parameters, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shared_rules import SAMPLES
 from trainwatch.runs.model import gpu_labels
 from trainwatch.status import Status
 

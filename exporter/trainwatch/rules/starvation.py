@@ -10,14 +10,13 @@ import numpy as np
 
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.recent_steps import DIGITS
-from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
+from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, dropped, spellings
 from trainwatch.measurements.starved import Starved, StarvedCounts, StarvedSamples
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, on_grid, ratio
-from trainwatch.rules.shared_rules import SAMPLES
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES
 from trainwatch.status import Status

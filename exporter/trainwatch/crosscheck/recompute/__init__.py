@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwatch.crosscheck.recompute import gpus, runs
+from trainwatch.crosscheck.recompute import runs
 from trainwatch.crosscheck.recompute.expected import Recompute
 
 CHECKED: Mapping[str, Recompute] = {
     "Dataloader": runs.dataloader,
-    "GPUMemoryLeak": gpus.gpu_memory_leak,
-    "GPUMemoryNearlyFull": gpus.gpu_memory_nearly_full,
     "MaxInitializationTime": runs.max_initialization_time,
 }
