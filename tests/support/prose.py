@@ -330,6 +330,23 @@ def _templates(text: str) -> Iterator[Passage]:
         yield Passage(text.count("\n", 0, comment.start()) + 1, comment.group(1))
 
 
+def _html(text: str) -> Iterator[Passage]:
+    """Yields the comments and words of Jinja templates, paragraph by paragraph."""
+    text = re.sub(r"{{.*?}}", "CODE", text, flags=re.DOTALL)
+    text = re.sub(r"{%.*?%}|</?(?:a|b|em|strong|span|code|i)\b[^>]*>", " ", text, flags=re.DOTALL)
+    for words in re.finditer(r"{#(.+?)#}|(?<=>)([^<>{}]*\w\s+\w[^<>{}]*)(?=<)", text, re.DOTALL):
+        yield Passage(text.count("\n", 0, words.start()) + 1, words.group(1) or words.group(2))
+
+
+def _script(text: str) -> Iterator[Passage]:
+    """Yields the comments of JavaScript and CSS, and strings of several words."""
+    for words in re.finditer(
+        r"/\*(.*?)\*/|//\s([^\n]*)|[\"'`]([A-Za-z]+ [a-z][^\"'`<>{}]*)[\"'`]", text, re.DOTALL
+    ):
+        line = text.count("\n", 0, words.start()) + 1
+        yield Passage(line, re.sub(r"(?m)^\s*\*", "", next(filter(None, words.groups()), "")))
+
+
 def _yaml(text: str) -> Iterator[Passage]:
     """Yields comments, and the texts of rule files and of issue forms."""
     yield from _comments(text)
@@ -401,6 +418,9 @@ _READERS: dict[str, Callable[[str], Iterator[Passage]]] = {
     ".py": _python,
     ".tmpl": _templates,
     ".json": _json,
+    ".html": _html,
+    ".js": _script,
+    ".css": _script,
     ".yml": _yaml,
     ".yaml": _yaml,
 }
