@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from trainwatch.runs.model import COMPONENTS, GpuFacts, NodeFacts
-from trainwatch.runs.recording.parts import part_path
-from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.files import RunFile, part_path
 from trainwatch.runs.recording.schema import (
     CPU_COLUMNS,
     GPU_COLUMNS,
@@ -25,7 +25,6 @@ from trainwatch.runs.recording.schema import (
     RANKS_SCHEMA,
     STEPS_SCHEMA,
     Layout,
-    facts_to_json,
     samples_schema,
     with_metadata,
 )
@@ -81,7 +80,7 @@ def record(directory: Path, hours: float) -> None:
     RunFile("day", START, end, "python train.py", 0, INTERVAL, {"trainwatch": "0"}).write(directory)
     common = {"node": NODE, "run": "day", "interval": INTERVAL}
     schemas = {
-        "samples": with_metadata(samples_schema(LAYOUT), common | facts_to_json(FACTS)),
+        "samples": with_metadata(samples_schema(LAYOUT), common | asdict(FACTS)),
         "steps": with_metadata(STEPS_SCHEMA, common | {"recorded": {}}),
         "ranks": with_metadata(RANKS_SCHEMA, common),
     }

@@ -12,7 +12,7 @@ import pytest
 from trainwatch.cli import main
 from trainwatch.report.write import write_report
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.files import RunFile
 
 from tests.support import analysis as made
 

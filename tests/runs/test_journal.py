@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from trainwatch.runs.model import NodeFacts
-from trainwatch.runs.recording.journal import JournalReader, JournalWriter
-from trainwatch.runs.recording.parts import journal_path, journal_to_part, part_path
-from trainwatch.runs.recording.schema import Layout, facts_after, facts_to_json, samples_schema, with_metadata
+from trainwatch.runs.recording.files import (
+    JournalReader,
+    JournalWriter,
+    journal_path,
+    journal_to_part,
+    part_path,
+)
+from trainwatch.runs.recording.schema import Layout, facts_after, samples_schema, with_metadata
 from trainwatch.runs.recording.writer import RecordingWriter, _sample_batch
 
 from tests.support.recording import Seen, header, sample, step
@@ -20,7 +26,7 @@ ROWS = 3
 def make_journal(folder: Path) -> tuple[Path, list[int]]:
     """A journal of ROWS samples and the file's size after each."""
     layout = Layout().with_devices_of(sample(0))
-    facts = facts_to_json(facts_after(NodeFacts("n1"), layout, sample(0)))
+    facts = asdict(facts_after(NodeFacts("n1"), layout, sample(0)))
     schema = with_metadata(samples_schema(layout), {**facts, "run": "resnet", "interval": 0.5})
     folder.mkdir(parents=True)
     path = journal_path(folder, "samples", 1)

@@ -18,7 +18,7 @@ from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS
 from trainwatch.runs.recording import directory
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.files import RunFile
 from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
 from trainwatch.runs.recording.writer import RecordingWriter
 

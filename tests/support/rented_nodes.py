@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.files import RunFile
 from trainwatch.runs.recording.writer import RecordingWriter
 
 from tests.support.recording import START, sample

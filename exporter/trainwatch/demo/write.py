@@ -34,7 +34,7 @@ class Written:
         self.debugger = DebuggerWriter(debugger, scenario, start) if debugger else None
         self._recording = recording
         if recording:
-            from trainwatch.runs.recording.run_file import RunFile  # numpy, only for recordings
+            from trainwatch.runs.recording.files import RunFile  # numpy, only for recordings
 
             self._run = RunFile(
                 name=run,

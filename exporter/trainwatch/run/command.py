@@ -32,7 +32,7 @@ from trainwatch.run.training_command import (
 if TYPE_CHECKING:
     from trainwatch.run.live import LiveView
     from trainwatch.run.plan import Plan
-    from trainwatch.runs.recording.run_file import RunFile
+    from trainwatch.runs.recording.files import RunFile
 
 EXAMPLES = """\
 examples:
@@ -124,7 +124,7 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int
 
 
 def _begin_recording(plan: Plan) -> RunFile:
-    from trainwatch.runs.recording.run_file import RunFile
+    from trainwatch.runs.recording.files import RunFile
 
     run = RunFile(
         name=plan.name,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainwatch.run.terminal import say
-from trainwatch.runs.recording.run_file import RunFile
+from trainwatch.runs.recording.files import RunFile
 from trainwatch.runs.recording.writer import RecordingWriter
 from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
 

@@ -1,12 +1,13 @@
-"""What a heuristic is evaluated on: the samples and steps of one run, whatever they were read from."""
+"""The samples, steps and facts of one run, whatever they were read from."""
 
 from __future__ import annotations
 
+import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,11 @@ Times = NDArray[np.float64]  # seconds since the epoch
 _NOT_GIVEN: Times = np.empty((0, 0))
 
 
-def _not_given() -> Times:
-    return _NOT_GIVEN
-
-
 @dataclass(frozen=True)
 class NodeSamples:
-    """Consecutive snapshots of one node, in time order. Ratios are 0..1 and NaN where missing.
+    """Consecutive samples of one node, in time order. Ratios are 0..1 and NaN where missing.
 
-    n snapshots, c cores, g GPUs. Rates are per second, since the snapshot before.
+    n samples, c cores, g GPUs. Rates are per second, since the previous sample.
     """
 
     node: str
@@ -45,13 +42,13 @@ class NodeSamples:
     disk: Times  # (n,) read and written bytes per second
     gpu_power_watts: Floats  # (n, g)
     gpu_temperature_celsius: Floats  # (n, g)
-    # (n, g) each, NaN where the source does not have them. Counters begin anywhere, and anew at 0.
-    gpu_clock_hertz: Times = field(default_factory=_not_given)  # of the multiprocessors
-    gpu_thermal_throttle_seconds: Times = field(default_factory=_not_given)  # counter
-    gpu_power_throttle_seconds: Times = field(default_factory=_not_given)  # counter
-    gpu_ecc_uncorrected_errors: Times = field(default_factory=_not_given)  # counter
-    gpu_xid_errors: Times = field(default_factory=_not_given)  # counter
-    gpu_last_xid: Times = field(default_factory=_not_given)  # the number of the last one
+    # (n, g) each, NaN where the source does not have them. Counters start anywhere, and restart at 0.
+    gpu_clock_hertz: Times = field(default_factory=lambda: _NOT_GIVEN)  # of the multiprocessors
+    gpu_thermal_throttle_seconds: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
+    gpu_power_throttle_seconds: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
+    gpu_ecc_uncorrected_errors: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
+    gpu_xid_errors: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
+    gpu_last_xid: Times = field(default_factory=lambda: _NOT_GIVEN)  # the number of the last one
 
     def __post_init__(self) -> None:
         missing = [item.name for item in fields(self) if getattr(self, item.name) is _NOT_GIVEN]
@@ -64,12 +61,12 @@ class NodeSamples:
 
     @cached_property
     def cpu_mean(self) -> Floats:
-        """(n,) mean utilisation of the cores of each snapshot, NaN where no core was read."""
+        """Returns (n,) the mean utilisation of the cores per sample, NaN where no core was read."""
         return _nan_mean(self.cpu)
 
     @cached_property
     def io_wait_mean(self) -> Floats:
-        """(n,) mean I/O wait of the cores of each snapshot, NaN where no core was read."""
+        """Returns (n,) the mean I/O wait of the cores per sample, NaN where no core was read."""
         return _nan_mean(self.io_wait)
 
 
@@ -88,6 +85,15 @@ class Steps:
     def __len__(self) -> int:
         return len(self.starts)
 
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Steps:
+        names = ("numbers", "phases", "starts", "durations", "components")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    @property
+    def ends(self) -> Times:
+        """Returns (n,) when they ended, in seconds since the epoch."""
+        return self.starts + self.durations
+
 
 @dataclass(frozen=True)
 class Loader:
@@ -95,10 +101,10 @@ class Loader:
 
     rank: int
     phase: str
-    workers: int | None  # None: not known; so below
+    workers: int | None  # None: not known; the same below
     pin_memory: bool | None
     prefetch_factor: int | None
-    fetches: int = 0  # batches (or items) that workers fetched, where they were timed
+    fetches: int = 0  # batches (or items) that workers fetched, if they were timed
     fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
     fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
     fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free; 0: never, or not counted
@@ -107,7 +113,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What is known of one rank (one training process) at this moment. Times are since the epoch."""
+    """What is known about one rank (one training process) at this moment. Times are since the epoch."""
 
     node: str
     rank: int
@@ -116,16 +122,16 @@ class RankFacts:
     first_step_start: float | None  # None: no step yet
     last_step_end: float | None
     end: float | None  # None: still alive, or not known
-    killed: bool  # ended without saying so
-    framework: str
-    framework_version: str
     world_size: int
     phase_seconds: dict[str, float]  # phases, other, initialization, finalization
     component_seconds: dict[str, float]
     steps: dict[str, int]  # finished steps by phase
-    records_lost: int  # steps that were counted but whose record nobody read in time
+    killed: bool = False  # ended without saying so
+    framework: str = ""
+    framework_version: str = ""
+    records_lost: int = 0  # steps that were counted but whose record nobody read in time
     loaders: tuple[Loader, ...] = ()
-    last_alive: float | None = None  # the last moment at which the process was seen alive; None: not known
+    last_alive: float | None = None  # when the process was last seen alive; None: not known
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,8 @@ class OperatorTime:
     device: str  # "cpu", or "gpu" and its index: "gpu0"
     operator: str
     calls: int
-    seconds: float  # with the operators that it called
-    self_seconds: float | None = None  # without them; None: not known
+    seconds: float  # including the operators that it called
+    self_seconds: float | None = None  # excluding them; None: not known
 
 
 @dataclass(frozen=True)
@@ -191,7 +197,7 @@ class RunFacts:
     end: float | None = None
     command: str = ""
     exit_status: int | None = None
-    interval: float = 0.5  # seconds between snapshots
+    interval: float = 0.5  # seconds between samples
     samples_missed: int = 0
     versions: dict[str, str] = field(default_factory=dict)  # trainwatch, python, ...
     nodes: tuple[NodeFacts, ...] = ()
@@ -203,10 +209,10 @@ class RunFacts:
 
 
 class Source(ABC):
-    """A run that can be read, once (a finished recording) or again and again (one being written).
+    """A run that can be read, once (a finished recording) or repeatedly (one that is being written).
 
-    `read` yields what came since the last call, node by node and rank by rank in time order, in
-    chunks that fit in memory. What `facts` says is of the moment of the last `read`.
+    `read` yields the data since the last call, per node and rank in time order, in chunks that fit in
+    memory. `facts` are those at the last `read`.
     """
 
     @property
@@ -215,6 +221,32 @@ class Source(ABC):
 
     @abstractmethod
     def read(self) -> Iterator[NodeSamples | Steps]: ...
+
+
+def in_time_order(streams: Iterable[Iterator[NodeSamples | Steps]]) -> Iterator[NodeSamples | Steps]:
+    """Merges streams of chunks by the first time in each chunk."""
+    return heapq.merge(*streams, key=_first_time)
+
+
+def _first_time(chunk: NodeSamples | Steps) -> float:
+    return float(chunk.times[0] if isinstance(chunk, NodeSamples) else chunk.starts[0])
+
+
+def facts_of_steps(steps: Steps) -> dict[str, Any]:
+    """Returns the fields of RankFacts that all steps of a rank determine."""
+    seconds = np.bincount(steps.phases, steps.durations, minlength=len(PHASES)).tolist()
+    counts = np.bincount(steps.phases, minlength=len(PHASES)).tolist()
+    first, last = (float(steps.starts.min()), float(steps.ends.max())) if len(steps) else (None, None)
+    phase_seconds = dict(zip(PHASES, seconds, strict=True))
+    if first is not None and last is not None:
+        phase_seconds["other"] = max(last - first - sum(seconds), 0.0)
+    return {
+        "first_step_start": first,
+        "last_step_end": last,
+        "phase_seconds": phase_seconds,
+        "component_seconds": dict(zip(COMPONENTS, steps.components.sum(axis=0).tolist(), strict=True)),
+        "steps": dict(zip(PHASES, counts, strict=True)),
+    }
 
 
 def _nan_mean(values: Floats) -> Floats:
@@ -231,5 +263,5 @@ def gpu_labels(facts: RunFacts, node: str, count: int) -> list[str]:
 
 
 def labelled(facts: RunFacts, node: str, gpus: Sequence[T]) -> list[tuple[str, T]]:
-    """Returns what there is of each GPU of a node, by column, each with the GPU's name."""
+    """Returns a value per GPU of a node, by column, each with the GPU's name."""
     return list(zip(gpu_labels(facts, node, len(gpus)), gpus, strict=True))

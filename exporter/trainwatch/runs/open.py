@@ -12,7 +12,7 @@ from trainwatch.runs.model import Source
 from trainwatch.runs.prometheus import PrometheusRun
 from trainwatch.runs.prometheus.address import EXAMPLE, PREFIX
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.parts import holds_recording
+from trainwatch.runs.recording.files import holds_recording
 from trainwatch.runs.traces import KinetoTraces, trace_files
 
 KINDS = "a recording, Debugger's profiler-output/ or traces of the PyTorch profiler"

@@ -1,14 +1,14 @@
-"""The tables of a recording: their columns, types, units and meaning. docs/recording.md shows the same.
+"""The tables of a recording: their columns and types; docs/recording.md explains each.
 
-A part is one minute of one table of one node. What stays the same over a part (the devices, the
-interval) is JSON in the schema's metadata under the key `trainwatch`, not a column.
+A part is one minute of one table of one node. Values that are constant within a part (the devices, the
+interval) are JSON in the schema's metadata under the key `trainwatch`, not columns.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any
 
@@ -23,11 +23,11 @@ METADATA_KEY = b"trainwatch"
 
 TABLES = ("samples", "steps", "ranks")
 
-# Where a process spends its time: the phases, and what lies before, between and after them.
+# Where a process spends its time: the phases, and the time before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
 
-# Columns of `samples` by the attribute of Sample (or GpuSample) they keep. Byte and second counters
-# need float64, which holds whole numbers up to 9e15; ratios, watts and degrees do not.
+# Columns of `samples` by the attribute of Sample (or GpuSample) that they hold. Byte and second counters
+# need float64, which represents whole numbers up to 9e15; ratios, watts and degrees do not.
 CPU_COLUMNS = {
     "cpu_utilization_ratio": "cpu_utilization",
     "cpu_io_wait_ratio": "cpu_io_wait",
@@ -62,140 +62,125 @@ GPU_COLUMNS = {
 
 STEPS_SCHEMA = pa.schema(
     [
-        pa.field("rank", pa.int32()),
-        pa.field("pid", pa.int64()),
-        pa.field("rank_start", pa.float64()),
-        pa.field("phase", pa.string()),
-        pa.field("number", pa.int64()),
-        pa.field("start", pa.float64()),
-        pa.field("duration", pa.float64()),
-        *(pa.field(component, pa.float64()) for component in COMPONENTS),
+        ("rank", pa.int32()),
+        ("pid", pa.int64()),
+        ("rank_start", pa.float64()),
+        ("phase", pa.string()),
+        ("number", pa.int64()),
+        ("start", pa.float64()),
+        ("duration", pa.float64()),
+        *((component, pa.float64()) for component in COMPONENTS),
     ]
 )
 
 LOADER_TYPE = pa.struct(
     [
-        pa.field("phase", pa.string()),
-        pa.field("workers", pa.int64()),
-        pa.field("pin_memory", pa.bool_()),
-        pa.field("prefetch_factor", pa.int64()),
-        pa.field("waits", pa.int64()),
-        pa.field("wait_seconds", pa.float64()),
-        pa.field("batch_size", pa.int64()),
+        ("phase", pa.string()),
+        ("workers", pa.int64()),
+        ("pin_memory", pa.bool_()),
+        ("prefetch_factor", pa.int64()),
+        ("waits", pa.int64()),
+        ("wait_seconds", pa.float64()),
+        ("batch_size", pa.int64()),
     ]
 )
 
 RANKS_SCHEMA = pa.schema(
     [
-        pa.field("time", pa.float64()),
-        pa.field("rank", pa.int32()),
-        pa.field("pid", pa.int64()),
-        pa.field("alive", pa.bool_()),
-        pa.field("world_size", pa.int32()),
-        pa.field("framework", pa.string()),
-        pa.field("framework_version", pa.string()),
-        pa.field("start", pa.float64()),
-        pa.field("first_step_start", pa.float64()),
-        pa.field("last_step_end", pa.float64()),
-        pa.field("end", pa.float64()),
-        *(pa.field(f"{phase}_steps", pa.int64()) for phase in PHASES),
-        *(pa.field(f"{phase}_seconds", pa.float64()) for phase in PHASES_AND_MORE),
-        *(pa.field(f"{component}_seconds", pa.float64()) for component in COMPONENTS),
-        pa.field("fetches", pa.int64()),
-        pa.field("fetch_seconds", pa.float64()),
-        pa.field("fetch_cpu_seconds", pa.float64()),
-        pa.field("fetch_core_wait_seconds", pa.float64()),
-        pa.field("loaders", pa.list_(LOADER_TYPE)),
+        ("time", pa.float64()),
+        ("rank", pa.int32()),
+        ("pid", pa.int64()),
+        ("alive", pa.bool_()),
+        ("world_size", pa.int32()),
+        ("framework", pa.string()),
+        ("framework_version", pa.string()),
+        ("start", pa.float64()),
+        ("first_step_start", pa.float64()),
+        ("last_step_end", pa.float64()),
+        ("end", pa.float64()),
+        *((f"{phase}_steps", pa.int64()) for phase in PHASES),
+        *((f"{phase}_seconds", pa.float64()) for phase in PHASES_AND_MORE),
+        *((f"{component}_seconds", pa.float64()) for component in COMPONENTS),
+        ("fetches", pa.int64()),
+        ("fetch_seconds", pa.float64()),
+        ("fetch_cpu_seconds", pa.float64()),
+        ("fetch_core_wait_seconds", pa.float64()),
+        ("loaders", pa.list_(LOADER_TYPE)),
     ]
 )
+# Columns that have the names of attributes: of LedgerHeader, LedgerTotals and RankFacts, and of Loader.
+HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
+MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
+FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which device each position of a list column means. It only grows: a position keeps its device."""
+    """The device of each position in a list column. It only grows: a position keeps its device."""
 
     cpus: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
 
     def with_devices_of(self, sample: Sample) -> Layout:
-        """This layout and, behind its devices, those of the sample that it did not know."""
+        """Returns this layout, with the new devices of the sample at its end."""
         cpus = self.cpus if self.cpus == sample.cpus else grown(self.cpus, sample.cpus)
         gpus = grown(self.gpus, sorted(sample.gpus, key=_natural))
         return self if cpus == self.cpus and gpus == self.gpus else Layout(cpus, gpus)
 
 
 def grown(known: tuple[str, ...], devices: Sequence[str]) -> tuple[str, ...]:
-    """`known` and, behind, the devices that are not in it."""
+    """Returns `known`, with the devices that are not in it at its end."""
     return known + tuple(device for device in devices if device not in known)
 
 
 def samples_schema(layout: Layout) -> pa.Schema:
-    """One row a sample. List columns have one value a core or GPU; without a core or GPU there is none.
+    """Returns the schema of one row per sample; list columns have one value per core or GPU.
 
-    (Parquet has no lists of the fixed length 0.)
+    A node without cores or GPUs lacks their columns: Parquet has no lists of the fixed length 0.
     """
-    fields = [pa.field("time", pa.float64())]
+    fields = [("time", pa.float64())]
     if layout.cpus:
-        fields += [pa.field(name, pa.list_(pa.float32(), len(layout.cpus))) for name in CPU_COLUMNS]
-    fields += [pa.field(name, pa.float64()) for name in NODE_COLUMNS]
+        fields += [(name, pa.list_(pa.float32(), len(layout.cpus))) for name in CPU_COLUMNS]
+    fields += [(name, pa.float64()) for name in NODE_COLUMNS]
     if layout.gpus:
-        fields += [
-            pa.field(name, pa.list_(kind, len(layout.gpus))) for name, (_, kind) in GPU_COLUMNS.items()
-        ]
+        fields += [(name, pa.list_(kind, len(layout.gpus))) for name, (_, kind) in GPU_COLUMNS.items()]
     return pa.schema(fields)
 
 
 def with_metadata(schema: pa.Schema, values: dict[str, Any]) -> pa.Schema:
-    """The schema with these values added to the JSON in its metadata."""
+    """Returns the schema with these values added to the JSON in its metadata."""
     merged = {**metadata_of(schema), "format": FORMAT, **values}
     return schema.with_metadata({METADATA_KEY: json.dumps(merged).encode()})
 
 
 def metadata_of(schema: pa.Schema) -> dict[str, Any]:
-    """The JSON values in the schema's metadata; none where there is no metadata of ours.
+    """Returns the JSON values in the schema's metadata, {} if Trainwatch did not write it.
 
-    Raises UserError where a newer Trainwatch wrote them.
+    Raises UserError if a newer Trainwatch wrote them.
     """
-    text = (schema.metadata or {}).get(METADATA_KEY)
-    if text is None:
-        return {}
-    values: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, "{}"))
     check_format(values.get("format", FORMAT), "this recording")
     return values
 
 
 def check_format(written: object, name: str) -> None:
-    """Raises UserError where a newer Trainwatch wrote what is called `name`."""
+    """Raises UserError if a newer Trainwatch wrote the file that is called `name`."""
     if not isinstance(written, int) or written > FORMAT:
         raise UserError(
             f"{name} has format {written!r}, this Trainwatch reads up to {FORMAT}: update Trainwatch"
         )
 
 
-def facts_to_json(facts: NodeFacts) -> dict[str, Any]:
-    """What a part says of its node."""
-    return {
-        "node": facts.node,
-        "cpus": list(facts.cpus),
-        "gpus": [vars(gpu) for gpu in facts.gpus],
-        "memory_bytes": facts.memory_bytes,
-        "driver_version": facts.driver_version,
-    }
-
-
-def facts_from_json(values: dict[str, Any]) -> NodeFacts:
-    """What a part said of its node: the other way of `facts_to_json`."""
-    return NodeFacts(
-        node=values["node"],
-        cpus=tuple(values["cpus"]),
-        gpus=tuple(GpuFacts(**gpu) for gpu in values["gpus"]),
-        memory_bytes=values["memory_bytes"],
-        driver_version=values["driver_version"],
-    )
+def facts_of(metadata: dict[str, Any]) -> NodeFacts:
+    """Returns what a part's metadata contains about its node: `asdict` of its facts, among other values."""
+    values = {item.name: metadata[item.name] for item in fields(NodeFacts)}
+    gpus = tuple(GpuFacts(**gpu) for gpu in metadata["gpus"])
+    return NodeFacts(**{**values, "cpus": tuple(metadata["cpus"]), "gpus": gpus})
 
 
 def facts_after(known: NodeFacts, layout: Layout, sample: Sample) -> NodeFacts:
-    """What is known of the node after this sample, in the order of `layout`."""
+    """Returns what is known about the node after this sample, in the order of `layout`."""
     gpus = {gpu.gpu: gpu for gpu in known.gpus}
     for label, reading in sample.gpus.items():
         before = gpus.get(label, GpuFacts(label))
@@ -220,5 +205,5 @@ def _finite(value: float, otherwise: float) -> float:
 
 
 def _natural(label: str) -> tuple[int, str]:
-    """NVML's indices in the order of numbers, whatever else is behind them."""
+    """Returns a sort key: NVML's indices by number, then all other labels."""
     return (int(label), "") if label.isdigit() else (1 << 30, label)

@@ -1,8 +1,8 @@
-"""Writes a recording while a run goes on: a journal that grows each tick, a Parquet part each minute.
+"""Writes a recording during a run: a journal that grows every tick, a Parquet part every minute.
 
-The sampler only hands over what it sampled; a thread of the writer's own meets the disk, so that a
-slow, full or hung disk never delays a sample. Making a part (compressing, fsync) has a second thread,
-so that the journal keeps growing meanwhile.
+The sampler only queues its samples; a thread of the writer's own writes to the disk, so that a slow,
+full or hung disk never delays a sample. A second thread makes the parts (compression, fsync), so that the
+journal keeps growing meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -26,19 +27,21 @@ import pyarrow as pa
 from trainwatch import __version__
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS, PHASES, NodeFacts
-from trainwatch.runs.recording.journal import JournalWriter
-from trainwatch.runs.recording.parts import (
-    clear_unfinished,
+from trainwatch.runs.recording.files import (
+    JournalWriter,
+    RunFile,
     journal_path,
     journal_to_part,
     part_path,
     pieces,
     read_piece,
 )
-from trainwatch.runs.recording.run_file import RunFile
 from trainwatch.runs.recording.schema import (
     CPU_COLUMNS,
     GPU_COLUMNS,
+    HEADER_COLUMNS,
+    LOADER_COLUMNS,
+    MOMENT_COLUMNS,
     NODE_COLUMNS,
     PHASES_AND_MORE,
     RANKS_SCHEMA,
@@ -46,8 +49,7 @@ from trainwatch.runs.recording.schema import (
     TABLES,
     Layout,
     facts_after,
-    facts_from_json,
-    facts_to_json,
+    facts_of,
     metadata_of,
     samples_schema,
     with_metadata,
@@ -63,9 +65,9 @@ PART_SECONDS = 60.0
 PART_STEPS = 100_000  # a part is cut before its minute is over at this many steps
 RANKS_SECONDS = 1.0  # the totals of the ledgers are journalled at most this often
 RETRY_SECONDS = 30.0  # after a full disk
-QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; what comes on top is dropped
+QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; samples beyond are dropped
 
-# Which rows of a table are the same thing later on, so that a part keeps the last of them.
+# The columns that identify an updated row: a part keeps only the last row of each.
 KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive")}
 
 
@@ -73,7 +75,7 @@ class RecordingWriter:
     """Records one node's samples and its ranks' steps in `directory`/`node`.
 
     Takes over from a writer that was killed: its journals become parts, and steps that it had recorded
-    are not recorded again. Raises UserError where the directory cannot be written, or is being written.
+    are not recorded again. Raises UserError if the directory is not writable, or has another writer.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class RecordingWriter:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self._folder)
-            clear_unfinished(self._folder)
+            for path in self._folder.glob(".*.unfinished"):  # of a writer that was killed
+                path.unlink(missing_ok=True)
             if RunFile.read(directory) is None:
                 versions = {"trainwatch": __version__}
                 RunFile(run, start=time.time(), interval=interval, versions=versions).write(directory)
@@ -95,7 +98,7 @@ class RecordingWriter:
         self._part_failed = False
         for table in TABLES:
             self._make_parts(table, _last_number(self._folder, table))
-        self._facts, self._recorded = _left_by_the_writer_before(self._folder, node)
+        self._facts, self._recorded = _already_recorded(self._folder, node)
         self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
         self._common = {"node": node, "run": run, "interval": interval}
 
@@ -124,15 +127,15 @@ class RecordingWriter:
     def ranks(
         self, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]], now: float | None = None
     ) -> None:
-        """Records what each rank's ledger holds now and whether its process lives. Returns at once."""
+        """Records each rank's totals now and whether its process is alive. Returns at once."""
         self._hand_over(partial(self._record_ranks, time.time() if now is None else now, list(ranks)))
 
     def catch_up(self) -> None:
-        """Waits until all that was handed over is recorded: for who hands over faster than time passes."""
+        """Waits until everything in the queue is recorded: for callers that are faster than real time."""
         self._queue.join()
 
     def close(self) -> None:
-        """Writes what is left and makes a part of it. Nothing may be recorded afterwards."""
+        """Writes the rest of the queue and makes the last parts. Nothing may be recorded afterwards."""
         self._queue.put(None)
         self._thread.join()
         self._parts.shutdown()
@@ -148,18 +151,17 @@ class RecordingWriter:
                 self._dropping = True
                 log.warning("the disk under %s hangs: samples are dropped from the recording", self._folder)
 
-    # From here on: in the writer's thread.
+    # The methods below run in the writer's thread.
 
     def _work(self) -> None:
         while (record := self._queue.get()) is not None:
             self._guarded(record)
             self._queue.task_done()
         self._guarded(self._write_ranks)
-        for table in list(self._journals):
-            self._cut(table)
+        self._cut(*TABLES)
 
     def _guarded(self, record: Callable[[], None]) -> None:
-        """Records, or notes that the disk does not let us: then nothing is tried for a while."""
+        """Records; after an error of the disk, drops everything for RETRY_SECONDS."""
         if self._retry_at is not None and time.monotonic() < self._retry_at:
             return
         try:
@@ -170,8 +172,7 @@ class RecordingWriter:
                     "recording in %s stopped: %s; it goes on when there is room", self._folder, error.strerror
                 )
             self._retry_at = time.monotonic() + RETRY_SECONDS
-            for table in list(self._journals):
-                self._cut(table)
+            self._cut(*TABLES)
         else:
             if self._retry_at is not None:
                 log.warning("recording in %s goes on", self._folder)
@@ -182,14 +183,15 @@ class RecordingWriter:
         if minute != self._minute:
             self._minute = minute
             self._write_ranks()
-            for table in list(self._journals):
-                self._cut(table)
+            self._cut(*TABLES)
         layout = self._layout.with_devices_of(sample)
         if layout != self._layout:
             self._cut("samples")
             self._layout = layout
         self._facts = facts_after(self._facts, self._layout, sample)
-        journal = self._journal("samples", samples_schema(layout), facts_to_json(self._facts))
+        journal = self._journals.get("samples") or self._open_journal(
+            "samples", samples_schema(layout), asdict(self._facts)
+        )
         journal.append(_sample_batch(sample, layout, journal.schema))
 
     def _record_steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
@@ -198,7 +200,9 @@ class RecordingWriter:
         fresh = [record for record in records if record.number > last.get(record.phase, -1)]
         if not fresh:
             return
-        journal = self._journal("steps", STEPS_SCHEMA, {"recorded": self._recorded})
+        journal = self._journals.get("steps") or self._open_journal(
+            "steps", STEPS_SCHEMA, {"recorded": self._recorded}
+        )
         journal.append(_steps_batch(header, fresh, journal.schema))
         last.update({record.phase: record.number for record in fresh})
         if journal.rows >= PART_STEPS:
@@ -208,7 +212,7 @@ class RecordingWriter:
         if ranks:
             batch = _ranks_batch(now, ranks)
             if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
-                self._write_ranks()  # so that a process's last sign of life is known to the tick
+                self._write_ranks()  # so that the last moment of a process is known to the tick
             self._ranks = batch
         if abs(now - self._ranks_written) >= RANKS_SECONDS:
             self._write_ranks()
@@ -216,35 +220,35 @@ class RecordingWriter:
 
     def _write_ranks(self) -> None:
         if self._ranks is not None:
-            self._journal("ranks", RANKS_SCHEMA, {}).append(self._ranks)
+            journal = self._journals.get("ranks") or self._open_journal("ranks", RANKS_SCHEMA, {})
+            journal.append(self._ranks)
             self._ranks = None
 
-    def _journal(self, table: str, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
-        """The table's open journal; a new one, with this schema and metadata, where none is open."""
-        if table not in self._journals:
-            path = journal_path(self._folder, table, self._numbers[table] + 1)
-            self._journals[table] = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
-            self._numbers[table] += 1
-        return self._journals[table]
+    def _open_journal(self, table: str, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
+        path = journal_path(self._folder, table, self._numbers[table] + 1)
+        journal = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
+        self._journals[table] = journal
+        self._numbers[table] += 1
+        return journal
 
-    def _cut(self, table: str) -> None:
-        """Closes the table's open journal and lets the other thread make a part of it."""
-        journal = self._journals.pop(table, None)
-        if journal is not None:
-            journal.close()
-            self._parts.submit(self._make_parts, table, self._numbers[table])
+    def _cut(self, *tables: str) -> None:
+        """Closes the open journals of the tables and lets the other thread turn them into parts."""
+        for table in tables:
+            if journal := self._journals.pop(table, None):
+                journal.close()
+                self._parts.submit(self._make_parts, table, self._numbers[table])
 
-    # In the thread that makes parts.
+    # The method below runs in the thread that makes parts.
 
     def _make_parts(self, table: str, last: int) -> None:
-        """Makes parts of the journals up to number `last`. What the disk refuses is tried again next time."""
+        """Turns the journals up to number `last` into parts. A failure is retried the next time."""
         try:
             for piece in pieces(self._folder, table):
                 if piece.number > last:
                     break
                 journal = journal_path(self._folder, table, piece.number)
                 if piece.is_part:
-                    journal.unlink(missing_ok=True)  # left over: killed between the rename and this
+                    journal.unlink(missing_ok=True)  # of a writer killed between the rename and this line
                 else:
                     part = part_path(self._folder, table, piece.number)
                     journal_to_part(journal, part, KEEP_LAST_BY.get(table, ()))
@@ -257,7 +261,7 @@ class RecordingWriter:
 
 
 def _lock(folder: Path) -> int:
-    """Makes sure that no other process records this node here. The kernel lets go when the process dies."""
+    """Locks the folder against other writers. The kernel releases the lock when the process dies."""
     lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -271,11 +275,11 @@ def _last_number(folder: Path, table: str) -> int:
     return max((piece.number for piece in pieces(folder, table)), default=0)
 
 
-def _left_by_the_writer_before(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dict[str, int]]]:
-    """What the last parts say of the node, and the number of each rank's last recorded step by phase."""
+def _already_recorded(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dict[str, int]]]:
+    """Returns the facts of the node, and the number of each rank's last recorded step by phase."""
     facts = NodeFacts(node)
     if (samples := _last_rows(folder, "samples")) is not None:
-        facts = facts_from_json(metadata_of(samples.schema))
+        facts = facts_of(metadata_of(samples.schema))
     recorded: dict[str, dict[str, int]] = {}
     if (steps := _last_rows(folder, "steps")) is not None:
         recorded = metadata_of(steps.schema)["recorded"]
@@ -287,16 +291,13 @@ def _left_by_the_writer_before(folder: Path, node: str) -> tuple[NodeFacts, dict
 
 
 def _last_rows(folder: Path, table: str) -> pa.Table | None:
-    """The rows of the table's last piece that has any."""
-    for piece in reversed(pieces(folder, table)):
-        rows = read_piece(piece)
-        if rows is not None:
-            return rows
-    return None
+    """Returns the rows of the table's last piece that has any."""
+    read = (read_piece(piece) for piece in reversed(pieces(folder, table)))
+    return next((rows for rows in read if rows is not None), None)
 
 
 def _rank_key(rank: int, pid: int, start: float) -> str:
-    """Tells apart the processes that a rank has had, and the runs that one process has started."""
+    """Returns a key that distinguishes the processes of a rank, and the runs that one process started."""
     return f"{rank}/{pid}/{start!r}"
 
 
@@ -322,24 +323,23 @@ def _sample_batch(sample: Sample, layout: Layout, schema: pa.Schema) -> pa.Recor
 
 
 def _one_list(values: Sequence[float], kind: pa.DataType) -> pa.Array:
-    """One row of a list column."""
+    """Returns one row of a list column."""
     numbers = np.asarray(values, dtype=kind.to_pandas_dtype())
     return pa.FixedSizeListArray.from_arrays(pa.array(numbers, kind), len(values))
 
 
 def _steps_batch(header: LedgerHeader, records: Sequence[StepRecord], schema: pa.Schema) -> pa.RecordBatch:
-    components = np.array([record.components for record in records], dtype=np.float64)
-    columns = [
-        pa.array([header.rank] * len(records), pa.int32()),
-        pa.array([header.pid] * len(records), pa.int64()),
-        pa.array([header.start] * len(records), pa.float64()),
-        pa.array([record.phase for record in records], pa.string()),
-        pa.array([record.number for record in records], pa.int64()),
-        pa.array([record.start for record in records], pa.float64()),
-        pa.array([record.duration for record in records], pa.float64()),
-        *(pa.array(components[:, column]) for column in range(len(COMPONENTS))),
-    ]
-    return pa.record_batch(columns, schema=schema)
+    columns: dict[str, Any] = {
+        "rank": [header.rank] * len(records),
+        "pid": [header.pid] * len(records),
+        "rank_start": [header.start] * len(records),
+        **{
+            name: [getattr(record, name) for record in records]
+            for name in ("phase", "number", "start", "duration")
+        },
+        **dict(zip(COMPONENTS, np.array([record.components for record in records], float).T, strict=True)),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=schema)
 
 
 def _ranks_batch(now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> pa.RecordBatch:
@@ -350,16 +350,9 @@ def _ranks_batch(now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]
 def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: bool) -> dict[str, Any]:
     return {
         "time": now,
-        "rank": header.rank,
-        "pid": header.pid,
         "alive": alive,
-        "world_size": header.world_size,
-        "framework": header.framework,
-        "framework_version": header.framework_version,
-        "start": header.start,
-        "first_step_start": totals.first_step_start,
-        "last_step_end": totals.last_step_end,
-        "end": totals.end,
+        **{name: getattr(header, name) for name in HEADER_COLUMNS},
+        **{name: getattr(totals, name) for name in MOMENT_COLUMNS},
         **{f"{phase}_steps": totals.steps.get(phase, 0) for phase in PHASES},
         **{f"{phase}_seconds": totals.phase_seconds.get(phase, 0.0) for phase in PHASES_AND_MORE},
         **{f"{name}_seconds": totals.component_seconds.get(name, 0.0) for name in COMPONENTS},
@@ -369,13 +362,9 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
         "fetch_core_wait_seconds": totals.fetch_core_wait_seconds,
         "loaders": [
             {
-                "phase": loader.phase,
-                "workers": loader.workers,
-                "pin_memory": loader.pin_memory,
-                "prefetch_factor": loader.prefetch_factor,
+                **{name: getattr(loader, name) for name in LOADER_COLUMNS},
                 "waits": sum(loader.wait_counts),
                 "wait_seconds": loader.wait_sum,
-                "batch_size": loader.batch_size,
             }
             for loader in totals.loaders
         ],
