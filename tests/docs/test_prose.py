@@ -6,16 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.prose import (
-    CHECKED,
-    LONGEST_SENTENCE,
-    ROOT,
-    SHAPES,
-    Shape,
-    checked_files,
-    complaints,
-    problems,
-)
+from tests.support.prose import CHECKED, LONGEST_SENTENCE, ROOT, checked_files, complaints, problems
+from tests.support.prose_shapes import SHAPES, Shape
 
 EVERY_SHAPE = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.advice)
 
