@@ -1,4 +1,4 @@
-"""Mistakes of a user, reported on one line."""
+"""Mistakes of a user, and exceptions, each reported on one line."""
 
 
 class UserError(Exception):
@@ -6,3 +6,9 @@ class UserError(Exception):
 
     `trainwatch.cli.main` prints it on stderr as `trainwatch: MESSAGE` and exits with status 2.
     """
+
+
+def describe(error: BaseException) -> str:
+    """Returns an exception in one line, with its type unless the message speaks for itself."""
+    words = " ".join(str(error).split())
+    return words if isinstance(error, (OSError, UserError)) and words else f"{type(error).__name__}: {words}"

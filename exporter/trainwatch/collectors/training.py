@@ -264,7 +264,7 @@ class _Run:
 
     def ranks(self) -> dict[int, RankTotals]:
         """What each rank has counted in all of its processes."""
-        totals = {rank: retired.copy() for rank, retired in self._retired.items()}
+        totals = deepcopy(self._retired)
         for ledger in self.ledgers:
             totals.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
         return totals
@@ -333,10 +333,6 @@ class RankTotals:
             self.waits = self.waits or Histogram([0] * (len(WAIT_BOUNDS) + 1))
             self.waits.add(loader.wait_counts, loader.wait_sum)
         self.fetches.add(totals.fetch_counts, totals.fetch_sum)
-
-    def copy(self) -> RankTotals:
-        """One that can be added to without changing this one."""
-        return deepcopy(self)
 
 
 def _add_to(sums: dict[str, float], values: Mapping[str, float]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trainwatch import __version__
 from trainwatch.durations import positive_duration
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, describe
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.report.price import add_price
 from trainwatch.run.exporter_process import ExporterProcess
@@ -175,8 +175,7 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
         write_report(analysis, plan.directory, plan.price)
         say_summary(analysis, plan.directory / "report.html")
     except Exception as error:  # noqa: BLE001 - the command's exit status comes out whatever happens here
-        reason = str(error) if isinstance(error, (UserError, OSError)) else f"{type(error).__name__}: {error}"
-        _say_how_to_report(plan, reason)
+        _say_how_to_report(plan, describe(error))
 
 
 def _say_how_to_report(plan: Plan, reason: str) -> None:

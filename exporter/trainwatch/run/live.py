@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwatch.errors import UserError
+from trainwatch.errors import describe
 from trainwatch.run.terminal import say
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.status import Status
@@ -117,8 +117,8 @@ class LiveView:
 
     def _note_failure(self, error: Exception) -> None:
         if not self._failure:
-            reason = (
-                str(error) if isinstance(error, (UserError, OSError)) else f"{type(error).__name__}: {error}"
+            say(
+                f"the live view stands still: {describe(error)}; the command and the recording go on",
+                "warning",
             )
-            say(f"the live view stands still: {reason}; the command and the recording go on", "warning")
-        self._failure = str(error) or type(error).__name__
+        self._failure = describe(error)

@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 
+from trainwatch.errors import describe
 from trainwatch.sampling.collector import Collector, SourceAbsentError
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
@@ -183,9 +184,3 @@ class _Crew:
                 if not entry.read(sample):
                     return
             self._done.set()
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line."""
-    words = " ".join(str(error).split())
-    return words if isinstance(error, OSError) and words else f"{type(error).__name__}: {words}"

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
+from trainwatch.errors import describe
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.registry import Registry, describe
+from trainwatch.sampling.registry import Registry
 from trainwatch.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
