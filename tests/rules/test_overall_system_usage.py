@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.sketch import RatioSketch, SizeSketch
 
 from tests.support.source import MemorySource, node_samples
 
@@ -60,28 +58,3 @@ def test_it_never_fires_and_has_the_metrics_that_debuggers_notebook_knows() -> N
     assert (found.status, found.triggered, found.datapoints) == ("healthy", 0, 4000)
     assert set(found.details) == {"CPU", "CPU memory", "GPU", "GPU memory", "I/O", "Network"}
     assert set(found.details["CPU"]["node-a"]) == {"max", "p99", "p95", "p50", "min"}
-
-
-def test_a_sketch_of_whole_percents_is_exact() -> None:
-    values = np.round(np.random.default_rng(2).random(999), 2).astype(np.float32)
-    sketch = RatioSketch()
-    sketch.add(values)
-    for percent in range(0, 101, 5):
-        exact = np.percentile(values.astype(np.float64), percent)
-        assert sketch.percentile(percent) == pytest.approx(exact, abs=1e-6)
-
-
-def test_a_sketch_of_sizes_keeps_0_apart_and_is_within_half_a_percent() -> None:
-    sketch = SizeSketch()
-    sketch.add(np.array([0.0, 0.0, 3e-7, 1.0, 5e13]))
-    assert sketch.percentile(25) == 0
-    assert sketch.percentile(50) == pytest.approx(3e-7, rel=0.005)
-    assert sketch.percentile(75) == pytest.approx(1.0, rel=0.005)
-    assert sketch.percentile(100) == 5e13
-
-
-def test_an_empty_sketch_knows_nothing() -> None:
-    sketch = RatioSketch()
-    sketch.add(np.array([NAN], np.float32))
-    assert np.isnan(sketch.percentile(50))
-    assert np.isnan(sketch.mean)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 from trainwatch.measurements.state import State
 
 Numbers = NDArray[np.float32] | NDArray[np.float64]
+
+S = TypeVar("S", bound="Sketch")
 
 
 class Sketch(State):
@@ -33,6 +36,27 @@ class Sketch(State):
         self.sum += float(values.sum(dtype=np.float64))
         self.min = min(self.min, float(values.min()))
         self.max = max(self.max, float(values.max()))
+
+    def __add__(self: S, other: S) -> S:
+        """Returns the sketch of the values of both."""
+        found = self._with(other, 1)
+        found.min, found.max = min(self.min, other.min), max(self.max, other.max)
+        return found
+
+    def __sub__(self: S, earlier: S) -> S:
+        """Returns the sketch of the values since an earlier moment; its min and max are those of bins."""
+        found = self._with(earlier, -1)
+        used = np.flatnonzero(found.counts)
+        ends = [self._value(int(number)) for number in used[:1].tolist() + used[-1:].tolist()]
+        found.min, found.max = np.clip(ends, self.min, self.max).tolist() if ends else (np.inf, -np.inf)
+        return found
+
+    def _with(self: S, other: S, times: int) -> S:
+        found = self.copy()
+        found.counts = self.counts + times * other.counts
+        found.count += times * other.count
+        found.sum += times * other.sum
+        return found
 
     @property
     def mean(self) -> float:

@@ -1,0 +1,88 @@
+"""Sketches: percentiles of many values, sums of two sketches, and the window between two moments."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainwatch.measurements.sketch import RatioSketch, SizeSketch, Sketch
+
+NAN = float("nan")
+
+kinds = st.sampled_from([RatioSketch, SizeSketch])
+some_values = st.lists(st.one_of(st.floats(0, 1, width=32), st.just(NAN)), max_size=40)
+
+
+def sketch(kind: type[Sketch], values: list[float]) -> Sketch:
+    found = kind()
+    found.add(np.array(values, np.float64))
+    return found
+
+
+def test_a_sketch_of_whole_percents_is_exact() -> None:
+    values = np.round(np.random.default_rng(2).random(999), 2).astype(np.float32)
+    sketch = RatioSketch()
+    sketch.add(values)
+    for percent in range(0, 101, 5):
+        exact = np.percentile(values.astype(np.float64), percent)
+        assert sketch.percentile(percent) == pytest.approx(exact, abs=1e-6)
+
+
+def test_a_sketch_of_sizes_keeps_0_apart_and_is_within_half_a_percent() -> None:
+    sketch = SizeSketch()
+    sketch.add(np.array([0.0, 0.0, 3e-7, 1.0, 5e13]))
+    assert sketch.percentile(25) == 0
+    assert sketch.percentile(50) == pytest.approx(3e-7, rel=0.005)
+    assert sketch.percentile(75) == pytest.approx(1.0, rel=0.005)
+    assert sketch.percentile(100) == 5e13
+
+
+def test_an_empty_sketch_knows_nothing() -> None:
+    sketch = RatioSketch()
+    sketch.add(np.array([NAN], np.float32))
+    assert np.isnan(sketch.percentile(50))
+    assert np.isnan(sketch.mean)
+
+
+@given(kinds, some_values, some_values)
+def test_blocks_add_up_to_the_whole(kind: type[Sketch], one: list[float], other: list[float]) -> None:
+    both, whole = sketch(kind, one) + sketch(kind, other), sketch(kind, one + other)
+    assert both.counts.tolist() == whole.counts.tolist()
+    assert (both.count, both.min, both.max) == (whole.count, whole.min, whole.max)
+    assert both.sum == pytest.approx(whole.sum)
+    assert [both.percentile(percent) for percent in (0, 5, 50, 95, 100)] == pytest.approx(
+        [whole.percentile(percent) for percent in (0, 5, 50, 95, 100)], nan_ok=True
+    )
+
+
+@given(kinds, some_values, some_values)
+def test_a_window_is_the_difference_of_two_moments(
+    kind: type[Sketch], before: list[float], since: list[float]
+) -> None:
+    window, expected = sketch(kind, before + since) - sketch(kind, before), sketch(kind, since)
+    assert window.counts.tolist() == expected.counts.tolist()
+    assert window.count == expected.count
+    assert window.sum == pytest.approx(expected.sum)
+    relative, absolute = (0, 0.5e-4) if kind is RatioSketch else (0.005, 1e-9)  # half of a bin
+    assert window.min == pytest.approx(expected.min, rel=relative, abs=absolute)
+    assert window.max == pytest.approx(expected.max, rel=relative, abs=absolute)
+    assert window.min <= window.max or not window.count
+
+
+@given(kinds, some_values, some_values)
+def test_neither_a_sum_nor_a_difference_changes_what_was_measured(
+    kind: type[Sketch], one: list[float], other: list[float]
+) -> None:
+    first, second = sketch(kind, one), sketch(kind, one + other)
+    assert (first + second).count == first.count + second.count
+    assert (second - first).count == second.count - first.count
+    for found, values in ((first, one), (second, one + other)):
+        expected = sketch(kind, values)
+        assert found.counts.tolist() == expected.counts.tolist()
+        assert (found.count, found.sum, found.min, found.max) == (
+            expected.count,
+            expected.sum,
+            expected.min,
+            expected.max,
+        )
