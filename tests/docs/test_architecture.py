@@ -1,4 +1,4 @@
-"""docs/architecture.md: its picture of the house is the contract that imports are checked against."""
+"""docs/architecture.md: its picture of the layers is the contract that imports are checked against."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ else:
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "exporter" / "trainwatch"
 PAGE = REPOSITORY / "docs" / "architecture.md"
-CAPTIONS = 71  # the column in which the picture says what a floor is for
+CAPTIONS = 71  # the column of the captions in the picture
 
 
 def picture() -> list[list[str]]:
-    """The floors of the picture, from the top."""
+    """Returns the layers of the picture, from the top."""
     return [line[1:CAPTIONS].split() for line in PAGE.read_text().splitlines() if line.startswith("│")]
 
 
-def rooms() -> set[str]:
-    """The packages and modules of trainwatch."""
+def packages() -> set[str]:
+    """Returns the packages and modules of trainwatch."""
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     return modules | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 
 
-def test_the_picture_has_the_floors_that_imports_are_checked_against() -> None:
+def test_the_picture_has_the_layers_that_imports_are_checked_against() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     contract = next(one for one in project["tool"]["importlinter"]["contracts"] if one["type"] == "layers")
     assert picture() == [re.findall(r"\w+", layer) for layer in contract["layers"]]
 
 
-def test_every_room_is_in_the_picture_once_and_in_the_table() -> None:
-    shown = [room for floor in picture() for room in floor]
-    table = PAGE.read_text().partition("## What is in each room?")[2].partition("\n## ")[0]
+def test_every_package_is_in_the_picture_once_and_in_the_table() -> None:
+    shown = [package for layer in picture() for package in layer]
+    table = PAGE.read_text().partition("## What is in each package?")[2].partition("\n## ")[0]
     first_cells = re.findall(r"(?m)^\| (`.+?) \|", table)
-    assert sorted(shown) == sorted(rooms())
-    assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(rooms())
+    assert sorted(shown) == sorted(packages())
+    assert sorted(re.findall(r"`(\w+)`", " ".join(first_cells))) == sorted(packages())
 
 
 def test_every_link_leads_to_a_file_or_a_folder() -> None:
