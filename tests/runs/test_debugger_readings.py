@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.errors import UserError
 from trainwatch.runs.debugger import DebuggerOutput
-from trainwatch.runs.debugger.snapshots import HOLD_BACK
+from trainwatch.runs.debugger.system import HOLD_BACK
 from trainwatch.runs.model import NodeSamples, RunFacts
 
 from tests.support.debugger_output import START, DebuggerDirectory, Reading, line, reading, snapshot

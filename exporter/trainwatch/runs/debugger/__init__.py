@@ -1,7 +1,7 @@
-"""Reads what SageMaker Debugger's profiler wrote: a local copy of a job's `profiler-output/`.
+"""Reads the output of SageMaker Debugger's profiler: a local copy of a job's `profiler-output/`.
 
-The layout and the meaning of the fields are those of the public smdebug library
-(github.com/awslabs/sagemaker-debugger, smdebug/profiler) and of the files among its tests.
+The source for its layout and fields is the public smdebug library (github.com/awslabs/sagemaker-debugger,
+smdebug/profiler) and the files in its tests.
 """
 
 from trainwatch.runs.debugger.source import DebuggerOutput

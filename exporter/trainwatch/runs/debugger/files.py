@@ -1,4 +1,4 @@
-"""Finds the files of a Debugger profiler-output directory, and tells what each is by its name.
+"""Finds the files of a Debugger profiler-output directory, and identifies each by its name.
 
 system/incremental/[<hour>/]<epoch>.<node>.json                        readings of one node
 framework/pevents/[<hour>/]<end in us>_<process>_<kind>timeline.json   events of one process
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from trainwatch.errors import UserError
@@ -21,13 +22,12 @@ _SYSTEM = re.compile(r"(?P<epoch>\d+)\.(?P<node>.+)\.json")
 _EVENTS = re.compile(
     r"(?P<end>\d+)_(?P<process>.+?)_(?P<kind>python|model|horovod|smdataparallel|merged)_?timeline\.json"
 )
-_TENSORFLOW = re.compile(r"(?P<host>.+)\.trace\.json\.gz")
 _PROCESS = re.compile(r"(?P<pid>\d+)-(?P<host>.+)")
 
 
 @dataclass(frozen=True)
 class EventFile:
-    """The events of one process. `host` is "" where the file's name does not tell it."""
+    """The events of one process; `host` is "" if the file's name does not contain it."""
 
     path: Path
     kind: str  # python, model, horovod, smdataparallel, tensorflow
@@ -37,28 +37,27 @@ class EventFile:
 
 @dataclass(frozen=True)
 class DebuggerFiles:
-    """What there is to read, in the order in which it was written."""
+    """The files to read, in the order in which they were written."""
 
     root: Path
     system: dict[str, list[Path]]  # by node
     events: list[EventFile]
-    ended: bool  # the job said that it was over
+    ended: bool  # the job reported its end
     unknowns: tuple[str, ...]  # sentences about files that are not read
 
     def bytes(self) -> int:
-        """The size of all files that are read."""
-        paths = [path for paths in self.system.values() for path in paths]
-        paths += [file.path for file in self.events]
+        """Returns the size of all files that are read."""
+        paths = chain(*self.system.values(), (file.path for file in self.events))
         return sum(path.stat().st_size for path in paths)
 
 
 def holds_debugger_output(directory: Path) -> bool:
-    """Whether the directory looks like Debugger's, or holds the one that does."""
+    """Returns whether the directory, or the profiler-output/ in it, looks like Debugger's."""
     return any((_root(directory) / name).is_dir() for name in ("system", "framework"))
 
 
 def find(directory: Path) -> DebuggerFiles:
-    """All files of the directory. Raises UserError where there is nothing to read."""
+    """Returns all files of the directory. Raises UserError if there is nothing to read."""
     root = _root(directory)
     if not holds_debugger_output(directory):
         raise UserError(
@@ -75,18 +74,18 @@ def find(directory: Path) -> DebuggerFiles:
         )
     ended = any((root / place / JOB_END).exists() for place in ("framework", "system", ""))
     if not ended:
-        unknowns.append(f"{JOB_END} is not there: whether the job was over is not known.")
+        unknowns.append(f"{JOB_END} is missing: it is not known whether the job had ended.")
     return DebuggerFiles(root, system, events, ended, tuple(unknowns))
 
 
 def job_name(root: Path) -> str:
-    """The training job's name: SageMaker keeps its output under <job>/profiler-output."""
+    """Returns the training job's name: SageMaker stores its output under <job>/profiler-output."""
     root = root.absolute()
     return root.parent.name if root.name == OUTPUT and root.parent.name else root.name
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sorts algo-10 behind algo-2."""
+    """Returns a sort key that puts algo-10 after algo-2."""
     parts = re.split(r"(\d+)", name)
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)
 
@@ -115,7 +114,7 @@ def _events(root: Path, unknowns: list[str]) -> list[EventFile]:
             unknowns.append(
                 f"{path.relative_to(root)} was not read: its name is not <end>_<process>_<kind>timeline.json."
             )
-        elif match["kind"] != "merged":  # made from the others for a viewer: it would count them twice
+        elif match["kind"] != "merged":  # a copy of the others for a viewer, which would count twice
             host, pid = _process(match["process"])
             found.append((int(match["end"]), EventFile(path, match["kind"], host, pid)))
     found.sort(key=lambda item: (item[0], item[1].path.name))
@@ -127,20 +126,18 @@ def _events(root: Path, unknowns: list[str]) -> list[EventFile]:
 
 def _tensorflow(root: Path) -> Iterator[EventFile]:
     for path in sorted((root / "framework").rglob("*.trace.json.gz")):
-        match = _TENSORFLOW.fullmatch(path.name)
-        assert match is not None  # the pattern is that of rglob
-        named = next((_metadata_process(item) for item in path.parents[3].glob("*.metadata")), None)
-        host, pid = named or (match["host"], 0)
+        # Debugger leaves <process>_<start>_<end>.metadata next to the folder of a TensorFlow trace.
+        metadata = next(path.parents[3].glob("*.metadata"), None)
+        host, pid = (
+            (path.name.removesuffix(".trace.json.gz"), 0)
+            if metadata is None
+            else _process(metadata.stem.rsplit("_", 2)[0])
+        )
         yield EventFile(path, "tensorflow", host, pid)
 
 
-def _metadata_process(path: Path) -> tuple[str, int]:
-    """Debugger leaves <process>_<start>_<end>.metadata beside the folder of a TensorFlow trace."""
-    return _process(path.stem.rsplit("_", 2)[0])
-
-
 def _process(name: str) -> tuple[str, int]:
-    """Host and process of "151-algo-1"; "0001" and the like name no host."""
+    """Returns host and process of "151-algo-1"; a name such as "0001" contains no host."""
     match = _PROCESS.fullmatch(name)
     if match is not None:
         return match["host"], int(match["pid"])
@@ -149,10 +146,10 @@ def _process(name: str) -> tuple[str, int]:
 
 
 def _once(paths: Iterable[Path], unknowns: list[str]) -> list[Path]:
-    """Each name once: a file may lie in its hour's folder and outside of it."""
-    seen: dict[str, Path] = {}
-    for path in paths:
-        if path.name in seen:
-            unknowns.append(f"{path.name} is there twice and was read once.")
-        seen.setdefault(path.name, path)
-    return list(seen.values())
+    """Returns each name once: a file may be both in its hour's folder and outside of it."""
+    found = list(paths)
+    first = {path.name: path for path in reversed(found)}
+    unknowns += [
+        f"{path.name} exists twice and was read once." for path in found if first[path.name] is not path
+    ]
+    return list(dict.fromkeys(first[path.name] for path in found))
