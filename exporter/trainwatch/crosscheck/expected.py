@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.measurements.scraped import Labels, Vector
-from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.prometheus_rules.groups import FINDING, STATUS
+from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Scraping
 
 
@@ -20,6 +22,7 @@ class Expected:
     records: Mapping[str, Vector]
     targets: Collection[Labels]
     findings: tuple[Vector, ...]
+    alert_labels: tuple[Labels, ...] = ()  # what distinguishes each alert of the rule from its others
 
     @property
     def conditions(self) -> tuple[frozenset[Labels], ...]:
@@ -32,7 +35,10 @@ class Expected:
         return {labels: float(labels in holds) for labels in (*self.targets, *holds)}
 
     def values_of(self, series: str) -> Mapping[Labels, float]:
-        """Returns the status, or one of the records."""
+        """Returns the status, the findings with the labels of their alerts, or one of the records."""
+        if series == FINDING:
+            alerts = zip(self.findings, self.alert_labels, strict=True)
+            return {labels | own: value for found, own in alerts for labels, value in found.items()}
         return self.status() if series == STATUS else self.records[series]
 
 
@@ -40,7 +46,8 @@ def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
     """Judges what was scraped with the code that judges recordings."""
     if rule.name in CHECKED:  # not moved yet
         old = CHECKED[rule.name](now, rule.parameters, scraping)
-        return Expected(old.records, old.targets, tuple(dict.fromkeys(one, 0.0) for one in old.conditions))
+        findings = tuple(dict.fromkeys(one, 0.0) for one in old.conditions)
+        return Expected(old.records, old.targets, findings, _alert_labels(rule, scraping))
     scraped = rule.scraped(now, scraping)
     judged = rule.judge(scraped.view)
     findings = tuple(
@@ -53,7 +60,13 @@ def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
         }
         for condition in judged.conditions
     )
-    return Expected(scraped.records, scraped.targets, findings)
+    return Expected(scraped.records, scraped.targets, findings, _alert_labels(rule, scraping))
+
+
+@lru_cache(maxsize=256)
+def _alert_labels(rule: Rule[Any, Any], scraping: Scraping) -> tuple[Labels, ...]:
+    rules = rule.prometheus_rules(scraping)
+    return tuple(frozenset(alert.labels.items()) for alert in rules.alerts) if rules else ()
 
 
 def alert_states(

@@ -12,7 +12,7 @@ from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Vector
-from trainwatch.prometheus_rules.groups import STATUS
+from trainwatch.prometheus_rules.groups import FINDING, STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
@@ -64,10 +64,11 @@ class Stored:
             return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
 
         self.records = {record.name: samples(record.name) for record in self.rules.records}
-        self.records[STATUS] = {
-            time: {labels - {("rule", heuristic.name)}: value for labels, value in vector.items()}
-            for time, vector in samples(STATUS, rule).items()
-        }
+        for series in (FINDING, STATUS):
+            self.records[series] = {
+                time: {labels - {("rule", heuristic.name)}: value for labels, value in vector.items()}
+                for time, vector in samples(series, rule).items()
+            }
         self._alerting = samples("ALERTS", f'alertname="{heuristic.name}"')
         self.times = sorted({*self._alerting, *(time for kept in self.records.values() for time in kept)})
         self.grid = _grid(heuristic.name, self.times, interval)

@@ -1,0 +1,148 @@
+"""A recorded run in which nothing stays as it is: what rules read takes all sorts of values, and ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from trainwatch.runs.model import COMPONENTS
+from trainwatch.runs.recording.writer import RecordingWriter
+from trainwatch.sampling.sample import GpuSample, Sample
+from trainwatch.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
+
+RUN = "varied"
+START = 1_700_000_040.0  # a whole minute
+INTERVAL = 0.5
+SECONDS = 1500
+ENDS = {"node-a": 1300.0, "node-b": 1440.0}  # when the node's processes end, seconds from the start
+RANKS = {"node-a": (0, 1), "node-b": (2,)}
+GPUS = {"node-a": 3, "node-b": 1}
+FIRST_STEP = {0: 60.0, 1: 75.0, 2: 200.0}
+STANDSTILL = (700.0, 900.0)
+LOADERS = {
+    0: (("train", 4), ("eval", 2)),
+    1: (("eval", 3), ("predict", 1)),  # no loader that trains
+    2: (("train", 1), ("eval", 5)),
+}
+
+
+def write_varied(directory: Path, seed: int = 0) -> Path:
+    """Writes the recording, with two nodes."""
+    for node in GPUS:
+        generator = np.random.default_rng([seed, *node.encode()])
+        writer = RecordingWriter(directory, node, INTERVAL, RUN)
+        for tick in range(round(SECONDS / INTERVAL)):
+            writer.sample(_sample(node, tick * INTERVAL, generator))
+            if tick % 400 == 0:
+                writer.catch_up()
+        for rank in RANKS[node]:
+            records = _steps(rank, ENDS[node], generator)
+            for first in range(0, len(records), 500):
+                writer.steps(_header(rank), records[first : first + 500])
+                writer.catch_up()
+        for elapsed, alive in ((1.0, True), (ENDS[node] - 0.5, True), (ENDS[node], False)):
+            ranks = [(_header(rank), _totals(rank, elapsed, alive), alive) for rank in RANKS[node]]
+            writer.ranks(ranks, START + elapsed)
+        writer.close()
+    return directory
+
+
+def _sample(node: str, elapsed: float, generator: np.random.Generator) -> Sample:
+    """Every 100 seconds the node does something else."""
+    regime = int(elapsed // 100) % 4
+    busy = (0.5, 0.97, 0.3, 0.65)[regime]
+    waits = (0.02, 0.05, 0.7, 0.6)[regime]
+    cores = 4
+    gpus = {}
+    for gpu in range(GPUS[node]):
+        if gpu == 2 and generator.random() < 0.1:
+            continue  # it did not answer
+        load = float(np.clip(generator.normal((0.9, 0.05, 0.05, 0.02)[(regime + gpu) % 4], 0.2), 0, 1))
+        gpus[str(gpu)] = _gpu(node, gpu, elapsed, round(load, 2))
+    return Sample(
+        time=START + elapsed,
+        interval=INTERVAL,
+        cpus=tuple(str(core) for core in range(cores)),
+        cpu_utilization=[float(np.clip(generator.normal(busy, 0.1), 0, 1)) for _ in range(cores)],
+        cpu_io_wait=[float(np.clip(generator.normal(waits, 0.1), 0, 1)) for _ in range(cores)],
+        memory_used_bytes=1e9,
+        memory_total_bytes=4e9,
+        gpus=gpus,
+    )
+
+
+def _gpu(node: str, gpu: int, elapsed: float, load: float) -> GpuSample:
+    used = (
+        0.2 + 0.6 * elapsed / SECONDS,  # leaks
+        0.5 + (0.2 if elapsed > 400 else 0) + (0.27 if 1000 < elapsed < 1300 else 0),  # jumps, is nearly full
+        0.3 + 0.05 * np.sin(elapsed / 40),
+    )[gpu]
+    if node == "node-b":
+        used = 0.9 + 0.09 * elapsed / SECONDS  # is full soon
+    return GpuSample(
+        utilization=load,
+        memory_used_bytes=float(used) * 80e9,
+        memory_total_bytes=80e9,
+        thermal_throttle_seconds=(0.02 if elapsed < 600 else 0.2) * elapsed * (gpu + 1),
+        ecc_uncorrected_errors=float(3 * (elapsed > 500) if gpu == 0 else 2),
+        xid_errors=float((elapsed > 300) + (elapsed > 800) + (elapsed > 1100)) if gpu == 1 else 0.0,
+        last_xid=63.0 if elapsed < 800 else 13.0 if elapsed < 1100 else 94.0,
+        model="NVIDIA H100",
+        uuid=f"GPU-{node}-{gpu}",
+    )
+
+
+def _steps(rank: int, end: float, generator: np.random.Generator) -> list[StepRecord]:
+    """Steps of both phases, some of them long, with rank 1 slow at times and a standstill of all ranks."""
+    records: list[StepRecord] = []
+    numbers = {"train": 0, "eval": 0}
+    now = FIRST_STEP[rank]
+    while now < end - 3:
+        if STANDSTILL[0] < now < STANDSTILL[1]:
+            now = STANDSTILL[1]
+        phase = "eval" if int(now) % 90 < 15 else "train"
+        own = float(generator.gamma(20, 0.02)) * (1.8 if rank == 1 and now > 1000 else 1.0)
+        waited = float(generator.gamma(3, (0.01, 0.06)[now > 900]))
+        talked = float(generator.gamma(3, (0.005, 0.08)[now > 1200]))
+        stalled = 2.0 if generator.random() < 0.01 else 0.0
+        components = dict.fromkeys(COMPONENTS, 0.0)
+        components |= {
+            "data_wait": waited,
+            "communication": talked,
+            "forward": own / 2,
+            "checkpoint": stalled,
+        }
+        duration = own + waited + talked + stalled
+        records.append(StepRecord(numbers[phase], phase, START + now, duration, tuple(components.values())))
+        numbers[phase] += 1
+        now += duration + 0.01
+    return records
+
+
+def _header(rank: int) -> LedgerHeader:
+    return LedgerHeader(RUN, rank, None, len(LOADERS), 100 + rank, START, "pytorch", "2.9")
+
+
+def _totals(rank: int, elapsed: float, alive: bool) -> LedgerTotals:
+    loaders = tuple(
+        LoaderTotals(phase, workers, True, 2, (0,), 0.0, None, 32) for phase, workers in LOADERS[rank]
+    )
+    totals = LedgerTotals(
+        first_step_start=START + FIRST_STEP[rank] if elapsed > FIRST_STEP[rank] else None,
+        last_step_end=START + elapsed - 2 if elapsed > FIRST_STEP[rank] else None,
+        end=None,
+        steps={},
+        step_histogram={},
+        step_squared_seconds={},
+        phase_seconds={},
+        component_seconds={},
+        component_device_seconds={},
+        loaders=loaders,
+        fetch_counts=(0,),
+        fetch_sum=0.0,
+        fetch_cpu_seconds=0.0,
+        fetch_core_wait_seconds=0.0,
+        steps_recorded=0,
+    )
+    return totals if alive else replace(totals, end=START + elapsed)
