@@ -1,6 +1,6 @@
 """The GPUs of the node over the life of the exporter: drivers that come late, GPUs that are lost and back.
 
-A session belongs to the one thread that may poll NVML (gpu_thread.py).
+A session belongs to the one thread that may poll NVML (thread.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counts every sample of every active run, and keeps the counts when the exporter is killed.
 
-The heuristics speak of samples taken each 500 ms, of which a scrape each 15 s would see one in thirty.
+The rules speak of samples taken every 500 ms, of which a scrape every 15 s would see one in thirty.
 Counting them here makes the answers exact at any scrape interval.
 """
 
