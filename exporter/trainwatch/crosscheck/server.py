@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +18,8 @@ from trainwatch.measurements.scraped import Labels, Points, Vector
 from trainwatch.runs.prometheus.api import TIMEOUT, answered
 
 Milliseconds = int
+Samples = Sequence[tuple[Milliseconds, float | None]]  # None: the series ends here
+Series = tuple[Mapping[str, str], Samples]  # its labels, `__name__` included
 
 POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from trainwatch.crosscheck.compare import Outcome, check_rules
 from trainwatch.crosscheck.expected import alert_states
 from trainwatch.crosscheck.offline.prometheus import LocalPrometheus, local_prometheus
-from trainwatch.crosscheck.offline.remote_write import Series
 from trainwatch.crosscheck.offline.rule_files import FileGroup, FileRule, metrics, read_groups
 from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
-from trainwatch.crosscheck.server import Grid, Milliseconds, Server
+from trainwatch.crosscheck.server import Grid, Milliseconds, Series, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Vector, without

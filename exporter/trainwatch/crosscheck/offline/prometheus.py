@@ -13,7 +13,8 @@ from pathlib import Path
 
 import requests
 
-from trainwatch.crosscheck.offline.remote_write import HEADERS, Series, requests_of
+from trainwatch.crosscheck.offline.remote_write import HEADERS, requests_of
+from trainwatch.crosscheck.server import Series
 from trainwatch.errors import UserError
 from trainwatch.runs.prometheus.api import TIMEOUT
 

@@ -7,9 +7,9 @@ snappy's block format only literals are used: it needs no compression from this 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
-from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.crosscheck.server import Samples, Series
 
 HEADERS = {
     "Content-Encoding": "snappy",
@@ -19,9 +19,6 @@ HEADERS = {
 STALE = struct.pack("<Q", 0x7FF0000000000002)  # the NaN by which Prometheus marks the end of a series
 SAMPLES = 10_000  # in one request
 LITERAL = 1 << 16  # bytes, the longest whose length takes two bytes
-
-Samples = Sequence[tuple[Milliseconds, float | None]]  # None: the series ends here
-Series = tuple[Mapping[str, str], Samples]  # its labels, `__name__` included
 
 
 def requests_of(series: Iterable[Series]) -> Iterator[bytes]:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from trainwatch.crosscheck.offline.remote_write import Series
 from trainwatch.crosscheck.replay.node import ReplayedNode
-from trainwatch.crosscheck.server import Milliseconds
+from trainwatch.crosscheck.server import Milliseconds, Series
 from trainwatch.errors import UserError
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps
 from trainwatch.runs.recording.directory import RecordingDirectory
