@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from trainwatch.crosscheck.recompute import CHECKED
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.prometheus_rules.groups import FINDING, STATUS
@@ -44,10 +43,6 @@ class Expected:
 
 def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
     """Judges what was scraped with the code that judges recordings."""
-    if rule.name in CHECKED:  # not moved yet
-        old = CHECKED[rule.name](now, rule.parameters, scraping)
-        findings = tuple(dict.fromkeys(one, 0.0) for one in old.conditions)
-        return Expected(old.records, old.targets, findings, _alert_labels(rule, scraping))
     scraped = rule.scraped(now, scraping)
     judged = rule.judge(scraped.view)
     findings = tuple(

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwatch.runs.model import RankFacts, RunFacts
 from trainwatch.words import count
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
@@ -148,19 +147,3 @@ class Loading:
             "Time the loader's fetches with trainwatch.fetch to learn whether storage, the transform or the "
             "number of workers holds them up.",
         )
-
-
-def ranks_of(facts: RunFacts, node: str) -> dict[int, list[RankFacts]]:
-    """The processes of each rank of a node (more than one where it was started again), oldest first."""
-    ranks: dict[int, list[RankFacts]] = {}
-    for process in sorted(facts.ranks, key=lambda process: process.start):
-        if process.node == node:
-            ranks.setdefault(process.rank, []).append(process)
-    return dict(sorted(ranks.items()))
-
-
-def workers_of(process: RankFacts) -> int | None:
-    """Workers of the training loader; of the largest other one where there is none; None: no loader known."""
-    known = [loader for loader in process.loaders if loader.workers is not None]
-    training = [loader for loader in known if loader.phase == "train"]
-    return max((loader.workers or 0 for loader in training or known), default=None)

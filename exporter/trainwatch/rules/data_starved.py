@@ -14,11 +14,12 @@ from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.usage import Usage
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.component_share import ComponentShare, ShareParameters
-from trainwatch.rules.data_loading import Loading, ranks_of, workers_of
+from trainwatch.rules.data_loading import Loading
 from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Percent, StepCount
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
+from trainwatch.runs.model import ranks_of, workers_of
 from trainwatch.status import Status
 from trainwatch.words import duration, too_few
 

@@ -6,25 +6,31 @@ loaders were given, not a guess from how many were active in a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.progress import Progress
+from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, grouped, summed, without
 from trainwatch.measurements.sketch import SizeSketch
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import Rule, Verdict
-from trainwatch.rules.data_loading import ranks_of, workers_of
-from trainwatch.rules.parameters import AnyPercent, Parameters
+from trainwatch.measurements.usage import Usage
+from trainwatch.rules.base import Verdict
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
+from trainwatch.rules.parameters import AnyPercent, Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
-from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, RunFacts, Steps
+from trainwatch.runs.model import Times, ranks_of, workers_of
 from trainwatch.status import Status
 from trainwatch.words import count
 
-DATA_WAIT = COMPONENTS.index("data_wait")
+PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
+WORKERS = "trainwatch_dataloader_workers"
+CORES = "trainwatch_cpu_utilization_ratio"  # a series per core
 HISTOGRAM_BINS = 100  # Debugger's number
 
 
@@ -35,7 +41,7 @@ class DataloaderParameters(Parameters):
 
 
 @rule
-class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
+class Dataloader(MeasuredRule[DataloaderParameters, Times]):
     """Fires once a node. It says nothing of time lost: see DataStarved for that."""
 
     parameters_type = DataloaderParameters
@@ -51,56 +57,42 @@ class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
     view = "loading"
     symptom = IDLE_GPUS
 
-    def node(self) -> LoadingNode:
-        return LoadingNode()
+    @property
+    def measure(self) -> Progress:
+        return Progress()
 
-    def judge(self, nodes: Mapping[str, LoadingNode], facts: RunFacts) -> Verdict:
-        found = [_Found(name, node, facts) for name, node in nodes.items()]
-        known = [one for one in found if one.workers is not None and one.cores]
-        if not known:
-            return Verdict(
-                Status.NOT_ENOUGH_DATA, "No data loader was seen: pass loaders through trainwatch.watch."
-            )
-        fired = [one for one in known if self._unsuited(one)]
-        shown = max(fired or known, key=lambda one: abs(one.percent - 100))
-        return Verdict(
-            Status.FOUND if fired else Status.HEALTHY,
-            f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
-            f"that load data ({shown.percent:.0f} %){shown.notes()}.",
-            len(fired),
-            len(fired),
-            int(sum(one.seconds for one in known)),
-            details=_details(known, nodes),
-        )
+    @property
+    def details_of(self) -> tuple[Usage]:
+        return (Usage(),)
 
-    def _unsuited(self, found: _Found) -> bool:
-        return not self.parameters.min_threshold <= found.percent <= self.parameters.max_threshold
+    def judge(self, view: Times) -> Judgement:
+        """Decides on workers per core."""
+        few, many = fraction(self.parameters.min_threshold), fraction(self.parameters.max_threshold)
+        return judgement(~np.isnan(view), (view, (view < few) | (view > many)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
-        record = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
-        workers = "trainwatch_dataloader_workers"
         return PrometheusRules(
-            targets="trainwatch_samples_total",
+            targets=SAMPLES,
             every=4 * MINUTE,
             records=[
                 # Of each rank the training loader; of its other loaders the largest where none trains.
                 Record(
-                    record,
+                    PER_CORE,
                     f"""
                     sum without (rank) (
-                      max without (phase) ({workers}{{phase="train"}})
+                      max without (phase) ({WORKERS}{{phase="train"}})
                         or
-                      max without (phase) ({workers})
+                      max without (phase) ({WORKERS})
                     )
                       / ignoring (run) group_left ()
-                    count without (cpu) (trainwatch_cpu_utilization_ratio)
+                    count without (cpu) ({CORES})
                     """,
                 )
             ],
             alerts=[
                 Alert(
-                    f"{record} < {ratio(low)}\n  or {record} > {ratio(high)}",
+                    f"{PER_CORE} < {ratio(low)}\n  or {PER_CORE} > {ratio(high)}",
                     severity="info",
                     pending=240,  # ranks start their loaders one after the other
                     summary="The number of data-loading workers does not suit the cores of "
@@ -112,36 +104,59 @@ class Dataloader(Rule[DataloaderParameters, "LoadingNode"]):
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Times]:
+        workers = now(WORKERS)
+        training = {labels: value for labels, value in workers.items() if ("phase", "train") in labels}
+        of_rank = {
+            labels: max(values)
+            for chosen in (workers, training)  # the training loader counts, where a rank has one
+            for labels, values in grouped(chosen, "phase").items()
+        }
+        cores = grouped(now(CORES, of_run=False), "cpu")
+        shares = {
+            labels: found / len(cores[node])
+            for labels, found in summed(of_rank, "rank").items()
+            if (node := without(labels, "run")) in cores
+        }
+        nodes = list(shares)
+        return Scraped(nodes, column(shares, nodes), now(SAMPLES), {PER_CORE: shares})
 
-class LoadingNode(NodeState):
-    def __init__(self) -> None:
-        self.cores = 0
-        self.waits = SizeSketch()
-        self.first_start, self.last_end = np.inf, -np.inf  # of steps
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        found = [_Loaders(name, run) for name in run.nodes]
+        known = [one for one in found if one.workers is not None and one.cores]
+        if not known:
+            return Verdict(
+                Status.NOT_ENOUGH_DATA, "No data loader was seen: pass loaders through trainwatch.watch."
+            )
+        view = np.array([(one.workers or 0) / one.cores for one in known])
+        fired = [one for one, fires in zip(known, self.judge(view).fired, strict=True) if fires]
+        shown = max(fired or known, key=lambda one: abs(one.percent - 100))
+        return Verdict(
+            Status.FOUND if fired else Status.HEALTHY,
+            f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
+            f"that load data ({shown.percent:.0f} %){shown.notes()}.",
+            len(fired),
+            len(fired),
+            int(sum(one.seconds for one in known)),
+            details=_details(known),
+        )
 
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        self.cores = samples.cpu.shape[1]
 
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        if len(steps):
-            self.waits.add(steps.components[:, DATA_WAIT])
-            self.first_start = min(self.first_start, float(steps.starts.min()))
-            self.last_end = max(self.last_end, float((steps.starts + steps.durations).max()))
+class _Loaders:
+    """The loaders of a node, by the facts of the last process of each of its ranks."""
 
-
-class _Found:
-    """What the facts say of the loaders of a node: of the last process of each of its ranks."""
-
-    def __init__(self, name: str, node: LoadingNode, facts: RunFacts) -> None:
+    def __init__(self, name: str, run: RunMeasurements) -> None:
         self.node = name
-        known = next((len(one.cpus) for one in facts.nodes if one.node == name), 0)
-        self.cores = node.cores or known
-        self.processes: list[RankFacts] = [ranks[-1] for ranks in ranks_of(facts, name).values()]
-        workers = [number for process in self.processes if (number := workers_of(process)) is not None]
+        measured, progress = run.nodes[name], run.nodes[name][Progress()]
+        in_facts = next((len(one.cpus) for one in run.facts.nodes if one.node == name), 0)
+        self.cores = measured[Usage()].cores or in_facts
+        processes = [ranks[-1] for ranks in ranks_of(run.facts, name).values()]
+        workers = [number for process in processes if (number := workers_of(process)) is not None]
         self.workers = sum(workers) if workers else None
         self.percent = 100 * (self.workers or 0) / self.cores if self.cores else 0.0
-        self.seconds = max(0.0, node.last_end - node.first_start)
-        loaders = [loader for process in self.processes for loader in process.loaders]
+        self.seconds = max(0.0, progress.last_end - progress.first_start)
+        self.waits = progress.data_waits
+        loaders = [loader for process in processes for loader in process.loaders]
         self.pin_memory = _agreed(loader.pin_memory for loader in loaders)
         self.prefetch = _agreed(loader.prefetch_factor for loader in loaders)
 
@@ -150,14 +165,14 @@ class _Found:
         return pinned + (f", each prefetches {self.prefetch}" if self.prefetch is not None else "")
 
 
-def _agreed(values: Any) -> Any:
-    """The value that all known ones are, else None."""
+def _agreed(values: Iterable[Any]) -> Any:
+    """Returns the value that all known ones are, otherwise None."""
     known = {value for value in values if value is not None}
     return known.pop() if len(known) == 1 else None
 
 
-def _details(found: list[_Found], nodes: Mapping[str, LoadingNode]) -> dict[str, Any]:
-    """Debugger's fields, of the node with the fewest workers for its cores; `nodes` has all."""
+def _details(found: Sequence[_Loaders]) -> dict[str, Any]:
+    """Returns Debugger's fields, of the node with the fewest workers for its cores; `nodes` has all."""
     least = min(found, key=lambda one: one.percent)
     return {
         "cores": least.cores,
@@ -165,7 +180,7 @@ def _details(found: list[_Found], nodes: Mapping[str, LoadingNode]) -> dict[str,
         "num_workers": least.workers,
         "pin_memory": least.pin_memory,
         "prefetch": least.prefetch,
-        "dataloading_time": _waits(nodes[least.node].waits),
+        "dataloading_time": _waits(least.waits),
         "nodes": {
             one.node: {"cores": one.cores, "workers": one.workers, "percent": one.percent} for one in found
         },

@@ -6,20 +6,28 @@ fires.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from trainwatch.measurements.state import NodeState, Scans
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.data_loading import ranks_of
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.progress import Initialization, NodeProgress, Progress, known
+from trainwatch.measurements.scraped import Moment, Scraped, column
+from trainwatch.measurements.steps import StepDurations
+from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
-from trainwatch.runs.model import NodeSamples, RunFacts, Steps, Times
+from trainwatch.runs.model import RunFacts, ranks_of
 from trainwatch.words import duration
+
+START, END = "trainwatch_run_start_time_seconds", "trainwatch_run_end_time_seconds"
+FIRST_STEP = "trainwatch_run_first_step_time_seconds"
+INITIALIZATION = "run_instance:trainwatch_initialization:seconds"
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class MaxInitializationTimeParameters(Parameters):
 
 
 @rule
-class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"]):
+class MaxInitializationTime(MeasuredRule[MaxInitializationTimeParameters, Initialization]):
     """Seconds lost: what the start took beyond the threshold, on the node that took longest."""
 
     parameters_type = MaxInitializationTimeParameters
@@ -44,67 +52,49 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"
     )
     view = "progress"
 
-    def node(self) -> StartingNode:
-        return StartingNode()
+    @property
+    def measure(self) -> Progress:
+        return Progress()
 
-    def judge(self, nodes: Mapping[str, StartingNode], facts: RunFacts) -> Verdict:
-        starts = [Start(name, node, facts, 60 * self.parameters.threshold) for name, node in nodes.items()]
-        judged = [start for start in starts if start.judged]
-        triggered = sum(start.triggered for start in judged)
-        status = status_of(triggered, len(judged))
-        slowest = max((one for one in judged if one.late), key=lambda one: one.took, default=None)
-        return Verdict(
-            status,
-            self._finding(judged, slowest),
-            triggered,
-            triggered,
-            sum(node.steps for node in nodes.values()),
-            slowest.took - slowest.limit if slowest else 0.0,
-            details=_details(nodes, starts, facts),
+    @property
+    def details_of(self) -> tuple[StepDurations]:
+        return (StepDurations(),)
+
+    def judge(self, view: Initialization) -> Judgement:
+        late = view.seconds > 60 * self.parameters.threshold
+        return judgement(
+            np.ones_like(late), (view.seconds, late & ~view.over), (view.seconds, late & view.over)
         )
-
-    def _finding(self, judged: list[Start], slowest: Start | None) -> str:
-        if not judged:
-            return "No training process told of its steps: mark them with trainwatch.step."
-        shown = slowest or max(judged, key=lambda one: one.took)
-        took = duration(shown.took)
-        late = f", {duration(shown.took - shown.limit)} later than it may" if shown.late else ""
-        if shown.first_end is None:
-            return f"On {shown.node}, no step had finished {took} after the run's start{late}."
-        return f"On {shown.node}, the first step finished {took} after the run's start{late}."
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """The first step's start is known once it has finished; until then the time goes on."""
         threshold = self.parameters.threshold
-        start, first = "trainwatch_run_start_time_seconds", "trainwatch_run_first_step_time_seconds"
-        end = "trainwatch_run_end_time_seconds"
-        record = "run_instance:trainwatch_initialization:seconds"
-        late = f"{record} > {60 * threshold:.12g}"
+        late = f"{INITIALIZATION} > {60 * threshold:.12g}"
         return PrometheusRules(
-            targets=start,
+            targets=START,
             every=MINUTE,
             records=[
                 Record(
-                    record,
+                    INITIALIZATION,
                     f"""
-                    {first} - {start}
+                    {FIRST_STEP} - {START}
                     or
-                    {end} - {start}
+                    {END} - {START}
                     or
-                    time() - {start}
+                    time() - {START}
                     """,
                 )
             ],
             alerts=[
                 Alert(
-                    f"{late} unless {first} unless {end}",
+                    f"{late} unless {FIRST_STEP} unless {END}",
                     summary="Run {{ $labels.run }} has made no step on {{ $labels.instance }} yet",
                     description="{{ $value | humanizeDuration }} after its start, run {{ $labels.run }} has "
                     f"not finished a step on {{{{ $labels.instance }}}} (fires after {threshold:g} min).",
                     labels={"stage": "waiting"},
                 ),
                 Alert(
-                    f"{late} and ({first} or {end})",
+                    f"{late} and ({FIRST_STEP} or {END})",
                     severity="info",
                     summary="The first step of run {{ $labels.run }} on {{ $labels.instance }} came late",
                     description="Run {{ $labels.run }} passed {{ $value | humanizeDuration }} on "
@@ -114,76 +104,82 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, "StartingNode"
             ],
         )
 
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Initialization]:
+        start = now(START)
+        over = {**now(END), **now(FIRST_STEP)}
+        lasted = {labels: over.get(labels, now.time) - began for labels, began in start.items()}
+        nodes = list(lasted)
+        view = Initialization(column(lasted, nodes), np.array([node in over for node in nodes], bool))
+        return Scraped(nodes, view, start, {INITIALIZATION: lasted})
 
-class StartingNode(NodeState):
-    """When scans were, when steps began and ended. Eight bytes a scan are kept, nothing else grows."""
-
-    def __init__(self) -> None:
-        self.scan_times: Times = np.empty(0)  # of the last snapshot that each scan sees
-        self.first_sample = self.last_time = np.nan
-        self.steps = 0
-        self.first_start = self.first_end = np.inf  # of steps
-        self.last_start = self.last_end = -np.inf
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        times = np.concatenate(([self.last_time], samples.times))
-        self.scan_times = np.concatenate((self.scan_times, times[scans]))
-        self.last_time = float(times[-1])
-        if np.isnan(self.first_sample):
-            self.first_sample = float(times[min(1, len(times) - 1)])
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        if len(steps):
-            ends = steps.starts + steps.durations
-            self.steps += len(steps)
-            self.first_start = min(self.first_start, float(steps.starts.min()))
-            self.last_start = max(self.last_start, float(steps.starts.max()))
-            self.first_end = min(self.first_end, float(ends.min()))
-            self.last_end = max(self.last_end, float(ends.max()))
-
-
-class Start:
-    """How a node began: seconds from the run's start until its first step had finished, or until now."""
-
-    def __init__(self, name: str, state: StartingNode, facts: RunFacts, limit: float) -> None:
-        self.node, self.limit = name, limit
-        processes = [one for ranks in ranks_of(facts, name).values() for one in ranks]
-        self.judged = bool(processes or state.steps)
-        began = [one.start for one in processes] if facts.start is None else [facts.start]
-        self.start = min(
-            [*began, *([] if began else _known(state.first_sample, state.first_start))], default=0.0
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        steps = sum(node[StepDurations()].count() for node in run.nodes.values())
+        starts = [self._start(name, node, run.facts) for name, node in nodes.items()]
+        judged = [start for start in starts if start.judged]
+        triggered = sum(start.triggered for start in judged)
+        slowest = max((one for one in judged if one.triggered), key=lambda one: one.took, default=None)
+        return Verdict(
+            status_of(triggered, len(judged)),
+            self._finding(judged, slowest),
+            triggered,
+            triggered,
+            steps,
+            slowest.took - 60 * self.parameters.threshold if slowest else 0.0,
+            details=_details(nodes, starts, run.facts),
         )
-        # Steps that were counted, but whose records nobody read in time, have finished too.
-        counted = [
-            one.first_step_start
-            for one in processes
-            if one.first_step_start is not None and any(one.steps.values())
-        ]
-        self.first_end = min([*_known(state.first_end), *counted], default=None)
-        now = max(_known(state.last_time, state.last_end), default=self.start)
-        self.took = (now if self.first_end is None else self.first_end) - self.start
-        self.late = self.judged and self.took > limit
-        scans = int(np.count_nonzero(state.scan_times - self.start > limit))
-        self.triggered = max(scans, 1) if self.late else 0  # a run without snapshots is looked at once
+
+    def _start(self, name: str, node: NodeProgress, facts: RunFacts) -> Start:
+        processes = [one for ranks in ranks_of(facts, name).values() for one in ranks]
+        began = node.began(processes, facts.start)
+        view = node.initialization(began, processes)
+        late = self.judge(view).fired
+        # A run without samples is looked at once.
+        triggered = max(int(np.count_nonzero(late[:-1])), 1) if late[-1] else 0
+        judged = bool(processes) or node.stepped
+        return Start(
+            name, judged, began, float(view.seconds[-1]), bool(view.over[-1]), triggered if judged else 0
+        )
+
+    def _finding(self, judged: Sequence[Start], slowest: Start | None) -> str:
+        if not judged:
+            return "No training process told of its steps: mark them with trainwatch.step."
+        shown = slowest or max(judged, key=lambda one: one.took)
+        took = duration(shown.took)
+        beyond = shown.took - 60 * self.parameters.threshold
+        late = f", {duration(beyond)} later than it may" if shown.triggered else ""
+        if not shown.stepped:
+            return f"On {shown.node}, no step had finished {took} after the run's start{late}."
+        return f"On {shown.node}, the first step finished {took} after the run's start{late}."
 
 
-def _known(*times: float) -> list[float]:
-    return [time for time in times if np.isfinite(time)]
+class Start(NamedTuple):
+    """How a node began: the seconds until its first step had finished, or until now, and scans that fired."""
+
+    node: str
+    judged: bool
+    began: float
+    took: float
+    stepped: bool
+    triggered: int
 
 
-def _details(nodes: Mapping[str, StartingNode], starts: list[Start], facts: RunFacts) -> dict[str, Any]:
-    """Debugger's fields: the job's start and end in seconds, its first and last step in microseconds."""
-    states = list(nodes.values())
-    begins = [facts.start] if facts.start is not None else [start.start for start in starts]
-    times = [time for one in states for time in _known(one.last_time, one.last_end)]
-    first = min((one.first_start for one in states if one.steps), default=None)
-    last = max((one.last_start for one in states if one.steps), default=None)
+def _details(nodes: Mapping[str, NodeProgress], starts: Sequence[Start], facts: RunFacts) -> dict[str, Any]:
+    """Returns Debugger's fields: the job's times in seconds, its first and last step in microseconds."""
+    begins = [facts.start] if facts.start is not None else [start.began for start in starts]
+    times = [time for node in nodes.values() for time in known(node.last_time, node.last_end)]
+    stepped = [node for node in nodes.values() if node.stepped]
     return {
         "job_start": min(begins, default=None),
         "job_end": facts.end if facts.end is not None else max(times, default=None),
-        "step_num": {} if first is None or last is None else {"first": first * 1e6, "last": last * 1e6},
+        "step_num": {
+            "first": min(node.first_start for node in stepped) * 1e6,
+            "last": max(node.last_start for node in stepped) * 1e6,
+        }
+        if stepped
+        else {},
         "nodes": {
-            one.node: {"seconds": one.took, "stepped": one.first_end is not None, "triggered": one.triggered}
+            one.node: {"seconds": one.took, "stepped": one.stepped, "triggered": one.triggered}
             for one in starts
             if one.judged
         },

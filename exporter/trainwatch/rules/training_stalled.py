@@ -19,13 +19,13 @@ from trainwatch.measurements.pauses import LongPauses, Pause, Standstills
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
 from trainwatch.measurements.steps import StepDurations
 from trainwatch.rules.base import Verdict, status_of
-from trainwatch.rules.data_loading import ranks_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
+from trainwatch.runs.model import ranks_of
 from trainwatch.words import count, duration, too_few
 
 MOST = "run_instance:trainwatch_steps:max"

@@ -265,3 +265,19 @@ def gpu_labels(facts: RunFacts, node: str, count: int) -> list[str]:
 def labelled(facts: RunFacts, node: str, gpus: Sequence[T]) -> list[tuple[str, T]]:
     """Returns a value per GPU of a node, by column, each with the GPU's name."""
     return list(zip(gpu_labels(facts, node, len(gpus)), gpus, strict=True))
+
+
+def ranks_of(facts: RunFacts, node: str) -> dict[int, list[RankFacts]]:
+    """Returns the processes of each rank of a node, oldest first: more than one if it was started again."""
+    ranks: dict[int, list[RankFacts]] = {}
+    for process in sorted(facts.ranks, key=lambda process: process.start):
+        if process.node == node:
+            ranks.setdefault(process.rank, []).append(process)
+    return dict(sorted(ranks.items()))
+
+
+def workers_of(process: RankFacts) -> int | None:
+    """Returns the workers of the training loader, otherwise of the largest one; None: no loader is known."""
+    known = [loader for loader in process.loaders if loader.workers is not None]
+    training = [loader for loader in known if loader.phase == "train"]
+    return max((loader.workers or 0 for loader in training or known), default=None)
