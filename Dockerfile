@@ -14,7 +14,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 # `trainwatch exporter`, `demo` and `actions` need only these three packages.
 FROM build AS build-exporter
 RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
-    . bcrypt nvidia-ml-py PyYAML
+    . bcrypt nvidia-ml-py psutil PyYAML
 
 FROM build AS build-everything
 RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .

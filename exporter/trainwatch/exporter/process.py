@@ -5,16 +5,12 @@ Source: prometheus.io/docs/instrumenting/writing_clientlibs, "Standard and runti
 
 from __future__ import annotations
 
-import os
 import platform
-import resource
-from pathlib import Path
+
+import psutil
 
 from trainwatch import __version__
 from trainwatch.sampling.families import Family
-
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessMetrics:
@@ -24,6 +20,7 @@ class ProcessMetrics:
     """
 
     def __init__(self, simulated: str = "") -> None:
+        self._self = psutil.Process()
         self._cpu = Family("process_cpu_seconds_total", "counter", "CPU time spent, user and system.")
         self._virtual = Family("process_virtual_memory_bytes", "gauge", "Virtual memory size.")
         self._resident = Family("process_resident_memory_bytes", "gauge", "Resident memory size.")
@@ -47,26 +44,14 @@ class ProcessMetrics:
         )
         python = (platform.python_version(), platform.python_implementation())
         self._build.publish({(__version__, *python, *((simulated,) if simulated else ())): 1})
-        self._start.publish({(): _boot_time() + int(_stat_fields()[19]) / _TICKS_PER_SECOND})
+        self._start.publish({(): self._self.create_time()})
 
     def read(self) -> None:
-        """Publishes what /proc says of this process now."""
-        fields = _stat_fields()
-        times = os.times()
-        self._cpu.publish({(): times.user + times.system})
-        self._virtual.publish({(): int(fields[20])})
-        self._resident.publish({(): int(fields[21]) * _PAGE_BYTES})
-        self._open.publish({(): len(os.listdir("/proc/self/fd")) - 1})  # less the listing's own
-        self._limit.publish({(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]})
-
-
-def _stat_fields() -> list[str]:
-    """proc(5)'s fields of /proc/self/stat from `state`, the third one, on: the name may hold spaces."""
-    return Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-
-
-def _boot_time() -> int:
-    for line in Path("/proc/stat").read_text().splitlines():
-        if line.startswith("btime "):
-            return int(line.split()[1])
-    return 0
+        """Publishes what the process uses now."""
+        with self._self.oneshot():
+            times, memory = self._self.cpu_times(), self._self.memory_info()
+            self._cpu.publish({(): times.user + times.system})
+            self._virtual.publish({(): memory.vms})
+            self._resident.publish({(): memory.rss})
+            self._open.publish({(): self._self.num_fds()})
+            self._limit.publish({(): self._self.rlimit(psutil.RLIMIT_NOFILE)[0]})
