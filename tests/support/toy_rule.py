@@ -8,9 +8,8 @@ from typing import Annotated
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
 from trainwatch.measurements.starved import Starved, StarvedCounts
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, fraction
 from trainwatch.rules.promql import Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
@@ -26,7 +25,7 @@ class ToyRuleParameters(Parameters):
 
 
 @rule
-class ToyRule(MeasuredRule[ToyRuleParameters, StarvedCounts]):
+class ToyRule(Rule[ToyRuleParameters, StarvedCounts]):
     parameters_type = ToyRuleParameters
     subject = "Playing with toys"
     question = "Is some core half busy while some GPU is half idle?"

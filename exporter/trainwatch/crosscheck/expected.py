@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainwatch.crosscheck.server import Milliseconds
-from trainwatch.measurements.scraped import Labels, Vector
+from trainwatch.measurements.scraped import Labels, Moment, Vector
 from trainwatch.prometheus_rules.groups import FINDING, STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Scraping
@@ -41,7 +41,7 @@ class Expected:
         return self.status() if series == STATUS else self.records[series]
 
 
-def expected(rule: Any, now: Any, scraping: Scraping) -> Expected:
+def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
     """Judges what was scraped with the code that judges recordings."""
     scraped = rule.scraped(now, scraping)
     judged = rule.judge(scraped.view)

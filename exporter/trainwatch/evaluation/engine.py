@@ -17,13 +17,12 @@ from trainwatch.measurements.heatmap import HeatmapOfNode
 from trainwatch.measurements.load import Load
 from trainwatch.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from trainwatch.measurements.starved import Starved, StarvedSamples
-from trainwatch.measurements.state import NodeState, State
+from trainwatch.measurements.state import State
 from trainwatch.measurements.steps import StepDurations
 from trainwatch.measurements.timeline import Timeline
 from trainwatch.measurements.usage import GpuUsage, Usage, usage_rows
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.judgement import Tallies, Tally
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.step_outlier import StepOutlier
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
@@ -57,7 +56,7 @@ class Evaluator:
             raise ValueError(f"the scan interval must be above 0 seconds, not {scan_interval:g}")
         self._source = source
         self._scan_interval = scan_interval
-        self._heuristics = (settings or Settings()).rules()
+        self._rules = (settings or Settings()).rules()
         self._nodes: dict[str, _Node] = {}
 
     def advance(self, progress: Callable[[int], None] | None = None) -> None:
@@ -72,27 +71,24 @@ class Evaluator:
                 progress(rows)
 
     def _new_node(self) -> _Node:
-        return _Node(self._heuristics, self._scan_interval, self._source.facts.interval)
+        return _Node(self._rules, self._scan_interval, self._source.facts.interval)
 
     def analysis(self) -> Analysis:
         """Everything so far, the last and shorter scan with it; disturbs nothing."""
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
-        results = [RuleResult.of(rule, _verdict(rule, nodes, run)) for rule in self._heuristics]
-        symptoms = {heuristic.name for heuristic in self._heuristics if heuristic.is_symptom}
-        stddev = next(one.parameters.stddev for one in self._heuristics if isinstance(one, StepOutlier))
+        results = [RuleResult.of(rule, _verdict(rule, nodes, run)) for rule in self._rules]
+        symptoms = {rule.name for rule in self._rules if rule.is_symptom}
+        stddev = next(one.parameters.stddev for one in self._rules if isinstance(one, StepOutlier))
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)
 
 
 def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) -> Verdict:
     """Returns what a rule makes of the run so far. A rule that fails does not take the others with it."""
     try:
-        if isinstance(rule, MeasuredRule):
-            tallies = Tallies({name: node.tallies[rule.name] for name, node in nodes.items()})
-            verdict = rule.conclude(run, tallies)
-        else:
-            verdict = rule.judge({name: node.states[rule.name] for name, node in nodes.items()}, run.facts)
+        tallies = Tallies({name: node.tallies[rule.name] for name, node in nodes.items()})
+        verdict = rule.conclude(run, tallies)
     except Exception as error:  # noqa: BLE001 - a report without one rule is better than none
         return Verdict(Status.FAILED, f"This rule failed with {type(error).__name__}: {error}")
     goes_on = run.facts.end is None
@@ -105,8 +101,7 @@ class _Node(State):
 
     def __init__(self, rules: list[Rule[Any, Any]], scan_interval: float, interval: float) -> None:
         self.scan_interval = scan_interval
-        self.states: dict[str, NodeState] = {one.name: one.node() for one in rules}
-        self.rules = [rule for rule in rules if isinstance(rule, MeasuredRule)]
+        self.rules = rules
         asked = (measure for rule in self.rules for measure in (rule.measure, *rule.details_of))
         self.energy = EnergyUse(interval)
         self.measured = NodeMeasurements([*asked, *REPORTED, self.energy])
@@ -138,15 +133,11 @@ class _Node(State):
 
     def _observe(self, samples: NodeSamples, scans: np.ndarray) -> None:
         self.cores, self.gpus = samples.cpu.shape[1], samples.gpu.shape[1]
-        for state in self.states.values():
-            state.observe(samples, scans)
         self._judge(self.measured.observe(samples, scans))
         by_cpu, by_io = (self._starved(cause) for cause in ("cpu", "io"))
         self.heatmap.observe(samples, by_cpu, by_io)
 
     def _observe_steps(self, steps: Steps, scans: np.ndarray) -> None:
-        for state in self.states.values():
-            state.observe_steps(steps, scans)
         self._judge(self.measured.observe_steps(steps, scans))
 
     def _judge(self, views: dict[Measure[Any], Views[Any]]) -> None:

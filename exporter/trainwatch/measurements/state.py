@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.runs.model import NodeSamples, Steps
-
 # Where scans end in a block of rows: `scans[i]` rows of the block (0 or more) belong to scan i or to an
 # earlier one. Most blocks hold the ends of several scans, some hold none.
 Scans = NDArray[np.intp]
@@ -27,16 +25,6 @@ class State:
         twin = type(self).__new__(type(self))
         twin.__dict__ = {name: _copied(value) for name, value in self.__dict__.items()}
         return twin
-
-
-class NodeState(State):
-    """What one heuristic remembers of one node. It is given blocks of rows, each row once, in time order."""
-
-    def observe(self, samples: NodeSamples, scans: Scans) -> None:
-        """Snapshots of the node; the columns may grow from block to block, and are NaN where missing."""
-
-    def observe_steps(self, steps: Steps, scans: Scans) -> None:
-        """Finished steps of one rank of the node."""
 
 
 def _copied(value: Any) -> Any:

@@ -1,12 +1,15 @@
-"""What every heuristic is made of: a question, parameters, words, what it remembers of a node, a verdict."""
+"""Rule: a question, parameters, what is measured, a judgement, the same in PromQL, and words."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from trainwatch.measurements.state import NodeState
+from trainwatch.measurements.measure import Measure, RunMeasurements
+from trainwatch.measurements.scraped import Moment, Scraped
+from trainwatch.rules.judgement import Judgement, Tallies
 from trainwatch.rules.other_exporters import OtherExporters
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.promql import Alert, PrometheusRules, Scraping
@@ -14,7 +17,7 @@ from trainwatch.rules.topics import About, Effect, Symptom
 from trainwatch.status import Status
 
 P = TypeVar("P", bound=Parameters)
-N = TypeVar("N", bound=NodeState)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,10 @@ class Verdict:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Rule(ABC, Generic[P, N]):
-    """A rule. The class's name is the rule's; its docstring says where the definition comes from.
+class Rule(ABC, Generic[P, V]):
+    """A rule: its class's name is the rule's, and its docstring says where the definition comes from.
 
-    `node` gives the state of a new node, which the engine feeds; `judge` makes a verdict of the states of
-    all nodes (in the order of their names) at any moment, and leaves them as they are.
+    It asks for measurements, judges views of one of them, and says what became of all scans. It has no state.
     """
 
     parameters_type: ClassVar[type[Parameters]]
@@ -69,18 +71,34 @@ class Rule(ABC, Generic[P, N]):
     def kind(self) -> str:
         return "symptom" if self.is_symptom else "cause"
 
+    @property
     @abstractmethod
-    def node(self) -> N: ...
+    def measure(self) -> Measure[Any]:
+        """Returns what the rule decides by: `judge` sees the views of this measurement, scan by scan."""
+
+    @property
+    def details_of(self) -> Sequence[Measure[Any]]:
+        """Returns what else the rule's words and details need."""
+        return ()
 
     @abstractmethod
-    def judge(self, *arguments: Any, **named: Any) -> Any: ...
+    def judge(self, view: V) -> Judgement:
+        """Decides on every element of a view: on scans, or on what Prometheus had scraped at a moment."""
+
+    @abstractmethod
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        """Returns what became of all scans, in words and in numbers."""
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:
-        """The same in PromQL; None: there is nothing to alert on.
+        """Returns the same in PromQL; None if there is nothing to alert on.
 
-        Raises ValueError where the exporter has no bound at one of the parameters.
+        Raises ValueError if the exporter has no bound at one of the parameters.
         """
         return None
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[V]:
+        """Returns the view that Prometheus has at a moment, made of the exporter's counters."""
+        raise NotImplementedError(f"{self.name} has no rules in Prometheus")
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules | None:
         """The same from the series of dcgm-exporter and node_exporter; None: these do not tell."""
@@ -97,6 +115,15 @@ class Rule(ABC, Generic[P, N]):
         """
         symptom = {"symptom": self.symptom.name, "scope": self.symptom.scope} if self.symptom else {}
         return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
+
+
+class Overview(Rule[P, None]):
+    """Shows what the findings of other rules refer to, and never fires."""
+
+    effect = Effect.OVERVIEW
+
+    def judge(self, view: None) -> Judgement:
+        raise TypeError(f"{self.name} decides nothing")
 
 
 def status_of(triggered: int, judged: int) -> Status:

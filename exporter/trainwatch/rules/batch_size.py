@@ -27,10 +27,9 @@ from trainwatch.measurements.scraped import (
     without,
 )
 from trainwatch.measurements.usage import GpuUsage, Usage
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GOING_ON, WHERE
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.other_exporters import CPU, GPU, MEMORY, OtherExporters
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
@@ -66,7 +65,7 @@ class BatchSizeParameters(Parameters):
 
 
 @rule
-class BatchSize(MeasuredRule[BatchSizeParameters, RecentReadings | CountedWindow]):
+class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = BatchSizeParameters

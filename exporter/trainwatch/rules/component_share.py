@@ -8,8 +8,8 @@ import numpy as np
 
 from trainwatch.measurements.component_time import ComponentCounts, ComponentTime
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, column, dropped, summed, without
+from trainwatch.rules.base import Rule
 from trainwatch.rules.judgement import Judgement, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 
@@ -29,7 +29,7 @@ class ShareParameters(Parameters):
 S = TypeVar("S", bound=ShareParameters)
 
 
-class ComponentShare(MeasuredRule[S, ComponentCounts]):
+class ComponentShare(Rule[S, ComponentCounts]):
     """Fires where a component is more than a share of all step time of a rank."""
 
     component: ClassVar[str]

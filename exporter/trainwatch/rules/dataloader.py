@@ -17,9 +17,8 @@ from trainwatch.measurements.progress import Progress
 from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, grouped, summed, without
 from trainwatch.measurements.sketch import SizeSketch
 from trainwatch.measurements.usage import Usage
-from trainwatch.rules.base import Verdict
+from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import AnyPercent, Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
@@ -41,7 +40,7 @@ class DataloaderParameters(Parameters):
 
 
 @rule
-class Dataloader(MeasuredRule[DataloaderParameters, Times]):
+class Dataloader(Rule[DataloaderParameters, Times]):
     """Fires once a node. It says nothing of time lost: see DataStarved for that."""
 
     parameters_type = DataloaderParameters

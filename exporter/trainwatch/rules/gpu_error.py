@@ -14,10 +14,9 @@ import numpy as np
 from trainwatch.measurements.gpu_errors import ECC, UNKNOWN, ErrorCounts, ErrorsOfGpu, GpuErrors, described
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, column, gained, of_run, summed
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Errors, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, time_span
 from trainwatch.rules.registry import rule
@@ -44,7 +43,7 @@ class GPUErrorParameters(Parameters):
 
 
 @rule
-class GPUError(MeasuredRule[GPUErrorParameters, ErrorCounts]):
+class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
     """It claims no seconds lost: an error mostly ends the run, or spoils what it computes."""
 
     parameters_type = GPUErrorParameters

@@ -13,10 +13,9 @@ import numpy as np
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.memory_growth import Filling, MemoryGrowth, MemoryOfNode
 from trainwatch.measurements.scraped import Moment, Vector, both, divided, of_run
-from trainwatch.rules.base import P, Verdict, status_of
+from trainwatch.rules.base import P, Rule, Verdict, status_of
 from trainwatch.rules.gpus import for_each_run
 from trainwatch.rules.judgement import Tallies
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.promql import Record, time_span
 from trainwatch.runs.model import labelled
 from trainwatch.words import too_few
@@ -28,7 +27,7 @@ QUARTERS = 4
 EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
 
 
-class FollowsMemory(MeasuredRule[P, Filling]):
+class FollowsMemory(Rule[P, Filling]):
     """The verdict that both rules share. They claim no seconds lost."""
 
     @property

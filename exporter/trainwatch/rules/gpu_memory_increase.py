@@ -16,10 +16,9 @@ from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.memory_rise import DIGITS, MemoryRise, RiseOfGpu, Rises
 from trainwatch.measurements.scraped import MEMORY_SAMPLES, Moment, Scraped, both, column, divided, lowest
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import WHERE
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Bounds, Parameters, Percent, Samples, Window, fraction
 from trainwatch.rules.promql import (
     MINUTE,
@@ -53,7 +52,7 @@ class GPUMemoryIncreaseParameters(Parameters):
 
 
 @rule
-class GPUMemoryIncrease(MeasuredRule[GPUMemoryIncreaseParameters, Rises]):
+class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
     """It warns of a run that may die for want of memory; no seconds are lost yet."""
 
     parameters_type = GPUMemoryIncreaseParameters

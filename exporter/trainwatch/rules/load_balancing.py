@@ -26,9 +26,8 @@ from trainwatch.measurements.scraped import (
     without,
 )
 from trainwatch.measurements.usage import GpuUsage, Usage
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Bounds, Parameters, Samples
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
@@ -48,7 +47,7 @@ class LoadBalancingParameters(Parameters):
 
 
 @rule
-class LoadBalancing(MeasuredRule[LoadBalancingParameters, Distances]):
+class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     """Seconds lost: what the least used GPU idled beyond the most used one, on the node that lost most."""
 
     parameters_type = LoadBalancingParameters

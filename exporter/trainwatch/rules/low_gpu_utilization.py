@@ -25,10 +25,9 @@ from trainwatch.measurements.scraped import (
 )
 from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.measurements.usage import GpuUsage, Usage
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GOING_ON, WHERE
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.other_exporters import GPU, OtherExporters
 from trainwatch.rules.parameters import Parameters, Percent, Samples, Window
 from trainwatch.rules.promql import (
@@ -63,7 +62,7 @@ class LowGPUUtilizationParameters(Parameters):
 
 
 @rule
-class LowGPUUtilization(MeasuredRule[LowGPUUtilizationParameters, RecentReadings | CountedWindow]):
+class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | CountedWindow]):
     """Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing."""
 
     parameters_type = LowGPUUtilizationParameters

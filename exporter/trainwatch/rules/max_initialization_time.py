@@ -16,9 +16,8 @@ from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.progress import Initialization, NodeProgress, Progress, known
 from trainwatch.measurements.scraped import Moment, Scraped, column
 from trainwatch.measurements.steps import StepDurations
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
@@ -36,7 +35,7 @@ class MaxInitializationTimeParameters(Parameters):
 
 
 @rule
-class MaxInitializationTime(MeasuredRule[MaxInitializationTimeParameters, Initialization]):
+class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization]):
     """Seconds lost: what the start took beyond the threshold, on the node that took longest."""
 
     parameters_type = MaxInitializationTimeParameters

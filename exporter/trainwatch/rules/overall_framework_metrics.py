@@ -12,9 +12,8 @@ from typing import Any
 
 from trainwatch.measurements.component_time import ComponentTime
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.rules.base import Verdict
+from trainwatch.rules.base import Overview, Verdict
 from trainwatch.rules.judgement import Tallies
-from trainwatch.rules.measured import Overview
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages

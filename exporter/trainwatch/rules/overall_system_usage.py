@@ -11,9 +11,8 @@ from typing import Any
 
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.usage import Usage, usage_rows
-from trainwatch.rules.base import Verdict
+from trainwatch.rules.base import Overview, Verdict
 from trainwatch.rules.judgement import Tallies
-from trainwatch.rules.measured import Overview
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
 from trainwatch.status import Status

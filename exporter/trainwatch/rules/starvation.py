@@ -12,9 +12,8 @@ from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.recent_steps import DIGITS
 from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, dropped, spellings
 from trainwatch.measurements.starved import Starved, StarvedCounts, StarvedSamples
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, on_grid, ratio
 from trainwatch.rules.shares import inside_steps, of_phases
@@ -42,7 +41,7 @@ class StarvationParameters(Parameters):
 S = TypeVar("S", bound=StarvationParameters)
 
 
-class Starvation(MeasuredRule[S, StarvedCounts]):
+class Starvation(Rule[S, StarvedCounts]):
     """Fires where starved samples are more than a share of all.
 
     Seconds lost: the starved samples times the interval, on the node that lost most.

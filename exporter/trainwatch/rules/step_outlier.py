@@ -24,9 +24,8 @@ from trainwatch.measurements.scraped import (
     without,
 )
 from trainwatch.measurements.steps import STEPS_NEEDED, Durations, ScrapedSteps, StepDurations, StepsAtScans
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, Tally, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Deviations, Parameters, PhaseOrNone, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
@@ -54,7 +53,7 @@ class StepOutlierParameters(Parameters):
 
 
 @rule
-class StepOutlier(MeasuredRule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
+class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     """Seconds lost: what outliers took beyond the mean of their phase, on the rank that lost most."""
 
     parameters_type = StepOutlierParameters

@@ -31,9 +31,8 @@ from trainwatch.measurements.scraped import (
 from trainwatch.measurements.self_times import COMMUNICATION, Peers, PeersByWindow, SelfTime, SelfTimes
 from trainwatch.measurements.steps import StepDurations, StepSums
 from trainwatch.rules import promql
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, StepWindow, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
@@ -58,7 +57,7 @@ class StragglerParameters(Parameters):
 
 
 @rule
-class Straggler(MeasuredRule[StragglerParameters, Peers]):
+class Straggler(Rule[StragglerParameters, Peers]):
     """Seconds lost: self time of the straggler beyond the median of its peers, in the windows that fired."""
 
     parameters_type = StragglerParameters

@@ -16,10 +16,9 @@ from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.rates import rates
 from trainwatch.measurements.scraped import Moment, Scraped, column, of_run, summed
 from trainwatch.measurements.throttling import HeldDown, ThrottledGpu, Throttling
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
@@ -39,7 +38,7 @@ class ThermalThrottlingParameters(Parameters):
 
 
 @rule
-class ThermalThrottling(MeasuredRule[ThermalThrottlingParameters, HeldDown]):
+class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
     """Seconds lost: time held down by heat x the share of the highest clock that was missing meanwhile."""
 
     parameters_type = ThermalThrottlingParameters

@@ -18,9 +18,8 @@ from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.pauses import LongPauses, Pause, Standstills
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
 from trainwatch.measurements.steps import StepDurations
-from trainwatch.rules.base import Verdict, status_of
+from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.measured import MeasuredRule
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
@@ -42,7 +41,7 @@ class TrainingStalledParameters(Parameters):
 
 
 @rule
-class TrainingStalled(MeasuredRule[TrainingStalledParameters, Standstills]):
+class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
     """Seconds lost: what stalls took beyond the usual time between steps, on the rank that lost most."""
 
     parameters_type = TrainingStalledParameters
