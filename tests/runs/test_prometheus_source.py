@@ -19,7 +19,7 @@ from trainwatch.errors import UserError
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.address import TOKEN, TOKEN_FILE, Address
+from trainwatch.runs.prometheus.api import TOKEN, TOKEN_FILE, Address
 
 from tests.support.backfill import Backfill, instance_of, run_of
 from tests.support.demo import START
@@ -83,7 +83,7 @@ def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
 def test_what_a_scrape_cannot_tell_is_said_and_patience_counts_samples(url: str) -> None:
     analysis = read(url, "cpu-bottleneck")
     assert analysis.interval == 0.5
-    assert "each 15 s: one sample in 30" in analysis.unknowns[0]
+    assert "every 15 s: one sample in 30" in analysis.unknowns[0]
     assert any("Single steps are not in Prometheus" in one for one in analysis.unknowns)
     result = rule(analysis, "CPUBottleneck")
     assert result.parameters["patience"] == 1000
@@ -180,15 +180,24 @@ def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> No
     assert (one.start, other.start) == (START, START + 7200)
 
 
-def test_a_token_comes_from_the_environment_or_a_file(tmp_path: Path) -> None:
+def test_a_token_comes_from_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "prometheus+https://host/prefix/?run=a"
-    assert Address.parse(text, {TOKEN: "secret"}).token == "secret"
+    monkeypatch.delenv(TOKEN_FILE, raising=False)
+    monkeypatch.setenv(TOKEN, "secret")
+    assert Address.parse(text).token == "secret"
+    monkeypatch.delenv(TOKEN)
     (tmp_path / "token").write_text("from a file\n")
-    assert Address.parse(text, {TOKEN_FILE: str(tmp_path / "token")}).token == "from a file"
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+    assert Address.parse(text).token == "from a file"
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "none"))
     with pytest.raises(UserError, match=r"TOKEN_FILE=.*/none: cannot be read"):
-        Address.parse(text, {TOKEN_FILE: str(tmp_path / "none")})
-    assert Address.parse(text, {}).url == "https://host/prefix"
-    assert "sesame" not in repr(Address.parse("prometheus+http://reader:sesame@host", {}))
+        Address.parse(text)
+    monkeypatch.delenv(TOKEN_FILE)
+    assert Address.parse(text).token is None
+    assert Address.parse(text).url == "https://host/prefix"
+    assert "sesame" not in repr(Address.parse("prometheus+http://reader:sesame@host"))
 
 
 @contextmanager
@@ -220,7 +229,7 @@ def guarded(authorization: str) -> Iterator[str]:
 def test_a_user_or_a_token_is_shown_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
     with guarded("Basic cmVhZGVyOm9wZW4gc2VzYW1l") as host:
-        with pytest.raises(UserError, match="wants to know who asks"):
+        with pytest.raises(UserError, match="requires authentication"):
             open_source(f"prometheus+http://{host}")
         with pytest.raises(UserError, match="has no series of Trainwatch"):  # so it was let in
             open_source(f"prometheus+http://reader:open%20sesame@{host}")

@@ -29,7 +29,7 @@ from trainwatch.report import shares
 from trainwatch.rules.parameters import Value
 from trainwatch.runs.model import NodeSamples, Source, Steps
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.address import without_password
+from trainwatch.runs.prometheus.api import without_password
 
 __all__ = ["Run", "UserError", "open"]
 

@@ -20,7 +20,7 @@ from trainwatch.evaluation.settings import Settings
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.address import without_password
+from trainwatch.runs.prometheus.api import without_password
 from trainwatch.whole_file import write_whole
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {

@@ -18,7 +18,7 @@ from trainwatch.report.progress import Progress
 from trainwatch.report.write import FORMS, write_report
 from trainwatch.runs.folder import RUNS, new_directory
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.address import without_password
+from trainwatch.runs.prometheus.api import without_password
 
 EXAMPLES = """\
 examples:

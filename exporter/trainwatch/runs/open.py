@@ -10,7 +10,7 @@ from trainwatch.runs.debugger import DebuggerOutput
 from trainwatch.runs.debugger.files import holds_debugger_output
 from trainwatch.runs.model import Source
 from trainwatch.runs.prometheus import PrometheusRun
-from trainwatch.runs.prometheus.address import EXAMPLE, PREFIX
+from trainwatch.runs.prometheus.api import EXAMPLE, PREFIX
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.files import holds_recording
 from trainwatch.runs.traces import KinetoTraces, trace_files

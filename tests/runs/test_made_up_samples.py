@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trainwatch.runs.model import COMPONENTS, NodeSamples
 from trainwatch.runs.prometheus.api import Series
-from trainwatch.runs.prometheus.scrapes import Gains, Scrapes
-from trainwatch.runs.prometheus.snapshots import NodeSnapshots
+from trainwatch.runs.prometheus.samples import SampleEstimator
+from trainwatch.runs.prometheus.series import Gains, Scrapes
 from trainwatch.runs.prometheus.steps import RankSteps
 from trainwatch.sampling.sample_tally import GRID
 from trainwatch.training.layout import STEP_BOUNDS
@@ -75,7 +75,7 @@ def scraped(samples: NodeSamples) -> dict[str, list[float | None]]:
 
 
 def made_up(samples: NodeSamples) -> NodeSamples:
-    found = NodeSnapshots("node-a", 0.5).add(as_scrapes(scraped(samples)), "run")
+    found = SampleEstimator("node-a", 0.5).add(as_scrapes(scraped(samples)), "run")
     assert found is not None
     return found
 
@@ -142,7 +142,7 @@ def test_the_mean_of_the_cores_is_kept(seed: int) -> None:
 def test_counts_of_before_the_first_scrape_that_is_stored_are_left_out() -> None:
     series = scraped(random_samples(1, rows=600))
     late = as_scrapes({key: values[15:] for key, values in series.items()})
-    node = NodeSnapshots("node-a", 0.5)
+    node = SampleEstimator("node-a", 0.5)
     found = node.add(late, "run")
     assert found is not None
     assert (node.before, len(found)) == (450, 150)
@@ -151,7 +151,7 @@ def test_counts_of_before_the_first_scrape_that_is_stored_are_left_out() -> None
 def test_pieces_of_scrapes_give_what_the_whole_gives() -> None:
     samples = random_samples(2, rows=300)
     series = scraped(samples)
-    node = NodeSnapshots("node-a", 0.5)
+    node = SampleEstimator("node-a", 0.5)
     parts = []
     for first in range(0, 11, 4):
         times = START + SCRAPE_SECONDS * np.arange(first, min(first + 4, 11), dtype=np.float64)
