@@ -45,11 +45,15 @@ def test_durations_have_three_digits_or_two_units(seconds: float | None, text: s
     [
         (words.percent, 0.0, "0 %"),
         (words.percent, 0.04, "< 0.1 %"),
-        (words.percent, 70.46, "70.5 %"),
-        (words.percent, 99.96, "100 %"),
+        (words.percent, 9.94, "9.9 %"),
+        (words.percent, 9.96, "10 %"),
+        (words.percent, 70.46, "70 %"),
         (words.percent, -3.25, "−3.2 %"),
         (words.percent, -0.01, "0 %"),
         (words.percent, math.nan, "–"),
+        (words.exact_percent, 70.46, "70.5 %"),
+        (words.exact_percent, 0.0, "0.0 %"),
+        (words.exact_percent, math.nan, "–"),
         (words.change, 0.034, "+3.4 %"),
         (words.change, -0.12, "−12.0 %"),
         (words.change, -0.0001, "0 %"),
@@ -74,6 +78,8 @@ def test_durations_have_three_digits_or_two_units(seconds: float | None, text: s
         (words.money, 0, "$0.00"),
         (words.money, 0.00002, "less than $0.0001"),
         (words.money, 0.0209, "$0.0209"),
+        (words.money, 0.5, "$0.50"),
+        (words.money, 0.02, "$0.02"),
         (words.money, 0.999, "$1.00"),
         (words.money, 6.1573, "$6.16"),
         (words.money, 1234.5, "$1,234.50"),
@@ -82,8 +88,9 @@ def test_durations_have_three_digits_or_two_units(seconds: float | None, text: s
         (words.number, 9999.4, "9999"),
         (words.number, 9999.5, "10\u202f000"),
         (words.number, 3.0, "3"),
+        (words.number, 1.8, "1.8"),
         (words.number, 2.345, "2.35"),
-        (words.number, -0.5, "−0.500"),
+        (words.number, -0.5, "−0.5"),
         (words.in_words, 0, "no"),
         (words.in_words, 9, "nine"),
         (words.in_words, 10, "10"),
@@ -111,7 +118,13 @@ def test_one_spelling(write: Callable[[object], str], value: object, text: str) 
         (words.count(1, "step"), "1 step"),
         (words.count(0, "step"), "0 steps"),
         (words.count(2000, "class", "classes"), "2000 classes"),
-        (words.share(1, 3), "33.3 %"),
+        (words.share(1, 3), "33 %"),
+        (words.share(0.0004, 1), "< 0.1 %"),
+        (words.amount(90.0, "s"), "1 min 30 s"),
+        (words.amount(12.34, "%"), "12.3 %"),
+        (words.amount(1.7283, "steps/s"), "1.73 steps/s"),
+        (words.amount(100.0, ""), "100"),
+        (words.amount(None, "s"), "–"),
         (words.share(1, 0), "–"),
         (words.span(23.6, 31.2), "24–31 %"),
         (words.span(23.6, 24.4), "24 %"),
@@ -156,7 +169,7 @@ def test_a_larger_amount_never_reads_as_a_smaller_one(
 @pytest.mark.parametrize("write", WRITERS)
 @given(amount=AMOUNTS)
 def test_what_is_written_is_the_amount(write: Callable[[float], str], amount: float) -> None:
-    assert read(write(amount)) == pytest.approx(amount, rel=0.021, abs=0.1 if write is words.percent else 1)
+    assert read(write(amount)) == pytest.approx(amount, rel=0.051, abs=0.1 if write is words.percent else 1)
 
 
 @pytest.mark.parametrize("write", [*WRITERS, words.rate, words.change])

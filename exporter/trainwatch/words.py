@@ -7,6 +7,8 @@ Moments are in UTC.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 
 UNKNOWN = "not known"
@@ -37,14 +39,19 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """Returns a percentage with one digit after the point: "70.5 %", "100 %", "< 0.1 %"."""
+    """Returns a percentage as sentences say it: "71 %"; a small one with a digit more: "9.4 %"."""
     if not math.isfinite(value):
         return NO_NUMBER
     if value < 0:
         return _minus(percent(-value)) if value <= -0.1 else "0 %"
     if 0 < value < 0.1:
         return "< 0.1 %"
-    return f"{value:.1f} %" if 0 < value < 99.95 else f"{value:.0f} %"
+    return f"{value:.1f} %" if 0 < value < 9.95 else f"{value:.0f} %"
+
+
+def exact_percent(value: float) -> str:
+    """Returns a percentage that stands in a table or beside a threshold: "70.5 %"."""
+    return f"{value:.1f} %" if math.isfinite(value) else NO_NUMBER
 
 
 def share(part: float, whole: float) -> str:
@@ -66,8 +73,8 @@ def change(ratio: float) -> str:
 
 def span(low: float, high: float) -> str:
     """Returns a range of percentages: "24–31 %", or one of them where both read the same."""
-    least, most = f"{low:.0f}", f"{high:.0f}"
-    return f"{least} %" if least == most else f"{least}–{most} %"
+    least, most = percent(low), percent(high)
+    return most if least == most else f"{least.removesuffix(' %')}–{most}"
 
 
 def size(amount: float) -> str:
@@ -103,13 +110,13 @@ def energy(joules: float) -> str:
 
 
 def money(dollars: float) -> str:
-    """Returns dollars to the cent, as on a bill: "$6.16"; less than a dollar, to three digits: "$0.0209"."""
+    """Returns dollars as on a bill: "$6.16"; less than a dollar to three digits if need be: "$0.0209"."""
     if dollars < 0:
         return _minus(money(-dollars)) if dollars <= -0.0001 else "$0.00"
     if 0 < dollars < 0.0001:
         return "less than $0.0001"
     if 0 < dollars < 0.995:
-        return f"${three_digits(dollars)}"
+        return "$" + re.sub(r"(\.\d\d.*?)0+$", r"\1", three_digits(dollars))
     return f"${dollars:,.2f}"
 
 
@@ -120,7 +127,8 @@ def number(value: float) -> str:
     if value < 0:
         return _minus(number(-value))
     if value != round(value) and value < 999.5:
-        return three_digits(value)
+        text = three_digits(value)
+        return text.rstrip("0") if "." in text else text
     return f"{value:.0f}" if value < 9999.5 else f"{value:,.0f}".replace(",", "\u202f")
 
 
@@ -128,6 +136,15 @@ def three_digits(value: float) -> str:
     """Returns a positive number to three significant digits: "0.209", "12.3"; from 1000 on, all of them."""
     power = int(f"{value:.2e}".partition("e")[2])  # of ten, once rounded
     return f"{value:.{max(0, 2 - power)}f}"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Returns a figure in its unit: s, $, J, %, B, B/s, or any that is written behind a number."""
+    if value is None:
+        return NO_NUMBER
+    if unit in _WRITERS:
+        return _WRITERS[unit](value)
+    return f"{number(value)} {unit}".rstrip()
 
 
 def in_words(value: int) -> str:
@@ -170,9 +187,19 @@ def time_of_day(time: float) -> str:
     return f"{_utc(time):%H:%M:%S} UTC"
 
 
-def machine_time(time: float) -> str:
-    """Returns a moment for the `datetime` attribute of a <time> element."""
-    return f"{_utc(time):%Y-%m-%dT%H:%M:%SZ}"
+def machine_time(time: float, precision: str = "seconds") -> str:
+    """Returns a moment for programs, as RFC 3339 has it."""
+    return _utc(time).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+_WRITERS: dict[str, Callable[[float], str]] = {
+    "s": duration,
+    "$": money,
+    "J": energy,
+    "%": exact_percent,
+    "B": size,
+    "B/s": rate,
+}
 
 
 def _minus(text: str) -> str:

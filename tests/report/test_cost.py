@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-from trainwatch.report.cost import cost, cost_of_finding, cost_of_run, money, saving
+from trainwatch.report.cost import cost, cost_of_finding, cost_of_run, saving
+from trainwatch.words import money
 
 from tests.support import analysis as made
 
@@ -37,18 +37,3 @@ def test_a_finding_costs_all_nodes_while_one_loses_time_and_never_more_than_the_
     assert cost_of_finding(analysis, all_day, 3.0) == cost_of_run(analysis, 3.0) == 6.0
     assert cost_of_finding(analysis, nothing, 3.0) is None
     assert cost_of_finding(analysis, half, None) is None
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
-        (0, "$0.00"),
-        (0.004, "less than $0.01"),
-        (0.005, "$0.01"),
-        (1.0749, "$1.07"),
-        (12_345.678, "$12,345.68"),
-        (-3.5, "−$3.50"),
-    ],
-)
-def test_money_is_written_as_on_a_bill(amount: float, text: str) -> None:
-    assert money(amount) == text

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from trainwatch import words
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report import wording
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.markdown_text import code, plain, sentence, table
 from trainwatch.status import Status
@@ -148,5 +148,5 @@ def test_many_nodes_do_not_make_it_long() -> None:
 def test_the_time_of_a_step_that_hangs_is_not_left_out() -> None:
     run = 2 * 720.0
     hung = made.slow_loader(phase_seconds={"initialization": 42.8, "train": 600.0})
-    assert f"| in no finished step | {wording.duration(run - 642.8)} | – |" in render_markdown(hung)
+    assert f"| in no finished step | {words.duration(run - 642.8)} | – |" in render_markdown(hung)
     assert "in no finished step" not in render_markdown(made.slow_loader())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
+from trainwatch import words
 from trainwatch.measurements.usage import UsageRow
-from trainwatch.report import sentences, shares, wording
+from trainwatch.report import sentences, shares
 from trainwatch.report.facts import facts
 from trainwatch.report.glance import at_a_glance
 from trainwatch.report.usage import usage
@@ -15,84 +14,10 @@ from tests.support import analysis as made
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (2.5e-6, "2.50 µs"),
-        (0.0123, "12.3 ms"),
-        (0.99999, "1.00 s"),
-        (59.4, "59.4 s"),
-        (59.7, "1 min"),
-        (431, "7 min 11 s"),
-        (3599.9, "1 h 00 min"),
-        (86_399, "1 d 00 h"),
-        (1e6, "11 d 14 h"),
-        (-3, "−3.00 s"),
-        (None, "not known"),
-        (math.nan, "not known"),
-    ],
-)
-def test_durations_have_three_digits_or_two_units(seconds: float | None, text: str) -> None:
-    assert wording.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B/s"),
-        (999.4, "999 B/s"),
-        (999.6, "1.00 kB/s"),
-        (12_400, "12.4 kB/s"),
-        (999_600, "1.00 MB/s"),
-        (2.5e12, "2.50 TB/s"),
-        (7e15, "7000 TB/s"),
-        (math.nan, "–"),
-    ],
-)
-def test_rates_have_decimal_prefixes(value: float, text: str) -> None:
-    assert wording.amount(value, "B/s") == text
-
-
-@pytest.mark.parametrize(
-    ("joules", "text"),
-    [
-        (0.5, "0.50 J"),
-        (999.4, "999 J"),
-        (3190, "3.19 kJ"),
-        (35_999, "36.0 kJ"),
-        (36_000, "0.01 kWh"),
-        (9e6, "2.50 kWh"),
-    ],
-)
-def test_energy_is_in_joules_or_kilowatt_hours(joules: float, text: str) -> None:
-    assert wording.energy_amount(joules) == text
-
-
-@pytest.mark.parametrize(
     ("device", "text"), [("cpu", "CPU"), ("gpu0", "GPU 0"), ("GPU 3", "GPU 3"), ("tpu0", "tpu0")]
 )
 def test_devices_of_operators_are_written_as_elsewhere(device: str, text: str) -> None:
     assert sentences.device_name(device) == text
-
-
-@pytest.mark.parametrize(
-    ("part", "text"), [(0, "0.0 %"), (0.0001, "< 0.1 %"), (0.0994, "9.9 %"), (0.0996, "10 %"), (1, "100 %")]
-)
-def test_small_shares_keep_a_digit(part: float, text: str) -> None:
-    assert wording.share(part, 1) == text
-
-
-def test_a_share_of_nothing_is_no_number() -> None:
-    assert wording.share(1, 0) == "–"
-
-
-def test_lists_read_like_a_sentence() -> None:
-    assert [wording.listing(words) for words in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "",
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
 
 
 def percentiles(node: str, resource: str, p95: float, p50: float) -> UsageRow:
@@ -224,7 +149,7 @@ def test_workers_that_wait_for_a_core_are_told_from_those_that_wait_for_storage(
 def test_one_step_alone_gets_no_percentiles() -> None:
     alone = made.slow_loader(steps=[made.steps(count=1)], rules=[])
     assert sentences.steps(alone) == [
-        f"One train step was recorded; it took {wording.duration(alone.steps[0].mean)}."
+        f"One train step was recorded; it took {words.duration(alone.steps[0].mean)}."
     ]
 
 

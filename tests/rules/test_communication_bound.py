@@ -76,7 +76,7 @@ def test_ranks_that_wait_for_one_that_hardly_communicates_are_told_so() -> None:
     waiting = [node_steps(np.full(100, 1.0), rank=rank, communication=0.6) for rank in (0, 1, 2)]
     slow = node_steps(np.full(100, 1.0), rank=3, node="node-b", communication=0.05)
     found = result(*waiting, slow)
-    assert "rank 3 did for only 5 %" in found.finding
+    assert "rank 3 did for only 5.0 %" in found.finding
     assert "Straggler" in found.finding
     assert found.seconds_lost == pytest.approx(5), "what all have to communicate; the rest is the straggler's"
 

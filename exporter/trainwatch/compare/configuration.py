@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.report.facts import facts
-from trainwatch.report.wording import UNKNOWN
+from trainwatch.words import UNKNOWN
 
 # Of the report's facts those that are set up, and do not come about.
 SET_UP = ("Command", "Framework", "GPUs", "Cores")

@@ -10,8 +10,9 @@ from trainwatch.compare.bootstrap import Interval, intervals, statistics
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.parts import step_time
 from trainwatch.compare.step_series import mean_over_ranks
-from trainwatch.report import shares
+from trainwatch.report import cost, shares
 from trainwatch.report.cost import cost_of_run
+from trainwatch.words import NO_NUMBER, change
 
 UTILISATION = ("p50", "p95", "p99", "max", "min")
 RESOURCES = {
@@ -161,3 +162,27 @@ def _intervals(a: ComparedRun, b: ComparedRun, phase: str | None) -> dict[str, I
         low, high = ((1 + bound) * before / after - 1 for bound in (found["mean"].low, found["mean"].high))
         sure["item_mean"] = Interval(low, high)
     return sure
+
+
+def saved(before: float, after: float) -> float:
+    """The share that is saved: of amounts as they are written, so that a reader gets the same from them."""
+    return cost.saving(before, after) if before >= 0.995 else (before - after) / before if before else 0.0
+
+
+def change_of(figure: Figure) -> str:
+    """The change, with the interval where there is one; "no difference seen" where it contains zero."""
+    if figure.change is None:
+        return NO_NUMBER
+    if figure.interval is None:
+        return change_in_percent(figure)
+    between = f"{change(figure.interval.low)} to {change(figure.interval.high)}"
+    if not figure.interval.seen:
+        return f"no difference seen ({between})"
+    return f"{change_in_percent(figure)} ({between})"
+
+
+def change_in_percent(figure: Figure) -> str:
+    """Of money as it is written, so that a reader gets the same from the two amounts."""
+    if figure.unit == "$" and figure.a and figure.b is not None:
+        return change(-saved(figure.a, figure.b))
+    return NO_NUMBER if figure.change is None else change(figure.change)

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from trainwatch.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure
+from trainwatch.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_of
 from trainwatch.compare.rules import ChangedRule
-from trainwatch.compare.words import change_of, signed_percent, value
 from trainwatch.errors import UserError
-from trainwatch.report.wording import listing
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import Effect
+from trainwatch.words import amount, change, listing
 
 ANY_RULE = "any_rule"
 _CONDITION = re.compile(r"\s*(?P<name>\w+)\s*(?:(?P<sign>[<>])\s*(?P<limit>\S(?:.*\S)?)\s*)?")
@@ -120,10 +119,10 @@ def _judge_figure(condition: Condition, figures: Mapping[str, Figure]) -> Outcom
         return _judge_change(condition, figure)
     if figure is None or figure.b is None:
         return Outcome(condition, "cannot be judged", "B does not have it")
-    limit = value(condition.limit, figure.unit)
+    limit = amount(condition.limit, figure.unit)
     holds = not _beyond(figure.b, condition)
     relation = "not " * holds + ("above" if condition.above else "below")
-    return _outcome(condition, holds, f"{value(figure.b, figure.unit)} in B, {relation} {limit}")
+    return _outcome(condition, holds, f"{amount(figure.b, figure.unit)} in B, {relation} {limit}")
 
 
 def _judge_change(condition: Condition, figure: Figure | None) -> Outcome:
@@ -142,7 +141,7 @@ def _judge_change(condition: Condition, figure: Figure | None) -> Outcome:
         return Outcome(condition, "cannot be judged", missing)
     holds = not _beyond(figure.seen_change, condition)
     relation = "not " * holds + ("above" if condition.above else "below")
-    return _outcome(condition, holds, f"{change_of(figure)}, {relation} {signed_percent(condition.limit)}")
+    return _outcome(condition, holds, f"{change_of(figure)}, {relation} {change(condition.limit)}")
 
 
 def _beyond(number: float, condition: Condition) -> bool:

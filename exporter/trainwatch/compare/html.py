@@ -9,16 +9,15 @@ import numpy as np
 
 from trainwatch.compare import sentences, tables
 from trainwatch.compare.comparison import Comparison
-from trainwatch.compare.figures import RESOURCES, Figure
+from trainwatch.compare.figures import RESOURCES, Figure, change_in_percent
 from trainwatch.compare.parts import COUNT, Difference
 from trainwatch.compare.step_series import mean_over_ranks
 from trainwatch.compare.tables import signed_duration
-from trainwatch.compare.words import change_in_percent, value
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import sentences as report_sentences
 from trainwatch.report.page import ECHARTS, render_page
-from trainwatch.report.wording import NO_NUMBER, duration
 from trainwatch.runs.model import Times
+from trainwatch.words import NO_NUMBER, amount, duration
 
 # A section is a template of that name in templates/ of this package.
 SECTIONS = {
@@ -80,8 +79,8 @@ def _glance(figure: Figure) -> Glance:
     change = NO_NUMBER if figure.change is None else change_in_percent(figure)
     if figure.interval is not None and not figure.interval.seen:
         change = sentences.NO_DIFFERENCE
-    note = f"A: {value(figure.a, figure.unit)}; {change}"
-    return Glance(figure.name, value(figure.b, figure.unit), note, _mood_of(figure))
+    note = f"A: {amount(figure.a, figure.unit)}; {change}"
+    return Glance(figure.name, amount(figure.b, figure.unit), note, _mood_of(figure))
 
 
 def _mood_of(figure: Figure) -> str:

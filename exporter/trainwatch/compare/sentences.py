@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from trainwatch.compare.comparison import Comparison
-from trainwatch.compare.figures import Figure
+from trainwatch.compare.figures import Figure, saved
 from trainwatch.compare.parts import COUNT, Difference
 from trainwatch.compare.predicted import SAME_WORK, CheckedPrediction
 from trainwatch.compare.rules import Fate
-from trainwatch.compare.words import money, saved, signed_percent, three_digits, value
-from trainwatch.report.wording import capitalised, count, duration, listing, number, share
+from trainwatch.words import (
+    amount,
+    capitalised,
+    change,
+    count,
+    duration,
+    exact_percent,
+    listing,
+    money,
+    number,
+    share,
+)
 
 TIMES = 1.1  # from here on a ratio is said as "1.8 times", below as percent
 NO_DIFFERENCE = "no difference seen"
@@ -55,7 +65,7 @@ def _speed(comparison: Comparison) -> str:
     work = "item" if figure.key == "item_mean" else "step"
     interval = figure.interval
     if interval is not None and not interval.seen:
-        between = f"{signed_percent(interval.low)} to {signed_percent(interval.high)}"
+        between = f"{change(interval.low)} to {change(interval.high)}"
         return f"{NO_DIFFERENCE} in the time per {work} ({between})"
     if figure.a == figure.b:
         return f"B takes as long per {work}"
@@ -68,7 +78,7 @@ def _faster_or_slower(a: float, b: float, work: str) -> str:
     if ratio >= TIMES:
         as_what = "as fast" if b < a else "as long"
         verb = "is" if b < a else "takes"
-        return f"B {verb} {three_digits(round(ratio, 2))} times {as_what} per {work}"
+        return f"B {verb} {number(round(ratio, 2))} times {as_what} per {work}"
     return f"B takes {share(abs(b - a), a)} {'less' if b < a else 'more'} time per {work}"
 
 
@@ -90,7 +100,7 @@ def _money(comparison: Comparison) -> str:
     if money(figure.a) == money(figure.b):
         return f"{'1000 steps cost' if figure is each else 'it costs'} the same, {money(figure.b)}"
     less = _written_difference(figure.a, figure.b)
-    percent = f"{100 * abs(saved(figure.a, figure.b)):.1f} %"
+    percent = exact_percent(100 * abs(saved(figure.a, figure.b)))
     if figure is each:
         more = "less" if less > 0 else "more"
         return f"1000 steps cost {money(figure.b)} instead of {money(figure.a)}, {percent} {more}"
@@ -194,7 +204,7 @@ def steps(comparison: Comparison) -> str:
     for key, name in (("step_p50", "half of the steps took"), ("step_p95", "19 of 20")):
         figure = _known(comparison.figures.get(key))
         if figure is not None:
-            change = f"{value(figure.b, 's')} or less in B and {value(figure.a, 's')} in A"
+            change = f"{amount(figure.b, 's')} or less in B and {amount(figure.a, 's')} in A"
             unseen = figure.interval is not None and not figure.interval.seen
             said.append(f"{name} {change}{f' ({NO_DIFFERENCE})' if unseen else ''}")
     return f"{capitalised('; '.join(said))}."
@@ -219,13 +229,13 @@ def prediction(one: CheckedPrediction) -> str:
     figure, unit = PREDICTED[its.metric]
     said = (
         f"Predicted for {its.suggested:g} instead of {its.current:g} {its.resource}: {figure} "
-        f"{value(its.expected, unit)} ({value(its.low, unit)} to {value(its.high, unit)})."
+        f"{amount(its.expected, unit)} ({amount(its.low, unit)} to {amount(its.high, unit)})."
     )
     if one.in_range is None:
         return f"{said} Not comparable: {one.why_not}."
     with_what = "" if one.as_suggested else f" with {one.made:g}"
     place = "within" if one.in_range else "outside"
-    return f"{said} Measured{with_what}: {value(one.measured, unit)}, {place} the predicted range."
+    return f"{said} Measured{with_what}: {amount(one.measured, unit)}, {place} the predicted range."
 
 
 def predictions(comparison: Comparison) -> str:

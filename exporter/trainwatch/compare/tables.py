@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from trainwatch.compare import sentences
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.configuration import Setting
-from trainwatch.compare.figures import KINDS, RESOURCES, Figure
+from trainwatch.compare.figures import KINDS, RESOURCES, Figure, change_of
 from trainwatch.compare.parts import Difference
-from trainwatch.compare.words import change_of, value
-from trainwatch.report.wording import NO_NUMBER, capitalised, count, duration, share
+from trainwatch.words import NO_NUMBER, amount, capitalised, count, duration, share
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: parts that are smaller are left out of tables
@@ -135,7 +134,7 @@ def _signed_share(part: float, whole: float) -> str:
 
 
 def _figure_row(figure: Figure) -> tuple[str, ...]:
-    return figure.name, value(figure.a, figure.unit), value(figure.b, figure.unit), change_of(figure)
+    return figure.name, amount(figure.a, figure.unit), amount(figure.b, figure.unit), change_of(figure)
 
 
 def _rules(comparison: Comparison) -> list[Table]:

@@ -9,7 +9,7 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.tables import Table, sections
 from trainwatch.report.markdown_text import code, one_line, sentence, table
-from trainwatch.report.wording import UNKNOWN, count
+from trainwatch.words import UNKNOWN, count
 
 
 def as_text(comparison: Comparison) -> str:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from trainwatch.words import number
+
 Progress = Callable[[int], None]
 
 
@@ -16,7 +18,7 @@ def shown(what: str, total: int) -> Iterator[Progress]:
 
     def show(done: int) -> None:
         if on_terminal:
-            sys.stderr.write(f"\r\033[K{what}: {done:,} of {total:,}")
+            sys.stderr.write(f"\r\033[K{what}: {number(done)} of {number(total)}")
             sys.stderr.flush()
 
     try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 
 from trainwatch.crosscheck.compare import Disagreement, Outcome
 from trainwatch.crosscheck.hidden.compared import Compared
+from trainwatch.words import machine_time, number
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
 HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
@@ -27,7 +27,7 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [HEADINGS]
     for one in outcomes:
         numbers = (one.evaluations, one.firing, one.values, one.by_last_scrape, len(one.disagreements))
-        rows.append((one.rule, one.run, *(f"{number:,}" for number in numbers)))
+        rows.append((one.rule, one.run, *map(number, numbers)))
     yield from _columns(rows)
 
 
@@ -36,8 +36,8 @@ def hidden(lines: Sequence[Compared]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [HIDDEN_HEADINGS]
     for one in lines:
         unit = " s" if one.series == "ALERTS" else ""
-        differences = (f"{number:.6g}{unit}" for number in (one.largest, one.bound))
-        rows.append((one.what, one.series, f"{one.values:,}", *differences, f"{len(one.excesses):,}"))
+        differences = (f"{value:.6g}{unit}" for value in (one.largest, one.bound))
+        rows.append((one.what, one.series, number(one.values), *differences, number(len(one.excesses))))
     yield from _columns(rows)
 
 
@@ -53,10 +53,9 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _line(one: Disagreement) -> str:
-    moment = datetime.fromtimestamp(one.time / 1000, timezone.utc).isoformat(timespec="milliseconds")
     labels = ", ".join(f'{name}="{value}"' for name, value in sorted(one.labels))
     return (
-        f"{one.rule}: {moment.replace('+00:00', 'Z')} {one.series}{{{labels}}}: "
+        f"{one.rule}: {machine_time(one.time / 1000, 'milliseconds')} {one.series}{{{labels}}}: "
         f"expected {_shown(one.expected)}, Prometheus has {_shown(one.recorded)}"
     )
 

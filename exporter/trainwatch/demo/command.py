@@ -28,6 +28,7 @@ from trainwatch.training.ledger_files import SHARED_MEMORY
 from trainwatch.web.server import bind, parse_address
 from trainwatch.web.serving import log_to_stderr, serve_until_told
 from trainwatch.web.web_config import WebConfig
+from trainwatch.words import number
 
 logger = logging.getLogger(__name__)
 
@@ -207,5 +208,5 @@ def _show_progress(done: int, ticks: int) -> None:
     """Shows on a terminal how far the writing is; nothing if stderr is no terminal."""
     if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
         end = "\r\033[K" if done == ticks else ""
-        sys.stderr.write(f"\rwrote {done:,} of {ticks:,} samples{end}")
+        sys.stderr.write(f"\rwrote {number(done)} of {number(ticks)} samples{end}")
         sys.stderr.flush()

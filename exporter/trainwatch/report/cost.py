@@ -43,10 +43,3 @@ def saving(before: float, after: float) -> float:
     """
     before, after = round(before, 2), round(after, 2)
     return (before - after) / before if before else 0.0
-
-
-def money(amount: float) -> str:
-    """Dollars to the cent, as a bill has them: "$6.16"; what is less than a cent, in words."""
-    if 0 < amount < 0.005:
-        return "less than $0.01"
-    return f"−{money(-amount)}" if amount < 0 else f"${amount:,.2f}"

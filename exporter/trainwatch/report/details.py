@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
+from trainwatch import words
 from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from trainwatch.report import sentences
 from trainwatch.report.figures import main_steps
 from trainwatch.report.rows import boxes, details_of, rule_named, stalls
-from trainwatch.report.wording import count, energy_amount, in_words, listing, number, share
 from trainwatch.status import Status
+from trainwatch.words import count, in_words, listing, number, percent, share
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ def _gpus(analysis: Analysis) -> list[str]:
     if round(low.p50) == round(high.p50):
         whose = {1: low.device, 2: "Both GPUs"}.get(len(found), f"All {len(found)} GPUs")
         verb = "was" if len(found) == 1 else "were"
-        sentence = f"{whose} {verb} at or below {high.p50:.0f} % in half of the samples."
+        sentence = f"{whose} {verb} at or below {percent(high.p50)} in half of the samples."
     else:
         sentence = (
-            f"The median utilisation of the {len(found)} GPUs lies between {low.p50:.0f} % "
-            f"({_place(analysis, low)}) and {high.p50:.0f} % ({_place(analysis, high)})."
+            f"The median utilisation of the {len(found)} GPUs lies between {percent(low.p50)} "
+            f"({_place(analysis, low)}) and {percent(high.p50)} ({_place(analysis, high)})."
         )
     return [sentence, *_if_fired(analysis, "LowGPUUtilization")]
 
@@ -163,7 +164,7 @@ def _memory(analysis: Analysis) -> list[str]:
     fired = [rule.finding for rule in _rules_of(analysis, {"memory"}) if rule.status is Status.FOUND]
     peaks = [use.memory_max for use in analysis.gpu_use if use.memory_max == use.memory_max]
     peak = max(peaks, default=max(box.upper for box in found))
-    return fired or [f"No GPU used more than {peak:.0f} % of its memory, and none filled up."]
+    return fired or [f"No GPU used more than {percent(peak)} of its memory, and none filled up."]
 
 
 def _ranks(analysis: Analysis) -> list[str]:
@@ -175,10 +176,10 @@ def _energy(analysis: Analysis) -> list[str]:
     energy = analysis.energy
     if energy is None:
         return ["The power of no GPU was read."]
-    sentence = f"The GPUs took {energy_amount(energy.joules)}"
+    sentence = f"The GPUs took {words.energy(energy.joules)}"
     steps = max((row.count for row in main_steps(analysis)), default=0)
     if steps:
-        sentence += f", {energy_amount(energy.joules / steps)} for each step of all ranks together"
+        sentence += f", {words.energy(energy.joules / steps)} for each step of all ranks together"
     said = [f"{sentence}. The host, fans and losses are not in it."]
     if energy.gpus_without:
         said.append(f"{count(energy.gpus_without, 'GPU')} did not tell the power, and are not in it either.")

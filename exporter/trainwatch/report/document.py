@@ -16,10 +16,10 @@ from trainwatch.report.cost import cost_of_finding, cost_of_run
 from trainwatch.report.figures import main_steps
 from trainwatch.report.problems import problems
 from trainwatch.report.right_sizing import predictions
+from trainwatch.words import JOULES_PER_KWH
 
 # Raised when a field goes or changes its meaning; a new field does not raise it.
 SCHEMA_VERSION = 2
-JOULES_A_KILOWATT_HOUR = 3.6e6
 
 
 def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _energy(analysis: Analysis) -> dict[str, Any] | None:
     steps = max((row.count for row in main_steps(analysis)), default=0)
     return {
         "joules": energy.joules,
-        "kilowatt_hours": energy.joules / JOULES_A_KILOWATT_HOUR,
+        "kilowatt_hours": energy.joules / JOULES_PER_KWH,
         "joules_per_step": energy.joules / steps if steps else None,
         "gpus": [asdict(gpu) for gpu in energy.gpus],
         "gpus_without": energy.gpus_without,

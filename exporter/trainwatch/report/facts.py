@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import shares
-from trainwatch.report.cost import cost_of_run, money
-from trainwatch.report.wording import UNKNOWN, count, duration, listing, moment
+from trainwatch.report.cost import cost_of_run
+from trainwatch.words import UNKNOWN, count, duration, listing, moment, money
 
 
 def facts(analysis: Analysis, price: float | None = None) -> list[tuple[str, str]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import shares
-from trainwatch.report.cost import cost_of_run, money
-from trainwatch.report.wording import count, duration, number, share
+from trainwatch.report.cost import cost_of_run
+from trainwatch.words import count, duration, money, number, percent, share, span
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,7 @@ def _utilisation(analysis: Analysis, resource: str) -> Figure:
         return Figure(name, "–", "no GPU was seen" if absent else "not read")
     low, high = min(row.p50 for row in rows), max(row.p50 for row in rows)
     top = max(row.p95 for row in rows)
-    value = f"{low:.0f} %" if f"{low:.0f}" == f"{high:.0f}" else f"{low:.0f}–{high:.0f} %"
-    return Figure(name, value, f"median; p95 {top:.0f} %")
+    return Figure(name, span(low, high), f"median; p95 {percent(top)}")
 
 
 def _steps(analysis: Analysis) -> Figure:

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.report import sentences, shares
-from trainwatch.report.cost import money
 from trainwatch.report.glance import at_a_glance
 from trainwatch.report.markdown_text import code, plain, sentence, table
 from trainwatch.report.problems import Problem, problems
 from trainwatch.report.right_sizing import Prediction, predictions
-from trainwatch.report.wording import (
+from trainwatch.words import (
     NO_NUMBER,
     amount,
     capitalised,
     count,
     duration,
-    energy_amount,
+    energy,
     listing,
     moment,
+    money,
     share,
 )
 
@@ -92,7 +92,7 @@ def _finding(analysis: Analysis, number: int, problem: Problem, price: float | N
 def _glance(analysis: Analysis, price: float | None) -> str:
     rows = [(plain(one.name), plain(one.value), plain(one.note)) for one in at_a_glance(analysis, price)]
     if analysis.energy is not None:
-        rows.append(("Energy", plain(energy_amount(analysis.energy.joules)), "of the GPUs alone"))
+        rows.append(("Energy", plain(energy(analysis.energy.joules)), "of the GPUs alone"))
     return table(("at a glance", "", ""), rows)
 
 

@@ -20,9 +20,8 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from trainwatch import __version__
+from trainwatch import __version__, words
 from trainwatch.evaluation.json_values import json_value
-from trainwatch.report import wording
 from trainwatch.status import Status
 
 HERE = "trainwatch.report"
@@ -56,7 +55,7 @@ def render_page(
         _environment(package)
         .get_template(template)
         .render(
-            words=wording,
+            words=words,
             version=__version__,
             policy=_content_security_policy(style, inlined, live),
             style=style.text,

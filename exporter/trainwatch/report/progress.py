@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from trainwatch.words import number, size
+
 PROGRESS_EVERY = 0.2  # seconds
 BAR = 20  # characters
 
@@ -26,14 +28,14 @@ class Progress:
     def update_bytes(self, done: int, total: int) -> None:
         """The bytes that were read so far, of all that there are to read."""
         filled = BAR * done // max(total, 1)
-        self._share = f"[{'#' * filled}{'.' * (BAR - filled)}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, "
+        self._share = f"[{'#' * filled}{'.' * (BAR - filled)}] {size(done)} of {size(total)}, "
         self._show()
 
     def _show(self) -> None:
         now = time.monotonic()
         if self._shown and now >= self._next:
             self._next = now + PROGRESS_EVERY
-            sys.stderr.write(f"\r{self._share}read {self._rows:,} samples and steps")
+            sys.stderr.write(f"\r{self._share}read {number(self._rows)} samples and steps")
             sys.stderr.flush()
 
     def end(self) -> None:

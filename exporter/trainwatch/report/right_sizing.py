@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.report import figures, shares
-from trainwatch.report.cost import cost, money
+from trainwatch.report.cost import cost
 from trainwatch.report.step_model import (
     Factor,
     batch_times,
@@ -24,8 +24,8 @@ from trainwatch.report.step_model import (
     loading_in_workers,
 )
 from trainwatch.report.usage import WELL_USED
-from trainwatch.report.wording import count, duration, in_words, listing, share
 from trainwatch.status import Status
+from trainwatch.words import count, duration, in_words, listing, money, number, share
 
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
@@ -156,10 +156,10 @@ def _more_workers(run: _Run) -> Iterator[_Change]:
         "loader workers of a rank",
         workers,
         suggested,
-        f"With {count(suggested, 'loader worker')} a rank instead of {_number(workers)}",
+        f"With {count(suggested, 'loader worker')} a rank instead of {number(workers)}",
         (
             "Each worker has a core of its own and storage keeps up, so that batches come "
-            f"{_number(suggested / workers)} times as fast until no step waits for them."
+            f"{number(suggested / workers)} times as fast until no step waits for them."
             if workers
             else "Workers make batches while the rank computes; each has a core of its own, and storage "
             "keeps up."
@@ -187,7 +187,7 @@ def _more_cores(run: _Run) -> Iterator[_Change]:
         suggested,
         f"With {suggested} cores a node instead of {cores}",
         "The loader gets as many more workers as there are cores, and batches come "
-        f"{_number(suggested / cores)} times as fast until no step waits for them."
+        f"{number(suggested / cores)} times as fast until no step waits for them."
         + ("" if enough else f" To keep up altogether, this transform would take {keeping_up} cores."),
         faster_loading(loading.waiting, suggested / cores),
     )
@@ -332,8 +332,8 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
         run.cores,
         cores,
         f"With {count(cores, 'core')} a node instead of {run.cores}",
-        f"In 99 % of the samples all cores together did the work of {run.cores * run.cpu_p99:.1f} cores. At "
-        "worst they did it in bursts on all cores at once, and these would take longer.",
+        f"In 99 % of the samples all cores together did the work of {number(run.cores * run.cpu_p99)} cores. "
+        "At worst they did it in bursts on all cores at once, and these would take longer.",
         fewer_cores(run.cpu, cores / run.cores),
     )
 
@@ -403,10 +403,6 @@ def _prediction(
 
 def _bounds(factor: Factor) -> tuple[float, float, float]:
     return factor.expected, factor.low, factor.high
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
 
 
 # ------------------------------------------------------------------------------ what an analysis tells

@@ -13,12 +13,23 @@ from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistributio
 from trainwatch.measurements.heatmap import Heatmap
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import shares
-from trainwatch.report.cost import cost_of_finding, money
+from trainwatch.report.cost import cost_of_finding
 from trainwatch.report.problems import Problem, problems
-from trainwatch.report.wording import amount, capitalised, count, duration, in_words, listing, number, share
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import Effect
 from trainwatch.status import Status
+from trainwatch.words import (
+    amount,
+    capitalised,
+    count,
+    duration,
+    in_words,
+    listing,
+    money,
+    number,
+    percent,
+    share,
+)
 
 HOW_TO_ADD_STEPS = (
     'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
@@ -195,15 +206,15 @@ def heatmap(heatmap: Heatmap) -> str:
         low, high = min(gpus, key=gpus.__getitem__), max(gpus, key=gpus.__getitem__)
         each = low if len(gpus) == 1 else f"Each of the {len(gpus)} GPUs"
         sentences.append(
-            f"{each} was {gpus[low]:.0f} % busy on average."
-            if round(gpus[low]) == round(gpus[high])
-            else f"GPUs were {gpus[low]:.0f} % ({low}) to {gpus[high]:.0f} % ({high}) busy on average."
+            f"{each} was {percent(gpus[low])} busy on average."
+            if percent(gpus[low]) == percent(gpus[high])
+            else f"GPUs were {percent(gpus[low])} ({low}) to {percent(gpus[high])} ({high}) busy on average."
         )
     if cores:
         high = max(cores, key=cores.__getitem__)
         mean = sum(cores.values()) / len(cores)
-        others = f"; all {len(cores)} cores together {mean:.0f} %" if len(cores) > 1 else ""
-        sentences.append(f"The busiest core, {high}, was {cores[high]:.0f} % busy{others}.")
+        others = f"; all {len(cores)} cores together {percent(mean)}" if len(cores) > 1 else ""
+        sentences.append(f"The busiest core, {high}, was {percent(cores[high])} busy{others}.")
     return " ".join(sentences) or "No utilisation was sampled."
 
 
@@ -280,7 +291,8 @@ def inside_steps(analysis: Analysis) -> str:
 
 def passes(analysis: Analysis) -> str:
     its = {part.key: part.seconds for part in shares.passes(analysis).parts}
-    return f"The backward pass took {its['backward'] / its['forward']:.1f} times as long as the forward pass."
+    times = number(its["backward"] / its["forward"])
+    return f"The backward pass took {times} times as long as the forward pass."
 
 
 def communication(analysis: Analysis) -> str:

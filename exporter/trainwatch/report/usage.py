@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.measurements.usage import UsageRow
-from trainwatch.report.wording import capitalised, listing
+from trainwatch.words import capitalised, listing
 
 WELL_USED = 70  # percent, as Debugger's report judges p50 and p95
 

@@ -46,7 +46,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.status import Status
-from trainwatch.words import too_few
+from trainwatch.words import percent, too_few
 
 LOW_GPU = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
 LOW_MEMORY = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
@@ -204,8 +204,8 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         node, label, gpu, tally = min(fired, key=lambda item: item[2].utilisation.mean)
         others = f" ({len(fired) - 1} more GPUs alike)" if len(fired) > 1 else ""
         return (
-            f"{label} of {node} was busy for {100 * gpu.utilisation.mean:.0f} % of the time and used "
-            f"{100 * gpu.memory.mean:.0f} % of its memory, while the cores were not busy either, "
+            f"{label} of {node} was busy for {percent(100 * gpu.utilisation.mean)} of the time and used "
+            f"{percent(100 * gpu.memory.mean)} of its memory, while the cores were not busy either, "
             f"in {tally.triggered} of {tally.judged} scans{others}."
         )
 

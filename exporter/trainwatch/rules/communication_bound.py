@@ -20,7 +20,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import RunFacts
 from trainwatch.status import Status
-from trainwatch.words import duration, too_few
+from trainwatch.words import duration, percent, too_few
 
 Key = tuple[str, int]  # node and rank
 
@@ -88,7 +88,7 @@ class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
             return self._why_not(ranks)
         fired = {key: one for key, one in ranks.items() if one.triggered}
         (_, rank), worst = max((fired or ranks).items(), key=lambda item: (item[1].share, item[1].seconds))
-        sentence = f"Rank {rank} communicated for {worst.share:.0f} % of its step time"
+        sentence = f"Rank {rank} communicated for {percent(worst.share)} of its step time"
         sentence += f" ({duration(worst.seconds)})"
         if worst.exposed is None:
             sentence += "; how much of it computing hid is not known"
@@ -97,7 +97,7 @@ class CommunicationBound(ComponentShare[CommunicationBoundParameters]):
             (_, least_rank), least = min(known.items(), key=lambda item: item[1].share)
             if least.share < worst.share / 2:
                 sentence += (
-                    f"; rank {least_rank} did for only {least.share:.0f} %, "
+                    f"; rank {least_rank} did for only {percent(least.share)}, "
                     "so that the others may merely wait for it (see Straggler)"
                 )
         return sentence + "."

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwatch.words import count
+from trainwatch.words import count, percent
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
 
@@ -107,9 +107,9 @@ class Loading:
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
         if cause == "slow storage":
-            facts = f"workers spend {100 * self.waiting_share:.0f} % of a fetch waiting" if timed else ""
+            facts = f"workers spend {percent(100 * self.waiting_share)} of a fetch waiting" if timed else ""
             waits = (
-                f"the cores wait for I/O {100 * self.io_wait:.0f} % of the time"
+                f"the cores wait for I/O {percent(100 * self.io_wait)} of the time"
                 if self.io_wait > 0.01
                 else ""
             )
@@ -137,8 +137,8 @@ class Loading:
             )
         if cause == "hand-over":
             return (
-                f"the workers are idle {100 * (1 - self.workers_busy):.0f} % of the time: what takes long is "
-                "starting them or handing batches over",
+                f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
+                "what takes long is starting them or handing batches over",
                 "Keep workers alive between epochs (persistent_workers), hand over fewer and larger arrays, "
                 "and collate in the workers.",
             )

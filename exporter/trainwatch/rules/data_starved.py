@@ -21,7 +21,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import ranks_of, workers_of
 from trainwatch.status import Status
-from trainwatch.words import duration, too_few
+from trainwatch.words import duration, percent, too_few
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
         loading = _loading(run, name, rank, worst)
         clause, mend = loading.words()
         waited = duration(worst.seconds)
-        share = f"Rank {rank} waited for data for {worst.percent:.0f} % of its step time ({waited})"
+        share = f"Rank {rank} waited for data for {percent(worst.percent)} of its step time ({waited})"
         return Verdict(
             status,
             f"{share}; {clause}." if fired else f"{share}.",

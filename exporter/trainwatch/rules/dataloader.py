@@ -25,7 +25,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import Times, ranks_of, workers_of
 from trainwatch.status import Status
-from trainwatch.words import count
+from trainwatch.words import count, percent
 
 PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
 WORKERS = "trainwatch_dataloader_workers"
@@ -133,7 +133,7 @@ class Dataloader(Rule[DataloaderParameters, Times]):
         return Verdict(
             Status.FOUND if fired else Status.HEALTHY,
             f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
-            f"that load data ({shown.percent:.0f} %){shown.notes()}.",
+            f"that load data ({percent(shown.percent)}){shown.notes()}.",
             len(fired),
             len(fired),
             int(sum(one.seconds for one in known)),

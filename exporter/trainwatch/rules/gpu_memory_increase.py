@@ -34,7 +34,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
 from trainwatch.runs.model import labelled
 from trainwatch.status import Status
-from trainwatch.words import too_few
+from trainwatch.words import percent, too_few
 
 READINGS = f"{MEMORY_SAMPLES}_count"
 MEAN = "run_instance_gpu:trainwatch_gpu_memory:mean"
@@ -150,7 +150,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         node, label, gpu = max(gpus, key=lambda item: item[2].largest)
         return (
             f"The used memory of {label} of {node} rose by {gpu.largest:.1f} points "
-            f"within {its.horizon:g} min, and reached {100 * gpu.readings.max:.0f} %."
+            f"within {its.horizon:g} min, and reached {percent(100 * gpu.readings.max)}."
         )
 
 

@@ -23,7 +23,7 @@ from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.words import duration
+from trainwatch.words import duration, percent
 
 SHARE = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
 LOWEST = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
@@ -74,8 +74,9 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         if worst["points_per_hour"] is None:
             return f"{sentence}grew steadily in {worst['triggered']} scans, and no longer does at the end."
         return (
-            f"{sentence}grows by {worst['points_per_hour']:.3g} % of it an hour; it is "
-            f"{worst['percent']:.0f} % full now, and would be full in {duration(worst['full_in_seconds'])}."
+            f"{sentence}grows by {percent(worst['points_per_hour'])} of it an hour; it is "
+            f"{percent(worst['percent'])} full now, "
+            f"and would be full in {duration(worst['full_in_seconds'])}."
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:

@@ -23,7 +23,7 @@ from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples, f
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.words import count, duration
+from trainwatch.words import count, duration, exact_percent
 
 SHARE = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
 LOWEST = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
@@ -75,9 +75,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         read = [gpu for gpu in gpus if gpu["highest_percent"] is not None]
         fired = [gpu for gpu in read if gpu["triggered"]]
         worst = max(fired or read, key=lambda gpu: gpu["highest_percent"])
-        sentence = (
-            f"{worst['gpu']} of {worst['node']} used up to {worst['highest_percent']:.1f} % of its memory"
-        )
+        highest = exact_percent(worst["highest_percent"])
+        sentence = f"{worst['gpu']} of {worst['node']} used up to {highest} of its memory"
         soonest = min(
             (gpu for gpu in fired if gpu["full_in_seconds"] is not None),
             key=lambda gpu: gpu["full_in_seconds"],

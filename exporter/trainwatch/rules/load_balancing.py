@@ -33,6 +33,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 from trainwatch.rules.registry import rule
 from trainwatch.runs.model import gpu_labels
 from trainwatch.status import Status
+from trainwatch.words import percent
 
 DISTANCE = "run_instance:trainwatch_gpu_load_distance:max"
 SHARES = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
@@ -171,8 +172,8 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)
         scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
         return (
-            f"On {name}, the utilisation of {labels[one]} (mean {means[name][one]:.0f} %) and of "
-            f"{labels[other]} (mean {means[name][other]:.0f} %) differs most, by {distance:.2f}{scans}."
+            f"On {name}, the utilisation of {labels[one]} (mean {percent(means[name][one])}) and of "
+            f"{labels[other]} (mean {percent(means[name][other])}) differs most, by {distance:.2f}{scans}."
         )
 
     def _details(self, name: str, run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:

@@ -44,7 +44,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import ANY_TOPIC, IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.status import Status
-from trainwatch.words import too_few
+from trainwatch.words import percent, too_few
 
 LOW = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
 IDLE = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
@@ -229,7 +229,7 @@ def _trouble(gpu: GpuUsage, tally: Tally) -> str:
         for word, count in zip(("under-utilised", "fluctuating"), tally.conditions, strict=True)
         if count
     ]
-    return f"{' and '.join(what)} (mean {100 * gpu.utilisation.mean:.0f} %)"
+    return f"{' and '.join(what)} (mean {percent(100 * gpu.utilisation.mean)})"
 
 
 def _box(readings: RatioSketch, last: LastReadings, tally: Tally) -> dict[str, float | int]:

@@ -19,6 +19,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
 from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts
 from trainwatch.status import Status
+from trainwatch.words import percent
 
 OPERATORS_LISTED = 20  # of each device
 # Kinds of event in Debugger's files that are shown elsewhere: as forward and backward pass.
@@ -143,14 +144,14 @@ def _finding(details: Mapping[str, Any], facts: RunFacts) -> str:
     if phases:
         training = phases.get(PHASE_NAMES["train"], 0.0)
         clauses.append(
-            f"training steps took {training:.0f} % of the time between the first step and the last, "
-            f"the time between steps {phases[OTHERS]:.0f} %"
+            f"training steps took {percent(training)} of the time between the first step and the last, "
+            f"the time between steps {percent(phases[OTHERS])}"
         )
     components = percentages(details.get("component_seconds", {}))
     if components:
         most = max(components, key=components.__getitem__)
         clauses.append(
-            f"of the components of steps, {most.replace('_', ' ')} took most ({components[most]:.0f} %)"
+            f"of the components of steps, {most.replace('_', ' ')} took most ({percent(components[most])})"
         )
     if not clauses:
         clauses.append(

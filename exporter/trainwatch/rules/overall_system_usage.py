@@ -16,6 +16,7 @@ from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
 from trainwatch.status import Status
+from trainwatch.words import percent
 
 # Debugger's names of the metrics; it has none for the disk, and its notebook knows no other.
 DEBUGGER_NAMES = {
@@ -53,7 +54,9 @@ class OverallSystemUsage(Overview[OverallSystemUsageParameters]):
                 values = {name: getattr(row, name) for name in ("max", "p99", "p95", "p50", "min")}
                 details.setdefault(DEBUGGER_NAMES[row.resource], {})[row.node] = values
         p95 = ", ".join(
-            f"{row.resource} {row.p95:.0f} %" for row in rows if row.resource in ("CPU", "GPU", "GPU memory")
+            f"{row.resource} {percent(row.p95)}"
+            for row in rows
+            if row.resource in ("CPU", "GPU", "GPU memory")
         )
         nodes = len(run.nodes)
         return Verdict(

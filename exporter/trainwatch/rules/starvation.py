@@ -19,7 +19,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES
 from trainwatch.status import Status
-from trainwatch.words import too_few
+from trainwatch.words import exact_percent, too_few
 
 
 class StarvationParameters(Parameters):
@@ -147,7 +147,7 @@ class Starvation(Rule[S, StarvedCounts]):
         tally = tallies.of(name)
         scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
         return (
-            f"On {name}, {self.condition()} in {worst.percent:.1f} % of the snapshots "
+            f"On {name}, {self.condition()} in {exact_percent(worst.percent)} of the snapshots "
             f"({worst.starved} of {worst.samples}){scans}."
         )
 

@@ -23,7 +23,7 @@ from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
 from trainwatch.rules.registry import rule
 from trainwatch.status import Status
-from trainwatch.words import count, duration, too_few
+from trainwatch.words import count, duration, exact_percent, too_few
 
 SHARE = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
 THROTTLED = "trainwatch_gpu_throttle_seconds_total"
@@ -114,9 +114,11 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
         fired = [gpu for gpu in gpus if gpu.tally.triggered]
         hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)
         worst = hottest.measured
-        sentence = f"Heat held the clocks of {hottest.name} down for {worst.percent:.1f} % of the time"
+        sentence = (
+            f"Heat held the clocks of {hottest.name} down for {exact_percent(worst.percent)} of the time"
+        )
         if fired:
-            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} degrees"
+            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} °C"
         if len(fired) > 1:
             sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
         return f"{sentence}."
