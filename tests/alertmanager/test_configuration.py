@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import RULES
 from trainwatch.rules import all_rules
 
 from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured, labels_by_rule
@@ -126,7 +126,7 @@ def test_symptoms_wait_longer_than_their_causes_and_critical_alerts_less() -> No
 
 def test_the_waiting_for_a_straggler_is_told_when_it_would_have_been_found() -> None:
     """Each is evaluated every two minutes; 100 steps take a minute where 20 take 12 s."""
-    groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / HEURISTICS).read_text())["groups"]
+    groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / RULES).read_text())["groups"]
     intervals = {group["name"]: parse_duration(group["interval"]) for group in groups}
     assert waits()["CommunicationBound"] >= intervals["trainwatch-Straggler"] + 60
 

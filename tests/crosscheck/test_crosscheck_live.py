@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import Scraping
 
@@ -34,7 +34,7 @@ class Servers:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     folder = tmp_path_factory.mktemp("crosscheck")
-    short_windows = render(OPTIONS)[HEURISTICS]
+    short_windows = render(OPTIONS)[RULES]
     share = "run_instance:trainwatch_cpu_starved:ratio"
     wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
     assert wrong != short_windows
@@ -102,8 +102,8 @@ def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -
 
 
 def test_rules_of_other_parameters_are_a_disagreement(servers: Servers, tmp_path: Path) -> None:
-    (tmp_path / HEURISTICS).write_text(render(Options(("DataStarved.threshold=99",)))[HEURISTICS])
-    answer = crosscheck("--prometheus", servers.right.url, "--rules", tmp_path / HEURISTICS)
+    (tmp_path / RULES).write_text(render(Options(("DataStarved.threshold=99",)))[RULES])
+    answer = crosscheck("--prometheus", servers.right.url, "--rules", tmp_path / RULES)
     assert answer.returncode == 1
     assert answer.stdout.splitlines()[-1] == "Disagreements: DataStarved."
 

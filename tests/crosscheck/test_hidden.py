@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from trainwatch.demo.node import INTERVAL, NODE
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import Scraping
 from trainwatch.runs.recording.writer import RecordingWriter
@@ -47,7 +47,7 @@ class Observed:
     def __init__(self, prometheus: Prometheus, folder: Path) -> None:
         self.prometheus = prometheus
         self.recording = folder / "recording"
-        self.rules = folder / HEURISTICS
+        self.rules = folder / RULES
         self.folder = folder
         self.until = time.time()
 
@@ -62,8 +62,8 @@ class Observed:
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     folder = tmp_path_factory.mktemp("hidden")
-    rules = render(OPTIONS)[HEURISTICS]
-    (folder / HEURISTICS).write_text(rules)
+    rules = render(OPTIONS)[RULES]
+    (folder / RULES).write_text(rules)
     flags = ["--write-recording", folder / "recording", "--duration", "1h"]
     with ExitStack() as stack:
         node = stack.enter_context(DemoProcess("cpu-bottleneck", *flags))

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import RULES
 
 from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, table
 from tests.support.prometheus import needs_prometheus
@@ -82,7 +82,7 @@ def changed(
 ) -> tuple[set[str], dict[str, dict[str, int]], str]:
     """Some rules with one threshold changed by hand each: these rules, the table, the last line."""
     its = set(sorted(CHANGES)[request.param :: 2])
-    file = tmp_path_factory.mktemp("changed") / HEURISTICS
+    file = tmp_path_factory.mktemp("changed") / RULES
     parts = re.split(r"(?m)^(?=  - name: )", COMMITTED.read_text())
     for number, part in enumerate(parts):
         rule = part.partition("\n")[0].removeprefix("  - name: trainwatch-")
@@ -138,10 +138,10 @@ def test_a_prometheus_that_is_not_installed_is_named(recording: Path, tmp_path: 
 
 def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
     text = COMMITTED.read_text()
-    (tmp_path / HEURISTICS).write_text(
+    (tmp_path / RULES).write_text(
         text.replace('clamp(trainwatch:rule_finding{rule="CPUBottleneck"}', "clam(")
     )
-    answer = crosscheck("--recording", recording, "--rules", tmp_path / HEURISTICS)
+    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith("trainwatch: trainwatch-CPUBottleneck, trainwatch:rule_status: ")
     assert answer.stderr.count("\n") == 1

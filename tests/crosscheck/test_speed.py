@@ -10,7 +10,7 @@ from trainwatch.cli import main
 from trainwatch.crosscheck.readings import Readings
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.measurements.scraped import Labels, Points
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 
 CALLED = frozenset({("run", "resnet")})
@@ -41,6 +41,6 @@ def test_a_window_of_a_minute_is_six_seconds_of_the_server_and_looks_like_a_minu
 def test_a_recording_is_not_checked_with_the_rules_of_a_demo(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / HEURISTICS).write_text(render(Options(speed=10))[HEURISTICS])
-    assert main(["crosscheck", "--recording", "run", "--rules", str(tmp_path / HEURISTICS)]) == 2
+    (tmp_path / RULES).write_text(render(Options(speed=10))[RULES])
+    assert main(["crosscheck", "--recording", "run", "--rules", str(tmp_path / RULES)]) == 2
     assert "--rules were rendered with --speed" in capsys.readouterr().err

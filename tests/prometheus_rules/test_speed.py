@@ -10,7 +10,7 @@ import pytest
 import yaml
 from trainwatch.cli import main
 from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 
 DURATION = r"\b(?:\d+(?:ms|[smh]))+\b"
@@ -32,13 +32,13 @@ def test_every_duration_of_every_rule_is_a_tenth_and_nothing_else_differs() -> N
 
 
 def test_a_gain_a_second_is_told_for_a_simulated_second() -> None:
-    (rate,) = re.findall(r".*rate\(.*", render(Options(speed=10))[HEURISTICS])
+    (rate,) = re.findall(r".*rate\(.*", render(Options(speed=10))[RULES])
     assert '(rate(trainwatch_gpu_throttle_seconds_total{reason=~"sw_thermal|hw_thermal"}[30s]) / 10)' in rate
 
 
 def test_the_header_tells_the_speed_and_the_check_uses_it(tmp_path: Path) -> None:
     assert main(["rules", "render", "--speed", "10", "--out", str(tmp_path)]) == 0
-    assert "--speed 10" in (tmp_path / HEURISTICS).read_text()
+    assert "--speed 10" in (tmp_path / RULES).read_text()
     assert main(["rules", "check", str(tmp_path)]) == 0
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import requests
 import yaml
-from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import RULES
 
 from tests.support.servers import SECONDS, Programs, Servers
 
@@ -226,7 +226,7 @@ def ended(alert: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def labels_by_rule() -> dict[str, dict[str, str]]:
     """What the rule files say of each rule's alerts, whichever of them fires: what is inhibited by what."""
-    groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / HEURISTICS).read_text())["groups"]
+    groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / RULES).read_text())["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     return {
         alert["alert"]: {

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainwatch.evaluation.settings import Settings
-from trainwatch.prometheus_rules.files import HEURISTICS
+from trainwatch.prometheus_rules.files import RULES
 from trainwatch.rules.promql import Scraping
 
 from tests.support.prometheus import Prometheus, serving
 
-COMMITTED = Path(__file__).parents[2] / "rules" / HEURISTICS
+COMMITTED = Path(__file__).parents[2] / "rules" / RULES
 
 CONFIG = """\
 global:
@@ -41,8 +41,8 @@ COLUMNS = ("evaluations", "firing", "values", "by last scrape", "disagreements")
 def evaluating(target: str, rules: str, folder: Path, interval: str = "1s") -> Iterator[Prometheus]:
     """A Prometheus that scrapes the target every second, and evaluates each of these rules that often."""
     folder.mkdir()
-    (folder / HEURISTICS).write_text(re.sub(r"(?m)^    interval: .*", f"    interval: {interval}", rules))
-    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / HEURISTICS))
+    (folder / RULES).write_text(re.sub(r"(?m)^    interval: .*", f"    interval: {interval}", rules))
+    (folder / "prometheus.yml").write_text(CONFIG.format(target=target, rules=folder / RULES))
     with serving(folder / "prometheus.yml", folder / "data") as server:
         yield server
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import time_span
 
@@ -211,7 +211,7 @@ def film(servers: Servers, folder: Path) -> Iterator[Film]:
         )
         nodes = stack.enter_context(Nodes())
         nodes.start()
-        shown = Film(Prometheus(url), posting, config.parent / "rules" / HEURISTICS, stub, nodes)
+        shown = Film(Prometheus(url), posting, config.parent / "rules" / RULES, stub, nodes)
         shown.watch()
         yield shown
 

@@ -30,6 +30,7 @@ CHECKED = (
     "deploy/**/*.yaml",
     "deploy/**/*.sh",
     "examples/**/*.py",
+    "exporter/trainwatch/prometheus_rules/*.py",
     "grafana/*.ini",
     "grafana/*.yaml",
     "grafana/provisioning/**/*.yml",

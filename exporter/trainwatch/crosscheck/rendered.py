@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.prometheus_rules.files import HEURISTICS, command_of, render
+from trainwatch.prometheus_rules.files import RULES, command_of, render
 from trainwatch.prometheus_rules.options import Options
 
 
@@ -22,7 +22,7 @@ class Rendered:
 def rendered(files: Sequence[Path]) -> Rendered:
     """Without files: what is rendered without flags. Raises UserError for what is none, or differs."""
     if not files:
-        return Rendered({HEURISTICS: render(Options())[HEURISTICS]}, Options())
+        return Rendered({RULES: render(Options())[RULES]}, Options())
     texts: dict[str, str] = {}
     found: dict[Options, Path] = {}
     for path in files:

@@ -1,1 +1,1 @@
-"""Prometheus rule files: what the heuristics say in PromQL, rendered, checked, ready to drop in."""
+"""Prometheus rule files: renders the rules as PromQL, and checks the rendered files."""

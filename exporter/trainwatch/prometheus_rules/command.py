@@ -1,4 +1,4 @@
-"""`trainwatch rules`: writes Prometheus rule files, and checks that they are as they would be written."""
+"""`trainwatch rules`: writes Prometheus rule files, and checks that they are up to date."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EXAMPLES = """\
 examples:
   trainwatch rules render --out /etc/prometheus/rules
   trainwatch rules render --scrape-interval 30s --set CPUBottleneck.cpu_threshold=80 --out rules/
-  trainwatch rules check                      exit status 1 where a file in rules/ was edited or is old
+  trainwatch rules check                      exit status 1 if a file in rules/ was edited or is out of date
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch rules`."""
+    """Adds the flags of `trainwatch rules`."""
     parser.epilog = EXAMPLES
     rendering = add_actions(parser, "rule files", "write the rule files", DIRECTORY)
     add_options(rendering)

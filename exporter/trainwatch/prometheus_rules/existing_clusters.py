@@ -1,8 +1,8 @@
-"""The rules for clusters without our exporter: from dcgm-exporter's and node_exporter's series.
+"""Renders the rules for clusters without our exporter, from series of dcgm-exporter and node_exporter.
 
 Sources: dcgm-exporter's default-counters.csv (DCGM_FI_DEV_GPU_UTIL in percent, DCGM_FI_DEV_FB_USED and _FREE
-in MiB, labels `gpu` and `Hostname`), node_exporter's cpu and uname collectors. What these show is a reading
-at each scrape, so all answers are as coarse as that, and say so by `resolution="scrape"`.
+in MiB, labels `gpu` and `Hostname`), node_exporter's cpu and uname collectors. They are read once per scrape,
+so the rules are as coarse as that. The label `resolution="scrape"` says so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from trainwatch.rules.base import Rule
 from trainwatch.rules.other_exporters import BUSIEST, CPU, GPU, IN_USE, MEMORY, OtherExporters
 from trainwatch.rules.promql import PrometheusRules, time_span
 
-# Which run a GPU works for is not known there: a GPU that has more than this share of its memory in use is
-# taken for one that works for some run.
+# These exporters do not know which run uses a GPU: a GPU with more than this share of its memory in use is
+# assumed to work for some run.
 MEMORY_IN_USE = 0.02
 
 LABELS = {"run": "unknown", "resolution": "scrape"}
@@ -24,19 +24,19 @@ LABELS = {"run": "unknown", "resolution": "scrape"}
 
 def existing_clusters_groups(options: Options) -> list[Group]:
     others = OtherExporters(options.scraping)
-    given = ((one, one.without_our_exporter(others)) for one in options.settings.rules())
-    judged = [entry for one, rules in given if rules is not None for entry in _rules(one, rules, options)]
+    rendered = ((rule, rule.without_our_exporter(others)) for rule in options.settings.rules())
+    entries = [entry for rule, rules in rendered if rules for entry in _rules(rule, rules, options)]
     return [
         {
             "name": "trainwatch-existing-clusters",
             "interval": time_span(options.scraping.interval),
-            "rules": [*_readings(options), *judged],
+            "rules": [*_readings(options), *entries],
         }
     ]
 
 
 def _readings(options: Options) -> list[Entry]:
-    """The series of both exporters as rules want them: ratios, and `instance` for the node's name."""
+    """Returns records of both exporters' series as ratios, with the node's name as `instance`."""
     rate_window = time_span(4 * options.scraping.interval)
     idle = f'sum without (mode) (rate(node_cpu_seconds_total{{mode=~"idle|iowait"}}[{rate_window}]))'
     return [
@@ -57,7 +57,7 @@ def _readings(options: Options) -> list[Entry]:
 
 
 def _named_node(expression: str) -> str:
-    """With the node's own name for `instance`, which is what dcgm-exporter calls `Hostname`."""
+    """Sets `instance` to the node's own name, which dcgm-exporter calls `Hostname`."""
     return laid_out(
         f"""
         label_replace(
@@ -74,9 +74,9 @@ def _record(name: str, expression: str) -> Entry:
 
 
 def _rules(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> list[Entry]:
-    """The records of a rule, its status and its alerts, labelled for what they are."""
+    """Returns the records of a rule, its status and its alerts, with LABELS."""
     judged = [status(rule.name, rules), *(alert_rule(rule, alert, options) for alert in rules.alerts)]
     return [
-        *(_record(one.name, one.expression) for one in rules.records),
+        *(_record(each.name, each.expression) for each in rules.records),
         *({**entry, "labels": entry["labels"] | LABELS} for entry in judged),
     ]

@@ -1,4 +1,4 @@
-"""All rule files by name, as YAML that people read, and whether those of a directory are as rendered now."""
+"""Renders all rule files as readable YAML, and finds those of a directory that are out of date."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from trainwatch.prometheus_rules.speed import at_speed
 from trainwatch.prometheus_rules.usage import usage_groups
 from trainwatch.rendered import differences, read
 
-HEURISTICS = "trainwatch.yml"
+RULES = "trainwatch.yml"
 META = "trainwatch-meta.yml"
 USAGE = "trainwatch-usage.yml"
-EXISTING_CLUSTERS = "optional/dcgm-and-node-exporter.yml"  # not among rules/*.yml: nobody gets it unasked
+EXISTING_CLUSTERS = "optional/dcgm-and-node-exporter.yml"  # not among rules/*.yml: loaded only on request
 
 WIDTH = 110
-LONG = 80  # characters; longer sentences are folded, longer expressions have lines of their own
+LONG = 80  # characters; longer sentences are folded, longer expressions are written as a block
 RENDERED_BY = "#   "
 
 
 def render(options: Options) -> dict[str, str]:
-    """Text by name. Raises UserError where a setting is wrong, or cannot be told in Prometheus."""
+    """Returns texts by file name. Raises UserError for a setting that PromQL cannot express."""
     files = {
-        HEURISTICS: (
+        RULES: (
             "Trainwatch: why training jobs leave their GPUs idle (docs/rules.md).",
             rule_groups(options),
         ),
@@ -49,12 +49,12 @@ def render(options: Options) -> dict[str, str]:
 
 
 def stale(directory: Path) -> list[str]:
-    """What is wrong with the rule files of a directory, a line a file.
+    """Returns the problems of a directory's rule files, one line per file.
 
-    They are compared with what the command in the header of the first one renders now. Raises UserError where
-    they cannot be read, or do not say how they were rendered.
+    Compares them with what the command in the header of RULES renders now. Raises UserError if they cannot be
+    read, or have no such header.
     """
-    first = directory / HEURISTICS
+    first = directory / RULES
     command = command_of(read(first))
     if command is None:
         raise UserError(
@@ -62,19 +62,19 @@ def stale(directory: Path) -> list[str]:
         )
     try:
         rendered = render(Options.from_command(command))
-    except UserError as mistake:
-        raise UserError(f"{first}: {mistake}") from None
+    except UserError as error:
+        raise UserError(f"{first}: {error}") from None
     return differences(rendered, directory, command)
 
 
 def command_of(text: str) -> str | None:
-    """The command that a rule file says it was rendered by."""
+    """Returns the command in the header of a rule file, None without such a header."""
     lines = (line for line in text.splitlines() if line.startswith("#"))
     return next((line[len(RENDERED_BY) :] for line in lines if line.startswith(RENDERED_BY)), None)
 
 
 def _rule_file(title: str, groups: Sequence[Group], options: Options) -> str:
-    """The text of a rule file, `title` in its first lines. The same input gives the same text."""
+    """Returns the text of a rule file that begins with `title`. The same input gives the same text."""
     header = [
         *title.splitlines(),
         "",
@@ -87,7 +87,7 @@ def _rule_file(title: str, groups: Sequence[Group], options: Options) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Indents lists below their key, and writes out what occurs twice."""
+    """Indents lists below their key, and uses no aliases."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True

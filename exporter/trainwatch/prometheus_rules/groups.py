@@ -1,4 +1,4 @@
-"""Rule groups: what each rule records and alerts on, and its status, parameters and words as series."""
+"""Rule groups: the records and alerts of each rule, and its status, parameters and words as series."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ STATUS = "trainwatch:rule_status"
 PARAMETER = "trainwatch:rule_parameter"
 INFO = "trainwatch:rule_info"
 
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # the least first
-# Grafana's dashboard of one run, and the variables that it takes.
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # in ascending order
+# Grafana's dashboard of one run, with its variables.
 DASHBOARD = "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$labels.instance|urlquery}}"
 
 
 def rule_groups(options: Options) -> list[Group]:
-    """A group per rule that alerts, and one of what dashboards show of all of them.
+    """Returns one group per rule that alerts, and one with the words of all rules for dashboards.
 
-    Raises UserError where a setting is wrong, or cannot be told in Prometheus.
+    Raises UserError for a setting that is wrong or that PromQL cannot express.
     """
-    given = [(rule, _rules(rule, options)) for rule in options.settings.rules()]
-    with_rules = [(rule, rules) for rule, rules in given if rules is not None]
-    groups = [_group(rule, rules, options) for rule, rules in with_rules]
-    described = [entry for rule, rules in with_rules for entry in _description(rule, rules)]
+    rendered = [(rule, _rules(rule, options)) for rule in options.settings.rules()]
+    alerting_rules = [(rule, rules) for rule, rules in rendered if rules is not None]
+    groups = [_group(rule, rules, options) for rule, rules in alerting_rules]
+    described = [entry for rule, rules in alerting_rules for entry in _description(rule, rules)]
     return [*groups, {"name": "trainwatch-descriptions", "interval": time_span(MINUTE), "rules": described}]
 
 
 def laid_out(expression: str) -> str:
-    """An expression without the indentation of the code that it is written in."""
+    """Removes the indentation of the surrounding code from an expression."""
     return dedent(expression).strip()
 
 
 def record(name: str, expression: str, labels: Mapping[str, str] | None = None) -> Entry:
-    """A recording rule."""
+    """Returns a recording rule."""
     return {"record": name, "expr": laid_out(expression), **({"labels": dict(labels)} if labels else {})}
 
 
 def alerting(
     name: str, alert: Alert, labels: Mapping[str, str], recommendation: str, page: str, options: Options
 ) -> Entry:
-    """An alerting rule; `page` of the docs has a section on it."""
-    holds = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
+    """Returns an alerting rule; `page` of the docs has a section on it."""
+    durations = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
     return {
         "alert": name,
         "expr": laid_out(alert.expression),
-        **{field: time_span(seconds) for field, seconds in holds.items() if seconds},
+        **{field: time_span(seconds) for field, seconds in durations.items() if seconds},
         "labels": dict(labels),
         "annotations": {
             "summary": alert.summary,
@@ -80,7 +80,7 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
         "name": f"trainwatch-{rule.name}",
         "interval": time_span(max(rules.every, options.scraping.interval)),
         "rules": [
-            *(record(one.name, one.expression) for one in rules.records),
+            *(record(each.name, each.expression) for each in rules.records),
             *(_finding(rule.name, alert) for alert in rules.alerts),
             _status_of_findings(rule.name, rules),
             *(
@@ -92,12 +92,12 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
 
 
 def _finding(name: str, alert: Alert) -> Entry:
-    """An alert's value where its condition holds: evaluated once, for the status and for the alert."""
+    """Records an alert's value while its condition is true: evaluated once, for both status and alert."""
     return record(FINDING, alert.expression, _labels(name, alert))
 
 
 def _found(name: str, alert: Alert) -> str:
-    """Selects what `_finding` records."""
+    """Returns the selector of what `_finding` records."""
     matchers = ", ".join(f'{label}="{value}"' for label, value in _labels(name, alert).items())
     return f"{FINDING}{{{matchers}}}"
 
@@ -107,7 +107,7 @@ def _labels(name: str, alert: Alert) -> dict[str, str]:
 
 
 def _status_of_findings(name: str, rules: PrometheusRules) -> Entry:
-    """1 where a condition holds, else 0 for every target."""
+    """Records 1 for targets with a finding, 0 for all others."""
     findings = f'{FINDING}{{rule="{name}"}}'
     own = sorted({label for alert in rules.alerts for label in alert.labels})
     if own:
@@ -117,13 +117,13 @@ def _status_of_findings(name: str, rules: PrometheusRules) -> Entry:
 
 
 def status(name: str, rules: PrometheusRules) -> Entry:
-    """1 where a condition holds, else 0 for every target."""
+    """Records 1 for targets for which a condition is true, 0 for all others."""
     conditions = [_clamped(alert.expression, 1) for alert in rules.alerts]
     return record(STATUS, "\nor\n".join([*conditions, _clamped(rules.targets, 0)]), {"rule": name})
 
 
 def _clamped(expression: str, value: int) -> str:
-    """`value` for whatever the expression has a value."""
+    """Returns an expression that is `value` for every series of the given one."""
     text = laid_out(expression)
     if "\n" in text:
         text = f"\n{indent(text, '  ')},\n  "
@@ -136,7 +136,7 @@ def alert_rule(rule: Rule[Any, Any], alert: Alert, options: Options) -> Entry:
 
 
 def _in_words(rule: Rule[Any, Any]) -> str:
-    """All parameters in a line, for tables: "threshold 50 %, patience 1000 samples"."""
+    """Returns all parameters in one line, for tables: "threshold 50 %, patience 1000 samples"."""
     parts = []
     for name, specification in specifications(type(rule.parameters)).items():
         value = getattr(rule.parameters, name)
@@ -164,6 +164,6 @@ def _description(rule: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
         if isinstance(specification.limits, Bounds):
             labels = {"rule": rule.name, "parameter": name, "unit": specification.limits.unit}
             parameters.append(record(PARAMETER, f"vector({value:.12g})", labels))
-        elif value is not None:  # a word is no number: it is a label
+        elif value is not None:  # words cannot be values of a series: they are labels
             words[name] = value
     return [record(INFO, "vector(1)", words), *parameters]

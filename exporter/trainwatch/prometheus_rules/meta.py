@@ -1,4 +1,4 @@
-"""Alerts on Trainwatch itself: silence must mean that all is well, not that nobody looks."""
+"""Alerts on Trainwatch itself: no alert must mean that all is well, not that nothing is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNFINISHED = "run_instance:trainwatch_run_unfinished:bool"
 TAKEN, MISSED = "trainwatch_sampler_ticks_total", "trainwatch_sampler_ticks_missed_total"
 MISSED_SHARE = 0.05
 
-# A run that has not ended stays known while its exporter is down, and until it is up again.
+# Keeps an unfinished run while its exporter is down, until it is up again.
 STILL_UNFINISHED = f"""
 clamp(trainwatch_samples_total unless trainwatch_run_end_time_seconds, 1, 1)
 or
@@ -22,24 +22,24 @@ ALERTS = (
         "TrainwatchExporterDown",
         Alert(
             f"{UNFINISHED} and on (job, instance) up == 0",
-            "The exporter of {{ $labels.instance }} is down while run {{ $labels.run }} trains",
+            "The exporter of {{ $labels.instance }} is down while run {{ $labels.run }} is training",
             "Prometheus cannot scrape {{ $labels.instance }}, where run {{ $labels.run }} had not ended: "
-            "no rule sees what happens there.",
+            "rules cannot judge that node.",
             pending=2 * MINUTE,
         ),
-        "Look at the node first, then at the exporter (systemctl status trainwatch-exporter).",
+        "Check the node first, then the exporter (systemctl status trainwatch-exporter).",
     ),
     (
         "TrainwatchCollectorFailing",
         Alert(
             f"trainwatch_collector_success == 0 and on (job, instance) {UNFINISHED}",
-            "The collector {{ $labels.collector }} of {{ $labels.instance }} fails",
-            "The collector {{ $labels.collector }} of {{ $labels.instance }} gives no reading: its "
-            "metrics are missing, and rules that need them stay silent.",
+            "Collector {{ $labels.collector }} fails on {{ $labels.instance }}",
+            "Collector {{ $labels.collector }} has no readings on {{ $labels.instance }}: its metrics are "
+            "missing, and rules that need them cannot fire.",
             severity="info",
             pending=5 * MINUTE,
         ),
-        "The reason is in the exporter's log; leave a collector out that can never work with "
+        "The exporter's log has the reason. Turn off a collector that cannot work on this node, with "
         "--no-collector.NAME.",
     ),
     (
@@ -48,20 +48,20 @@ ALERTS = (
             f"rate({MISSED}[5m]) / (rate({TAKEN}[5m]) + rate({MISSED}[5m])) > {MISSED_SHARE}",
             "The exporter of {{ $labels.instance }} misses samples",
             "The exporter of {{ $labels.instance }} missed {{ $value | humanizePercentage }} of its "
-            "samples in the last 5 minutes: shares of samples are of those that it took.",
+            "samples in the last 5 minutes. Rules see only the samples that it took.",
             severity="info",
         ),
-        "Give the exporter a core of its own, or a longer --sample-interval.",
+        "Reserve a core for the exporter, or use a longer --sample-interval.",
     ),
     (
         "TrainwatchRuleEvaluationFailing",
         Alert(
             # Groups are called FILE;GROUP.
             'increase(prometheus_rule_evaluation_failures_total{rule_group=~".*;trainwatch-.*"}[5m]) > 0',
-            "A rule of Trainwatch cannot be evaluated",
+            "Prometheus cannot evaluate a rule of Trainwatch",
             "{{ $labels.rule_group }} failed {{ $value | humanize }} times in the last 5 minutes.",
         ),
-        "The reason is on Prometheus's page of rules, /rules.",
+        "Prometheus's page /rules has the reason.",
     ),
 )
 

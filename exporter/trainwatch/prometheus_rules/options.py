@@ -1,4 +1,4 @@
-"""What rule files are rendered with; the files say it in their header, so that they can be checked."""
+"""Options of rendering. Rule files have them in their header, so that they can be checked."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Options:
     scraping: Scraping = field(default_factory=Scraping)
     grafana_url: str = GRAFANA_URL
     docs_url: str = DOCS_URL
-    speed: float = 1.0  # of a simulated node: all other times here are its own
+    speed: float = 1.0  # of a simulated node; all other times here are simulated ones
 
     @property
     def settings(self) -> Settings:
-        """Raises UserError where a word is none."""
+        """Returns the parsed settings. Raises UserError for a bad one."""
         return Settings.parse(self.words)
 
     def command(self) -> str:
-        """The command that renders with these options, without `--out`."""
+        """Returns the command that renders with these options, without `--out`."""
         words = [
             *COMMAND.split(),
             *("--scrape-interval", time_span(self.scraping.interval)),
@@ -49,7 +49,7 @@ class Options:
 
     @classmethod
     def from_command(cls, command: str) -> Options:
-        """The options of what `command` gave. Raises UserError where it is no such command."""
+        """Returns the options in the result of `command`. Raises UserError for any other command."""
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -78,7 +78,7 @@ class _RaisingParser(ArgumentParser):
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """The flags that say what is rendered."""
+    """Adds the flags that change what is rendered."""
     add_parameters(parser)
     parser.add_argument(
         "--scrape-interval",
@@ -93,19 +93,19 @@ def add_options(parser: ArgumentParser) -> None:
         type=positive_duration,
         default="500ms",
         metavar="DURATION",
-        help="the exporter's (default: %(default)s)",
+        help="how often the exporter samples (default: %(default)s)",
     )
     parser.add_argument(
-        "--grafana-url", default=GRAFANA_URL, metavar="URL", help="for dashboard_url (default: %(default)s)"
+        "--grafana-url", default=GRAFANA_URL, metavar="URL", help="for its links (default: %(default)s)"
     )
     parser.add_argument(
-        "--docs-url", default=DOCS_URL, metavar="URL", help="for runbook_url (default: %(default)s)"
+        "--docs-url", default=DOCS_URL, metavar="URL", help="for links to the docs (default: %(default)s)"
     )
     parser.add_argument(
         "--speed",
         type=parse_speed,
         default=1.0,
         metavar="FACTOR",
-        help="for `trainwatch demo --speed FACTOR`: all durations so many times as short, also that of the "
-        "scrapes (default: 1)",
+        help="for `trainwatch demo --speed FACTOR`: divides all durations by it, the scrape interval too "
+        "(default: 1)",
     )

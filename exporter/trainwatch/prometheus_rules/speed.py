@@ -1,8 +1,8 @@
-"""Rules for a simulated node that runs faster than the clock: each duration is so many times shorter.
+"""Adapts rules to a simulated node that runs faster than real time.
 
-`trainwatch demo --speed 10` counts, and tells the ages of moments, in simulated time. What Prometheus itself
-measures by its own clock (windows, `for`, how often rules are evaluated) must be ten times as short, and a
-gain a second a tenth, for a rule to see exactly what it would see of a node that runs so long.
+`trainwatch demo --speed 10` counts in simulated time. Prometheus measures in real time: windows, `for`,
+evaluation intervals, rates. So durations and rates are divided by ten. Rules then see exactly what they would
+see at normal speed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trainwatch.rules.promql import time_span
 
 _DURATION = r"(?:\d+(?:ms|[smhdw]))+"
 _WINDOW = re.compile(rf"(?<=\[){_DURATION}(?=\])|(?<=\boffset ){_DURATION}")
-_GAIN_A_SECOND = re.compile(r"\b(?:rate|irate|deriv)\([^()\[\]]*\[[^\]]*\]\)")
+_RATE = re.compile(r"\b(?:rate|irate|deriv)\([^()\[\]]*\[[^\]]*\]\)")
 
 
 def at_speed(group: Group, speed: float) -> Group:
-    """The group for `speed` simulated seconds a second."""
+    """Returns the group for a node that simulates `speed` seconds per second."""
     if speed == 1:
         return group
     return {
@@ -30,13 +30,13 @@ def at_speed(group: Group, speed: float) -> Group:
 
 
 def _rule_at_speed(rule: Entry, speed: float) -> Entry:
-    held: Entry = {name: _shorter(rule[name], speed) for name in ("for", "keep_firing_for") if name in rule}
-    return {**rule, "expr": _expression_at_speed(rule["expr"], speed), **held}
+    spans: Entry = {name: _shorter(rule[name], speed) for name in ("for", "keep_firing_for") if name in rule}
+    return {**rule, "expr": _expression_at_speed(rule["expr"], speed), **spans}
 
 
 def _expression_at_speed(expression: str, speed: float) -> str:
-    a_second = _GAIN_A_SECOND.sub(lambda gain: f"({gain[0]} / {speed:g})", expression)
-    return _WINDOW.sub(lambda window: _shorter(window[0], speed), a_second)
+    with_rates = _RATE.sub(lambda rate: f"({rate[0]} / {speed:g})", expression)
+    return _WINDOW.sub(lambda window: _shorter(window[0], speed), with_rates)
 
 
 def _shorter(duration: str, speed: float) -> str:

@@ -1,8 +1,8 @@
-"""What nodes and runs use, recorded for dashboards: of many nodes at once, and over weeks.
+"""Records the usage of nodes and runs for dashboards of many nodes, or of weeks.
 
-Two groups. Every two minutes a few series a node: a dashboard of 1,000 nodes then reads some thousands,
-instead of a hundred thousand cores and GPUs. Every four minutes, which is as seldom as Prometheus allows, the
-histograms that pictures of weeks are drawn from, all GPUs and ranks of a node added up.
+One group records a few series per node every two minutes: a dashboard of 1,000 nodes then reads some
+thousands, instead of a hundred thousand cores and GPUs. The other one sums histograms over the GPUs and ranks
+of a node every four minutes, for charts of weeks. Prometheus does not allow much longer intervals.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainwatch.prometheus_rules.meta import UNFINISHED
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import MINUTE, time_span
 
-IDLE = 0.05  # a GPU that is busy for less than this share of the time does nothing for a run
+IDLE = 0.05  # a GPU below this utilisation counts as idle
 
 GPU_UTILIZATION = "instance:trainwatch_gpu_utilization:mean_ratio"
 CPU_UTILIZATION = "instance:trainwatch_cpu_utilization:mean_ratio"
@@ -35,7 +35,7 @@ LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
 
 
 def usage_groups(options: Options) -> list[Group]:
-    """Both groups; they are never faster than scrapes."""
+    """Returns both groups; their intervals are never shorter than that of the scrapes."""
     each_minute = max(MINUTE, options.scraping.interval)
     return [
         {"name": "trainwatch-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
@@ -44,9 +44,9 @@ def usage_groups(options: Options) -> list[Group]:
 
 
 def _recent() -> list[Entry]:
-    # Not the rate of its counter: that is too low until an exporter has been scraped for five minutes.
+    # The rate of the counter would be too low until an exporter has been scraped for five minutes.
     busy = "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"
-    # Of each run the GPUs that it uses; with many runs on a node, one GPU may count for several of them.
+    # The GPUs that each run uses. With many runs on a node, a GPU may count for several of them.
     uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
     of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
     return [
@@ -77,7 +77,7 @@ def _recent() -> list[Entry]:
 
 
 def _mean(histogram: str) -> str:
-    """Of a node's cores, while it trains: from all samples of five minutes, and without reading each core."""
+    """Returns the mean of a node's cores while it trains, over five minutes, without a series per core."""
     return f"max without (run) (rate({histogram}_sum[5m]) / rate({histogram}_count[5m]))"
 
 

@@ -18,7 +18,7 @@ from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, without
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 
 
@@ -39,7 +39,7 @@ def compare_with_recording(
         if (group := f"trainwatch-{one.name}") in intervals
     ]
     first = min((its.times[0] for _, its in stored if its.times), default=window.start)
-    names = metrics(read_groups(render(options)[HEURISTICS], HEURISTICS))
+    names = metrics(read_groups(render(options)[RULES], RULES))
     with shown("snapshots replayed", sum(len(run.times(node)) for node in run.nodes)) as progress:
         archive = Archive(run, targets, names, min(first, window.start), window.end, progress)
     sample = round(1000 * run.facts.interval)

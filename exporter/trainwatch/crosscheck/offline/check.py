@@ -22,7 +22,7 @@ from trainwatch.crosscheck.server import Grid, Milliseconds, Series, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Vector, without
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.rules import all_rules
 
 
@@ -35,7 +35,7 @@ def check_recording(
     """
     groups = [group for place, text in rules.texts.items() for group in read_groups(text, place)]
     checked = [group for group in groups if group.name.removeprefix("trainwatch-") in all_rules()]
-    intended = read_groups(render(rules.options)[HEURISTICS], HEURISTICS)
+    intended = read_groups(render(rules.options)[RULES], RULES)
     interval = round(1000 * rules.options.scraping.interval)
     begin = round(1000 * run.start)
     moments = range(begin, round(1000 * run.end) + 1, interval)
