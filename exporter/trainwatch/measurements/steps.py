@@ -137,11 +137,11 @@ class Durations(State):
 
     def above(self, limit: float) -> int:
         """Returns how many durations are longer."""
-        return sum(len(run) - int(np.searchsorted(run, limit, side="right")) for run in self.runs)
+        return sum(len(run) - int(run.searchsorted(limit, side="right")) for run in self.runs)
 
     def seconds_above(self, limit: float) -> float:
         """Returns the sum of the durations that are longer."""
-        return sum(float(run[np.searchsorted(run, limit, side="right") :].sum()) for run in self.runs)
+        return sum(float(run[run.searchsorted(limit, side="right") :].sum()) for run in self.runs)
 
     def sorted(self) -> Times:
         return np.sort(np.concatenate(self.runs), kind="stable") if self.runs else np.empty(0)
