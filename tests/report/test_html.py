@@ -241,7 +241,7 @@ def test_snapshots_with_a_low_gpu_sum_to_all_of_them() -> None:
         "A core was pinned 1000 91 %",
         "Both 21 1.9 %",
         "Neither 69 6.3 %",
-        "Some GPU low 1 100 100 %",
+        "Some GPU low 1100 100 %",
     ):
         assert row in details
     assert "in 93 % and waited for I/O in 2.8 %; neither explains 6.3 %" in details
