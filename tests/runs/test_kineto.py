@@ -17,8 +17,7 @@ from trainwatch.cli import main
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
 from trainwatch.runs.traces import KinetoTraces
-from trainwatch.runs.traces.intervals import Intervals
-from trainwatch.runs.traces.summary import SLICES, TraceSummary
+from trainwatch.runs.traces.summary import SLICES, Intervals, TraceSummary
 
 BASE = 1_700_000_000  # seconds since the epoch
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -59,7 +58,7 @@ def write(path: Path, rows: list[Row], **more: Any) -> Path:
 def read(place: Path) -> tuple[list[Steps], list[TraceSummary], RunFacts]:
     source = KinetoTraces(place)
     steps = [chunk for chunk in source.read() if isinstance(chunk, Steps)]
-    return steps, [summary for _, _, summary in source.summaries], source.facts
+    return steps, source.summaries, source.facts
 
 
 def summary_of(tmp_path: Path, rows: list[Row]) -> TraceSummary:

@@ -100,7 +100,7 @@ def test_what_a_scrape_cannot_tell_is_said_and_patience_counts_samples(url: str)
 def test_only_the_time_that_is_asked_for_is_read(url: str) -> None:
     some = read(url, "cpu-bottleneck", f"&start={START + 120:.0f}&end={START + 300:.0f}")
     assert 300 <= some.samples_taken <= 360
-    assert any("of before the first scrape" in one for one in some.unknowns)
+    assert any("before the first stored scrape" in one for one in some.unknowns)
 
 
 @needs_servers

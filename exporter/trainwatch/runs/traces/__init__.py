@@ -1,4 +1,4 @@
-"""Reads traces of the PyTorch profiler (Kineto): `*.pt.trace.json[.gz]`, one file a rank."""
+"""Reads traces of the PyTorch profiler (Kineto): `*.pt.trace.json[.gz]`, one file per rank."""
 
 from trainwatch.runs.traces.source import KinetoTraces, trace_files
 

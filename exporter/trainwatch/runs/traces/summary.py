@@ -1,23 +1,24 @@
-"""What a trace tells: where each step's time went, what devices waited for, operators, collectives.
+"""Summarises a trace: the slices of each step, what devices waited for, operators, collectives.
 
-Slices of a step: each moment counts once, for the first of these that runs at it, whatever the stream or
-thread: a kernel, a memory copy, communication, a call of the CUDA runtime, data loading, another operator
-on the CPU, other. So communication is what no kernel and no copy hides, and the slices sum to the wall
-time. The order is that of the PyTorch profiler's TensorBoard plugin (github.com/pytorch/kineto, tb_plugin).
+Slices of a step: each moment counts once, for the first of these that runs on any stream or thread: a
+kernel, a memory copy, communication, a call of the CUDA runtime, data loading, another operator on the CPU,
+other. So no kernel and no copy overlaps with communication, and the slices sum to the wall time. The order
+is that of the PyTorch profiler's TensorBoard plugin (github.com/pytorch/kineto, tb_plugin).
 
-Idle time of a device: no stream of it runs anything. Until the host begins to launch what ends the gap,
-the device waits for the host; from then on it waits for the launch to arrive. (HolisticTraceAnalysis asks the
-same of each stream by itself, which counts a stream that has nothing to do as idle.)
+A device is idle when none of its streams runs anything. Until the host begins to launch the work that ends
+the gap, the device waits for the host; after that, for the launch. (HolisticTraceAnalysis does this per
+stream, which counts a stream without work as idle.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainwatch.runs.traces.intervals import Intervals, Numbers, empty
 from trainwatch.runs.traces.trace import (
     BACKWARD,
     DEVICE,
@@ -29,47 +30,89 @@ from trainwatch.runs.traces.trace import (
     Event,
     Trace,
     collective,
-    union,
 )
 
 SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
 MICRO = 1e-6
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals that do not overlap, in time order; (n,) starts and ends in any unit."""
+
+    starts: Numbers
+    ends: Numbers
+
+    @classmethod
+    def union(cls, starts: Numbers, ends: Numbers) -> Intervals:
+        """Returns the time in which at least one interval runs; intervals without length are left out."""
+        real = ends > starts
+        order = np.argsort(starts[real], kind="stable")
+        starts, ends = starts[real][order], np.maximum.accumulate(ends[real][order])
+        first = np.append(True, starts[1:] > ends[:-1])[: len(starts)]
+        return cls(starts[first], ends[np.append(first[1:], True)[: len(ends)]])
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Intervals:
+        """Returns the time in which at least one of the events runs."""
+        times = np.array([(event.start, event.end) for event in events], float).reshape(-1, 2)
+        return cls.union(times[:, 0], times[:, 1])
+
+    def __or__(self, other: Intervals) -> Intervals:
+        starts = np.concatenate((self.starts, other.starts))
+        return Intervals.union(starts, np.concatenate((self.ends, other.ends)))
+
+    @property
+    def length(self) -> float:
+        return float((self.ends - self.starts).sum())
+
+    def gaps(self) -> Intervals:
+        """Returns the intervals between these."""
+        return Intervals(self.ends[:-1], self.starts[1:])
+
+    def within(self, starts: Numbers, ends: Numbers) -> Numbers:
+        """Returns (n,) how long they run within each of n windows."""
+        points = np.append(-np.inf, np.column_stack((self.starts, self.ends)).ravel())
+        lengths = np.zeros(len(points))
+        lengths[2::2] = self.ends - self.starts
+        total = np.cumsum(lengths)
+        return np.interp(ends, points, total) - np.interp(starts, points, total)
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One step: the profiler's own (ProfilerStep#n), or the whole trace where it marked none."""
+    """One step: the profiler's own (ProfilerStep#n), or the whole trace if it marks none."""
 
     number: int
     start: float  # seconds since the epoch
     seconds: float
     slices: dict[str, float]  # seconds by SLICES; their sum is `seconds`
-    data_wait: float  # seconds in which the loader was asked, whatever else ran
+    data_wait: float  # seconds in calls of the loader, whatever else ran
     backward: float
     optimizer: float
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """One device from the first to the last thing that it ran, all streams together; seconds."""
+    """One device between its first and last event, all streams together; seconds."""
 
     device: str  # "gpu0"
     busy: float
     idle: float
-    host_wait: float  # of it: the host had not begun to launch what came next
-    launch_wait: float  # of it: launched, but not yet running
-    not_known: float  # of it: the trace does not tell who launched what came next
+    host_wait: float  # the part of `idle` before the host began to launch the next work
+    launch_wait: float  # the part from then until the work began
+    not_known: float  # the part without a known launch
 
 
-@dataclass(frozen=True)
-class NamedTime:
+class NamedTime(NamedTuple):
     """All events of one name; seconds."""
 
     device: str  # "cpu", "gpu0"
     name: str
     calls: int
     seconds: float
-    self_seconds: float  # without the operators that it called; for collectives: while nothing hid them
+    self_seconds: float  # excluding operators that it called; for collectives: the exposed time
 
 
 @dataclass(frozen=True)
@@ -84,7 +127,7 @@ class TraceSummary:
 
 
 def summarise(trace: Trace) -> TraceSummary:
-    """All of it; takes time and memory linear in the events."""
+    """Returns the summary, in time and memory linear in the events."""
     kernels = trace.select(lambda event: event.category == "kernel" and collective(event) is None)
     loads = trace.select(lambda event: event.name.startswith(LOADER))
     operators = trace.select(lambda event: event.category == "cpu_op" and not _is_special(event))
@@ -114,19 +157,21 @@ def _steps(
     marks = [(event, number) for event in trace.events if (number := _step_number(event)) is not None]
     starts = np.array([event.start for event, _ in marks] or [0.0])
     ends = np.array([event.end for event, _ in marks] or [max(event.end for event in trace.events)])
-    loading = union(loads)
+    loading = Intervals.of(loads)
     groups = (
-        union(kernels),
-        union(trace.select(lambda event: event.category in MEMORY_COPY)),
-        union(trace.select(lambda event: collective(event) is not None)),
-        union(trace.select(lambda event: event.category in RUNTIME)),
+        Intervals.of(kernels),
+        Intervals.of(trace.select(lambda event: event.category in MEMORY_COPY)),
+        Intervals.of(trace.select(lambda event: collective(event) is not None)),
+        Intervals.of(trace.select(lambda event: event.category in RUNTIME)),
         loading,
-        union(operators),
+        Intervals.of(operators),
     )
     slices = _slices(groups, starts, ends)
     waits = loading.within(starts, ends)
-    backward = union([event for event in operators if event.name.startswith(BACKWARD)]).within(starts, ends)
-    optimizer = union(trace.select(lambda event: event.name.startswith(OPTIMIZER))).within(starts, ends)
+    backwards = Intervals.of(event for event in operators if event.name.startswith(BACKWARD))
+    backward = backwards.within(starts, ends)
+    optimizers = Intervals.of(trace.select(lambda event: event.name.startswith(OPTIMIZER)))
+    optimizer = optimizers.within(starts, ends)
     for index, start in enumerate(starts.tolist()):
         yield StepTime(
             number=marks[index][1] if marks else 0,
@@ -140,8 +185,8 @@ def _steps(
 
 
 def _slices(groups: tuple[Intervals, ...], starts: Numbers, ends: Numbers) -> Numbers:
-    """(slices, steps) in microseconds: what each group adds to those before it, and the rest."""
-    together = empty()
+    """Returns (slices, steps) in microseconds: what each group adds to the previous ones, and the rest."""
+    together = Intervals.of(())
     covered = [np.zeros(len(starts))]
     for group in groups:
         together |= group
@@ -157,7 +202,7 @@ def _devices(trace: Trace) -> Iterable[DeviceTime]:
         if event.category in RUNTIME and "correlation" in event.args
     }
     for device, events in sorted(_by_device(trace).items()):
-        busy = union(events)
+        busy = Intervals.of(events)
         gaps = busy.gaps()
         first = {event.start: event for event in reversed(events)}  # the event that ends a gap
         host = launch = unknown = 0.0
@@ -169,14 +214,8 @@ def _devices(trace: Trace) -> Iterable[DeviceTime]:
                 waited = min(max(launched - start, 0.0), end - start)
                 host += waited
                 launch += end - start - waited
-        yield DeviceTime(
-            device,
-            busy.length * MICRO,
-            gaps.length * MICRO,
-            host * MICRO,
-            launch * MICRO,
-            unknown * MICRO,
-        )
+        times = (busy.length, gaps.length, host, launch, unknown)
+        yield DeviceTime(device, *(time * MICRO for time in times))
 
 
 def _by_device(trace: Trace) -> dict[str, list[Event]]:
@@ -192,25 +231,25 @@ def _device(event: Event) -> str:
 
 
 def _collectives(trace: Trace) -> Iterable[NamedTime]:
-    """By device and operation; `self_seconds` is what no kernel and no copy of the same device hid."""
+    """Yields the time per device and operation; no kernel and no copy overlaps with `self_seconds`."""
     found: dict[tuple[str, str], list[Event]] = {}
     for event in trace.events:
         operation = collective(event)
         if operation is not None:
             found.setdefault((_device(event), operation), []).append(event)
     busy = {
-        device: union([event for event in events if collective(event) is None])
+        device: Intervals.of(event for event in events if collective(event) is None)
         for device, events in _by_device(trace).items()
     }
     for (device, operation), events in sorted(found.items()):
-        hidden = busy.get(device, empty())
-        exposed = (hidden | union(events)).length - hidden.length
+        other = busy.get(device, Intervals.of(()))
+        exposed = (other | Intervals.of(events)).length - other.length
         seconds = sum(event.end - event.start for event in events)
         yield NamedTime(device, operation, len(events), seconds * MICRO, exposed * MICRO)
 
 
 def _named(events: list[Event], self_times: list[float]) -> Iterable[NamedTime]:
-    """Events summed by device and name, those that took longest first."""
+    """Yields the sums by device and name, the longest first."""
     sums: dict[tuple[str, str], list[float]] = {}
     for event, self_time in zip(events, self_times, strict=True):
         total = sums.setdefault((_device(event), event.name), [0, 0.0, 0.0])
@@ -223,7 +262,7 @@ def _named(events: list[Event], self_times: list[float]) -> Iterable[NamedTime]:
 
 
 def _self_times(events: list[Event]) -> list[float]:
-    """Microseconds of each event without those that it called: those within it on its thread."""
+    """Returns the microseconds of each event without the events that it called on its thread."""
     own = [event.end - event.start for event in events]
     callers: dict[object, list[int]] = {}  # by thread, the outermost first
     for index, event in enumerate(events):

@@ -1,9 +1,9 @@
-"""Loads one trace of the PyTorch profiler and tells its events apart.
+"""Loads one trace of the PyTorch profiler and classifies its events.
 
 The format is Chrome's; categories are those of libkineto's ActivityType (github.com/pytorch/kineto):
 `cpu_op`, `user_annotation`, `cuda_runtime`, `cuda_driver`, `kernel`, `gpu_memcpy`, `gpu_memset`, and
-`gpu_user_annotation` and `python_function`, which repeat what others tell and are left out.
-Times are microseconds, since `baseTimeNanoseconds` where the trace has it (since the epoch where not).
+`gpu_user_annotation` and `python_function`, which repeat other events and are left out. Times are
+microseconds since `baseTimeNanoseconds`, or since the epoch if the trace does not contain it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainwatch.errors import UserError
-from trainwatch.runs.traces.intervals import Intervals
 
 RUNTIME = {"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"}
 MEMORY_COPY = {"gpu_memcpy", "gpu_memset"}
@@ -31,8 +28,8 @@ STEP = re.compile(r"ProfilerStep#(\d+)")
 LOADER = "enumerate(DataLoader)#"
 OPTIMIZER = "Optimizer.step#"
 BACKWARD = "autograd::engine::evaluate_function"
-# Collectives on a GPU are kernels of these libraries; on the CPU they are operators of these back ends. An
-# operator `c10d::` or `nccl:` only starts a collective.
+# Collectives on a GPU are kernels of these libraries; on the CPU they are operators of these backends.
+# An operator `c10d::` or `nccl:` only starts a collective.
 DEVICE_COLLECTIVE = re.compile(r"(?:nccl|rccl)(?:Dev)?Kernel_?(?P<operation>[A-Za-z]+)", re.IGNORECASE)
 CPU_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):(?P<operation>\w+)")
 _NAME = re.compile(r"(?P<host>.+?)_(?P<pid>\d+)\..*")
@@ -40,7 +37,7 @@ _NAME = re.compile(r"(?P<host>.+?)_(?P<pid>\d+)\..*")
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took time; microseconds since the trace's origin."""
+    """A timed event; microseconds since the trace's origin."""
 
     category: str
     name: str
@@ -52,12 +49,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Trace:
-    """One file: one rank's events, in the order of time."""
+    """One file: one rank's events, in time order."""
 
     path: Path
     host: str
     pid: int
-    rank: int | None  # None: the job was not distributed, or the trace does not tell
+    rank: int | None  # None: the job was not distributed, or the trace does not contain it
     world_size: int | None
     origin: float  # seconds since the epoch of time 0
     devices: dict[int, str]  # name by index
@@ -67,39 +64,31 @@ class Trace:
         return [event for event in self.events if wanted(event)]
 
 
-def union(events: list[Event]) -> Intervals:
-    """When at least one of the events runs."""
-    return Intervals.union(
-        np.array([event.start for event in events], float), np.array([event.end for event in events], float)
-    )
-
-
 def collective(event: Event) -> str | None:
-    """The operation of an event that communicates: "allreduce"; None for any other event."""
-    if event.category == "kernel":
-        match = DEVICE_COLLECTIVE.match(event.name)
-        if match is None:
-            return None
-        return str(event.args.get("Collective name") or match["operation"]).replace("_", "").lower()
-    match = CPU_COLLECTIVE.fullmatch(event.name)
-    return None if match is None else match["operation"].replace("_", "").lower()
+    """Returns the operation of an event that communicates, as "allreduce"; None for any other event."""
+    on_device = event.category == "kernel"
+    match = DEVICE_COLLECTIVE.match(event.name) if on_device else CPU_COLLECTIVE.fullmatch(event.name)
+    if match is None:
+        return None
+    name = event.args.get("Collective name") if on_device else None
+    return str(name or match["operation"]).replace("_", "").lower()
 
 
 def load(path: Path) -> Trace:
-    """Reads a trace. Raises UserError where the file is corrupt or no trace of the PyTorch profiler."""
+    """Reads a trace. Raises UserError if the file is corrupt or not a trace of the PyTorch profiler."""
     document = _document(path)
     rows = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(rows, list):
         raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
     try:
-        events = sorted(_events(rows), key=lambda event: (event.start, -event.end))
+        timed = [row for row in rows if row.get("ph") == "X" and row.get("cat") not in REPEATED]
+        zero = min((float(row["ts"]) for row in timed), default=0.0)
+        events = sorted((_event(row, zero) for row in timed), key=lambda event: (event.start, -event.end))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: an event is not the profiler's ({error!r}); export it again") from error
     if not events:
         raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
     about: dict[str, Any] = document if isinstance(document, dict) else {}
-    zero = events[0].start
-    moved = [replace(one, start=one.start - zero, end=one.end - zero) for one in events]
     job = about.get("distributedInfo") or {}
     match = _NAME.fullmatch(path.name)
     return Trace(
@@ -109,8 +98,8 @@ def load(path: Path) -> Trace:
         rank=job.get("rank"),
         world_size=job.get("world_size"),
         origin=zero / 1e6 + float(about.get("baseTimeNanoseconds", 0)) / 1e9,
-        devices={int(one["id"]): str(one.get("name", "")) for one in about.get("deviceProperties") or []},
-        events=moved,
+        devices={int(gpu["id"]): str(gpu.get("name", "")) for gpu in about.get("deviceProperties") or []},
+        events=events,
     )
 
 
@@ -127,12 +116,8 @@ def _document(path: Path) -> Any:
         raise UserError(f"{path}: cannot be read ({error}); export the trace again") from error
 
 
-def _events(rows: list[dict[str, Any]]) -> Iterator[Event]:
-    for row in rows:
-        if row.get("ph") != "X" or row.get("cat") in REPEATED:
-            continue
-        start = float(row["ts"])
-        args = row.get("args") or {}
-        thread = (row.get("pid"), row.get("tid"))
-        end = start + float(row.get("dur", 0))
-        yield Event(str(row["cat"]).lower(), str(row["name"]), start, end, thread, args)
+def _event(row: dict[str, Any], zero: float) -> Event:
+    start = float(row["ts"]) - zero
+    end = start + float(row.get("dur", 0))
+    thread = (row.get("pid"), row.get("tid"))
+    return Event(str(row["cat"]).lower(), str(row["name"]), start, end, thread, row.get("args") or {})
