@@ -47,7 +47,7 @@ def test_a_directory_that_cannot_be_made_gives_one_warning_and_training_goes_on(
     (tmp_path / "file").write_text("")
     errors = run_without_ledger(tmp_path / "file" / "ledgers")
     assert errors == (
-        f"trainwatch: no ledger in {tmp_path}/file/ledgers (Not a directory): training goes on unrecorded\n"
+        f"trainwatch: no ledger in {tmp_path}/file/ledgers (Not a directory): training continues unrecorded\n"
     )
 
 
@@ -60,14 +60,15 @@ def test_a_read_only_directory_gives_one_warning_and_training_goes_on(ledgers: P
     ledgers.parent.chmod(0o755)
     drop = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
     errors = run_without_ledger(ledgers, launcher=drop)
-    assert errors == f"trainwatch: no ledger in {ledgers} (Permission denied): training goes on unrecorded\n"
+    reason = f"no ledger in {ledgers} (Permission denied)"
+    assert errors == f"trainwatch: {reason}: training continues unrecorded\n"
     assert list(ledgers.iterdir()) == []
 
 
 def test_no_room_for_the_ledger_gives_one_warning_and_leaves_nothing_behind(ledgers: Path) -> None:
     limit = ("sh", "-c", 'ulimit -f 100; exec "$@"', "sh")  # blocks of 512 or 1024 bytes: less than a ledger
     errors = run_without_ledger(ledgers, launcher=limit)
-    assert errors == f"trainwatch: no ledger in {ledgers} (File too large): training goes on unrecorded\n"
+    assert errors == f"trainwatch: no ledger in {ledgers} (File too large): training continues unrecorded\n"
     assert list(ledgers.iterdir()) == []
 
 
@@ -79,7 +80,7 @@ def test_a_full_file_system_gives_one_warning_and_training_goes_on(tmp_path: Pat
         pytest.skip("may not mount a file system here")
     try:
         errors = run_without_ledger(full / "ledgers")
-        assert "(No space left on device): training goes on unrecorded" in errors
+        assert "(No space left on device): training continues unrecorded" in errors
         assert errors.count("\n") == 1
     finally:
         subprocess.run(["umount", full], check=True)
@@ -102,7 +103,7 @@ trainwatch.start()
         text=True,
         check=True,
     )
-    assert "training goes on unrecorded" in ended.stderr
+    assert "training continues unrecorded" in ended.stderr
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

@@ -1,1 +1,1 @@
-"""What runs in the training process (standard library only), and the reader of what it writes."""
+"""Code that runs in the training process (standard library only), and the reader of its ledgers."""

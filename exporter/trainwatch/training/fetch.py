@@ -1,8 +1,7 @@
 """Times fetches where they happen: in the workers of a data loader, or in the training process itself.
 
-A worker claims one of the slots in the ledger of the process that it works for, by a lock that the
-kernel drops when the worker dies. The next worker that claims the slot goes on counting in it, so
-nothing counted is ever lost.
+A worker locks one of the slots in the ledger of the process that it works for. The kernel drops the
+lock when the worker dies. The next worker continues the slot's counters, so no count is ever lost.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ class _Slot:
 class CoreWait:
     """The calling thread's time in the run queue: it distinguishes a busy machine from slow storage.
 
-    Linux counts it (the second number of schedstat). It is 0 throughout on kernels built without
-    CONFIG_SCHED_INFO. A thread keeps its own one; after a fork the child needs another (`pid` tells).
+    Linux counts it (the second number of schedstat). It is always 0 on kernels built without
+    CONFIG_SCHED_INFO. Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
     """
 
     __slots__ = ("_fd", "pid")
@@ -83,7 +82,7 @@ class CoreWait:
 
 
 class _Thread(_local):
-    """What one thread is fetching: only the outermost of nested fetches counts."""
+    """The fetch that one thread is in: only the outermost of nested fetches counts."""
 
     depth = 0
     began = 0.0
@@ -98,7 +97,7 @@ _claiming = allocate_lock()
 
 
 class _Fetch:
-    """`@fetch` on a function or method, or `with fetch:`; wall, CPU and core-waiting time of the thread.
+    """`@fetch` on a function or method, or `with fetch:`. Times wall, CPU and core wait of the thread.
 
     A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
     """
@@ -144,7 +143,7 @@ def _own_slot() -> _Slot:
 
 
 def _claim() -> _Slot:
-    """Claims a slot; one that counts nothing when that cannot be done."""
+    """Claims a slot. Returns a slot that counts nothing if none can be claimed."""
     try:
         ledger = _ledger_to_count_in()
         if ledger is None:
@@ -159,7 +158,7 @@ def _claim() -> _Slot:
 
 
 def _ledger_to_count_in() -> Ledger | None:
-    """Of this process, of the one it was forked from, of the one that started it, or a new one."""
+    """Returns the ledger of this process, of the one it was forked from or started by, or a new ledger."""
     if session.ledger is not None:
         return session.ledger
     if session.parents_ledger is not None:
@@ -169,7 +168,7 @@ def _ledger_to_count_in() -> Ledger | None:
         try:
             ledger = join_ledger(path)
         except OSError:
-            pass  # that run is over and its ledger removed
+            pass  # that run has ended and its ledger is removed
         else:
             if is_locked(ledger.fd, layout.LOCK_ALIVE):
                 return ledger

@@ -1,16 +1,16 @@
-"""Where everything lies in a ledger file: shared by the writer (training process) and the reader (exporter).
+"""The layout of a ledger file, shared by the writer (training process) and the reader (exporter).
 
-    header    4096 bytes      who writes: run, rank, pid, start, framework; lengths of everything below
-    counters  doubles         totals that only grow, histograms, one block a data loader
-    workers   doubles         one slot a data-loading worker, written by the worker that holds its lock
+    header    4096 bytes      the writer: run, rank, pid, start, framework; the file's size
+    counters  doubles         totals that only grow, histograms, one block per data loader
+    workers   doubles         one slot per data-loading worker, written by the worker that holds its lock
     ring      doubles         the last RING_RECORDS finished steps
 
-All values are little-endian doubles (exact for counts up to 2**53), all times seconds. Moments are
-on the writer's `time.perf_counter()`; the header's `clock_offset` makes them seconds since the epoch.
+All values are little-endian doubles (exact for counts up to 2**53), all times are seconds. Moments are
+on the writer's `time.perf_counter()`; add the header's clock offset for seconds since the epoch.
 
-A step record carries running totals of its phase and of the components, so one write serves record
-and counters alike. `COUNTER_RECORDED` is stored after the record is complete: it is the sequence
-number that says which records can be trusted.
+A step record has running totals of its phase and of the components, so one write updates the record and
+the counters. `COUNTER_RECORDED` is stored after the record is complete: it is the sequence number up to
+which records can be trusted.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ COMPONENTS = (
     "gc",
 )
 
-# Four bounds a decade (the steps of the E4 series: 1, 1.8, 3.2, 5.6) give quantiles that are good to
-# about 30 % at any scale; rounded decimals keep the `le` labels short.
+# Four bounds per decade (the E4 series: 1, 1.8, 3.2, 5.6) give quantiles to within about 30 % at any
+# scale; rounded decimals keep the `le` labels short.
 _E4 = (1.0, 1.8, 3.2, 5.6)
 
 
 def _bounds(first: int, last: int) -> tuple[float, ...]:
-    """E4 bounds from 10**first to 10**last seconds, both included."""
+    """Returns the E4 bounds from 10**first to 10**last seconds, both included."""
     decades = tuple(float(f"{step}e{power}") for power in range(first, last) for step in _E4)
     return (*decades, float(f"1e{last}"))
 
@@ -60,23 +60,23 @@ FRAMEWORK_VERSION_AT, FRAMEWORK_VERSION_BYTES = 832, 64
 # -- counters: indices of doubles after the header ---------------------------------------------------
 COUNTERS_AT = HEADER_BYTES
 COUNTER_RECORDED = 0  # step records completed so far
-COUNTER_ENDED = 1  # when the run was finished in good order, epoch; 0: not
+COUNTER_ENDED = 1  # when the run ended cleanly, epoch; 0: it did not
 COUNTER_FIRST_STEP = 2  # when the first step started, writer's clock; 0: none
-COUNTER_PHASE_STEPS = 4  # one a phase; of the newest record's phase the record's own totals are valid
+COUNTER_PHASE_STEPS = 4  # one per phase; for the newest record's phase, the record has the valid totals
 COUNTER_PHASE_SECONDS = 8
 COUNTER_PHASE_SQUARES = 12
 COUNTER_OUTSIDE = 16  # component seconds that belong to no finished step
-COUNTER_DEVICE = 32  # component seconds on the device, where a framework integration knows them
-COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS a phase
+COUNTER_DEVICE = 32  # component seconds on the device, if a framework integration measures them
+COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS per phase
 STEP_BUCKETS = len(STEP_BOUNDS) + 1
-COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block a phase
+COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block per phase
 LOADER_KNOWN, LOADER_WORKERS, LOADER_PIN_MEMORY, LOADER_PREFETCH, LOADER_QUEUE, LOADER_WAIT_SUM = range(6)
-LOADER_BATCH_SIZE = 6  # 0: not known, as in a ledger of a writer that did not note it yet
+LOADER_BATCH_SIZE = 6  # 0: unknown, as in ledgers of earlier versions
 LOADER_WAIT_COUNTS = 8
 WAIT_BUCKETS = len(WAIT_BOUNDS) + 1
 LOADER_DOUBLES = LOADER_WAIT_COUNTS + WAIT_BUCKETS
 COUNTER_DOUBLES = COUNTER_LOADERS + len(PHASES) * LOADER_DOUBLES
-UNKNOWN = -1.0  # a loader's setting that nobody told
+UNKNOWN = -1.0  # a loader's setting that was not given
 
 # -- worker slots ------------------------------------------------------------------------------------
 WORKERS_AT = COUNTERS_AT + -(-COUNTER_DOUBLES * 8 // 4096) * 4096
@@ -96,7 +96,7 @@ RECORD_BYTES = RECORD.size
 FILE_BYTES = RING_AT + RING_RECORDS * RECORD_BYTES
 
 # -- locks: byte ranges of the file, held with fcntl.lockf -------------------------------------------
-LOCK_ALIVE = 0  # the training process, as long as it lives
+LOCK_ALIVE = 0  # the training process, while it lives
 LOCK_WORKERS = 1  # + slot: the worker that writes the slot
 
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

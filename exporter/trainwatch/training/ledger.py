@@ -1,8 +1,8 @@
-"""Makes a rank's ledger file and keeps it: the training process's side of the file.
+"""Makes a rank's ledger file and keeps it open: the training process's side of the file.
 
-The file is laid out under a hidden name and renamed once its header is whole and its lock held, so
-a reader never sees half a ledger. All of its pages are allocated first: when the directory is full
-that is an error here, and not a SIGBUS at some later step.
+The file has a hidden name until its header is complete and its lock is held, so a reader never sees
+half a ledger. All of its pages are allocated first: a full directory is then an error here, and not a
+SIGBUS at a later step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 class Ledger:
     """An open ledger: a mapping of the whole file, and the descriptor that holds the locks.
 
-    The descriptor is never closed while the process lives and counts: closing any descriptor of a
-    file drops all `lockf` locks of the process on it.
+    The descriptor stays open while the process counts: closing any descriptor of a file drops all
+    `lockf` locks of the process on it.
     """
 
     __slots__ = ("fd", "memory", "path")
@@ -40,7 +40,7 @@ class Ledger:
         _put_text(self.memory, layout.FRAMEWORK_AT, layout.FRAMEWORK_BYTES, framework)
 
     def finish(self) -> None:
-        """Writes the end of the run and lets go of all locks; the mapping stays for its workers."""
+        """Writes the end of the run and releases all locks; the mapping stays for its workers."""
         counters = memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
         counters[layout.COUNTER_ENDED] = time.time()
         counters.release()
@@ -49,7 +49,7 @@ class Ledger:
 
 
 def create_ledger(directory: str, run: str, ranks: Ranks) -> Ledger:
-    """Makes the ledger of this process in `directory`. Raises OSError when that cannot be done."""
+    """Makes the ledger of this process in `directory`. Raises OSError."""
     safe_run = "".join(c if c in _NAME_CHARACTERS else "_" for c in run)[:80]
     name = f"{safe_run}.{ranks.rank}.{os.getpid()}.{os.urandom(4).hex()}"
     folder = open_directory(directory)

@@ -1,6 +1,6 @@
-"""The files of ledgers: where they lie, for training process and exporter alike, and who holds one.
+"""The directory and the locks of ledger files, for the training process and the exporter.
 
-A lock on a byte says that its process is alive: the kernel lets go of it even after `kill -9`. It belongs
+A lock on a byte shows that its process is alive: the kernel releases it even after `kill -9`. It belongs
 to the process and not to the descriptor: a forked child does not inherit it, and a process that closes any
 descriptor of a file loses all of its locks on it.
 """
@@ -22,7 +22,7 @@ _FLOCK = Struct("@hhqqi")
 
 
 def ledger_directory(environment: Mapping[str, str] = os.environ) -> str:
-    """TRAINWATCH_LEDGER_DIR, else `trainwatch` in /dev/shm, else `trainwatch` in the temporary folder."""
+    """Returns TRAINWATCH_LEDGER_DIR, otherwise `trainwatch` in /dev/shm or in the temporary directory."""
     configured = environment.get("TRAINWATCH_LEDGER_DIR")
     if configured:
         return configured
@@ -32,9 +32,9 @@ def ledger_directory(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def open_directory(path: str) -> int:
-    """A descriptor of the ledger directory, which is made if missing: shared by all users, like /tmp.
+    """Returns a descriptor of the ledger directory. Makes it if missing: shared by all users, like /tmp.
 
-    A symbolic link in its place is followed only where the user named the directory. Raises OSError.
+    Follows a symbolic link only if TRAINWATCH_LEDGER_DIR names it. Raises OSError.
     """
     try:
         os.mkdir(path)
@@ -47,28 +47,28 @@ def open_directory(path: str) -> int:
 
 
 def try_lock(fd: int, byte: int) -> bool:
-    """Takes the lock on one byte of a file open for writing; false when another process holds it.
+    """Locks one byte of a file open for writing. Returns whether it could: another process may hold it.
 
-    Raises OSError when the file system has no locks.
+    Raises OSError if the file system has no locks.
     """
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, as the system likes
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, depending on the system
         return False
     return True
 
 
 def lock_holder(fd: int, byte: int) -> int | None:
-    """The pid of the other process that holds the lock on one byte, as this process's PID namespace
-    numbers it (0 or less: it cannot be seen from here); None where nobody does.
+    """Returns the pid of the other process that holds the lock on one byte, or None.
 
-    Asks without taking the lock, so disturbs nobody. It is the kernel's word: no file can forge it.
+    The pid is of this process's PID namespace; 0 or less: the process is not in it. Does not take the
+    lock, so it disturbs no process. The pid comes from the kernel: no file can forge it.
     """
-    asked = _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    query = _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
 def is_locked(fd: int, byte: int) -> bool:
-    """Whether another process holds the lock on one byte."""
+    """Returns whether another process holds the lock on one byte."""
     return lock_holder(fd, byte) is not None

@@ -1,4 +1,4 @@
-"""Watches a data loader: how long training waits for each batch, and how the loader is set up."""
+"""Watches a data loader: how long training waits for each batch, and the loader's settings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Loader = TypeVar("Loader", bound=Iterable[Any])
+    Setting = TypeVar("Setting")
 
 _counting = allocate_lock()  # two threads may iterate loaders of one phase
 
@@ -30,16 +31,16 @@ def watch(
     prefetch_factor: int | None = None,
     batch_size: int | None = None,
 ) -> Loader:
-    """The loader, with its waiting timed: iterate over what this returns, use it otherwise as before.
+    """Returns the loader with its waits timed: iterate over the returned object.
 
-    A wait right before a step belongs to that step, which begins when the loader is asked. The first
-    wait includes what `iter(loader)` does (starting worker processes, say). `workers`, `pin_memory`,
-    `prefetch_factor` and `batch_size` (items of a batch of this rank) are read from the loader's
-    attributes (`num_workers`, ...) where they are not given. With a PyTorch
-    DataLoader the fetches in its workers are timed, too.
+    A wait right before a step belongs to that step, which begins when the batch is requested. The first
+    wait includes `iter(loader)`, which may start worker processes. `workers`, `pin_memory`,
+    `prefetch_factor` and `batch_size` (items per batch of this rank) are read from the loader's
+    attributes (`num_workers`, ...) unless they are given. With a PyTorch DataLoader the fetches in its
+    workers are timed, too.
 
-    Raises ValueError for an unknown phase. What is returned is a stand-in that passes every
-    attribute on to the loader; it is not an instance of the loader's class.
+    Raises ValueError for an unknown phase. The returned object passes every attribute on to the loader,
+    but is not an instance of the loader's class.
     """
     if phase not in PHASE_INDEX:
         raise unknown_phase(phase)
@@ -51,7 +52,7 @@ def watch(
     size = _batch_size(loader) if batch_size is None else batch_size
     torch_loader.time_worker_fetches(loader)
     watched: Any = _WatchedLoader(loader, _Waits(phase, settings, size or 0))
-    return watched  # type: ignore[no-any-return]  # it stands in for the loader
+    return watched  # type: ignore[no-any-return]  # it replaces the loader
 
 
 class _Waits:
@@ -65,7 +66,7 @@ class _Waits:
         self._batch_size = batch_size
 
     def begin(self) -> None:
-        """Notes how the loader is set up; starts the run if need be."""
+        """Stores the loader's settings. Starts the run if it has not started."""
         if not start_run():
             return
         block = self._block()
@@ -96,7 +97,7 @@ class _Waits:
 
 
 class _WatchedLoader:
-    """Stands in for a loader: times its iteration, passes everything else on."""
+    """Replaces a loader: times its iteration, passes everything else on."""
 
     def __init__(self, loader: Iterable[Any], waits: _Waits) -> None:
         self._loader = loader
@@ -109,13 +110,13 @@ class _WatchedLoader:
         return len(self._loader)  # type: ignore[arg-type]  # TypeError, as the loader itself would
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_loader":  # not there yet: this object is being unpickled
+        if name == "_loader":  # not set yet: this object is being unpickled
             raise AttributeError(name)
         return getattr(self._loader, name)
 
 
 class _WatchedIterator:
-    """One pass over the loader. Keeps no reference to a batch: that would hold its memory."""
+    """One pass over the loader. Keeps no reference to a batch, which would keep its memory."""
 
     def __init__(self, loader: Iterable[Any], waits: _Waits) -> None:
         self._loader = loader
@@ -140,16 +141,13 @@ class _WatchedIterator:
 
 
 def _batch_size(loader: object) -> int | None:
-    """The loader's batch size; of a PyTorch DataLoader with a `batch_sampler` of its own, that one's."""
-    own = _setting(loader, "batch_size", int)
-    if own is not None:
-        return own  # type: ignore[no-any-return]  # it is an int
-    sampler = _attribute(loader, "batch_sampler")
-    return _setting(sampler, "batch_size", int)  # type: ignore[no-any-return]
+    """Returns the batch size of the loader, or of a PyTorch DataLoader's own `batch_sampler`."""
+    size = _setting(loader, "batch_size", int)
+    return _setting(_attribute(loader, "batch_sampler"), "batch_size", int) if size is None else size
 
 
-def _setting(loader: object, name: str, kind: type) -> Any:
-    """An attribute of the loader, where it has one of this type."""
+def _setting(loader: object, name: str, kind: type[Setting]) -> Setting | None:
+    """Returns an attribute of the loader, if it has exactly this type."""
     value = _attribute(loader, name)
     return value if type(value) is kind else None
 
@@ -157,5 +155,5 @@ def _setting(loader: object, name: str, kind: type) -> Any:
 def _attribute(loader: object, name: str) -> object:
     try:
         return getattr(loader, name, None)
-    except Exception:  # noqa: BLE001 - a property of someone else's class: whatever it raises, training goes on
+    except Exception:  # noqa: BLE001 - a property of a foreign class may raise anything; training continues
         return None

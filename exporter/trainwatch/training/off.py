@@ -1,4 +1,4 @@
-"""What a training script gets with TRAINWATCH=off: the same names, doing nothing."""
+"""The names that a training script imports with TRAINWATCH=off: the same names, doing nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def is_off() -> bool:
-    """TRAINWATCH is off, 0, false or no (in any case of letters)."""
+    """Returns whether TRAINWATCH is off, 0, false or no, in upper or lower case."""
     return os.environ.get("TRAINWATCH", "").strip().lower() in ("off", "0", "false", "no")
 
 
@@ -29,7 +29,7 @@ def watch(loader: Thing, *_: object, **__: object) -> Thing:
 
 
 class _Nothing:
-    """A context manager that does nothing, and a decorator that gives back the function as it is."""
+    """A context manager that does nothing, and a decorator that returns the function unchanged."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Which process of the run this is, read from what launchers put into the environment."""
+"""The rank of this process in the run, read from the environment variables of launchers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Ranks:
         self.world_size = world_size
 
 
-# (rank, local rank, world size) of each launcher, the most specific first: torchrun and its like
-# (also inside a Slurm job), Slurm's srun, Open MPI's mpirun.
+# (rank, local rank, world size) of each launcher, the most specific first: torchrun and launchers like
+# it (also inside a Slurm job), Slurm's srun, Open MPI's mpirun.
 LAUNCHERS = (
     ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
@@ -31,9 +31,9 @@ LAUNCHERS = (
 
 
 def read_ranks(environment: Mapping[str, str]) -> Ranks:
-    """The ranks told by the first launcher whose rank is a number; rank 0 of 1 when there is none.
+    """Returns the ranks of the first launcher whose rank is a number, or rank 0 of 1.
 
-    A world size that is missing or smaller than the rank asks for is taken as rank + 1.
+    The world size is at least rank + 1, also if its variable is missing or too small.
     """
     for rank_name, local_rank_name, world_size_name in LAUNCHERS:
         rank = _number(environment.get(rank_name))
@@ -44,7 +44,7 @@ def read_ranks(environment: Mapping[str, str]) -> Ranks:
 
 
 def read_run_name(environment: Mapping[str, str]) -> str:
-    """TRAINWATCH_RUN, else the Slurm job, else the name of the script without its ending."""
+    """Returns TRAINWATCH_RUN, otherwise the Slurm job, otherwise the script's name without its suffix."""
     if environment.get("TRAINWATCH_RUN"):
         return environment["TRAINWATCH_RUN"]
     if environment.get("SLURM_JOB_ID"):

@@ -1,8 +1,7 @@
 """Reads a rank's ledger from another process: counters, histograms, and steps as they finish.
 
-Reading takes nothing from the training process: no lock that it could wait for, no signal, no socket.
-It goes through `pread`, not through a mapping, so that a file cut short by someone else gives an
-error here and not a SIGBUS.
+Reading never delays the training process: no lock that it could wait for, no signal, no socket.
+It uses `pread` and no mapping, so a file that another process truncates gives an error and no SIGBUS.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ _COUNTERS = Struct(f"<{layout.COUNTER_DOUBLES}d")
 _SLOT = Struct(f"<{layout.WORKER_DOUBLES}d")
 _SLOTS_AT_ONCE = 8
 _ONE = Struct("<d")
-_PHASE_NUMBERS = range(len(PHASES))  # a float is in it where it is one of these numbers
-_TRIES = 10  # of a copy that no finished step disturbs
+_PHASE_NUMBERS = range(len(PHASES))  # a float is in it if it equals one of these numbers
+_TRIES = 10  # to copy the counters while no step finishes
 
 
 class LedgerError(Exception):
-    """This file is no ledger that this version can read; the message is one line and names the file."""
+    """A file that is no ledger this version can read; the message is one line and names the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """Who writes the ledger."""
+    """The process that writes the ledger."""
 
     run: str
     rank: int
@@ -66,28 +65,28 @@ class LoaderTotals:
     prefetch_factor: int | None
     wait_counts: tuple[int, ...]
     wait_sum: float  # seconds
-    queue_depth: int | None  # batches that lay ready when the last one was taken
-    batch_size: int | None = None  # items of a batch of this rank
+    queue_depth: int | None  # batches that were ready when training took the last batch
+    batch_size: int | None = None  # items per batch of this rank
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotals:
-    """All that one rank has counted so far. Seconds; histogram counts are per bucket, not cumulative.
+    """The counters of one rank so far. Seconds; histogram counts are per bucket, not cumulative.
 
-    `phase_seconds` has the phases that had a step, plus `initialization` (start to first step; once
-    a step finished or the run ended), `other` (between steps) and `finalization` (last step to end;
-    once the run ended in good order). None of them ever falls.
+    `phase_seconds` has the phases that had a step, and three more. `initialization` is from the start to
+    the first step, known once a step finished or the run ended. `other` is between steps. `finalization`
+    is from the last step to the end, known once the run ended cleanly. None of them ever falls.
     """
 
     first_step_start: float | None  # since the epoch
     last_step_end: float | None  # since the epoch
-    end: float | None  # since the epoch, when the process finished in good order
-    steps: dict[str, int]  # finished steps by phase, phases with a step only (so below)
+    end: float | None  # since the epoch, if the process finished cleanly
+    steps: dict[str, int]  # finished steps by phase; only phases with a step, here and below
     step_histogram: dict[str, tuple[tuple[int, ...], float]]  # (len(STEP_BOUNDS) + 1 counts, sum)
     step_squared_seconds: dict[str, float]
     phase_seconds: dict[str, float]
     component_seconds: dict[str, float]  # host time, every component
-    component_device_seconds: dict[str, float]  # device time, components that have some
+    component_device_seconds: dict[str, float]  # device time, only components above 0
     loaders: tuple[LoaderTotals, ...]
     fetch_counts: tuple[int, ...]  # len(FETCH_BOUNDS) + 1 counts, all workers together
     fetch_sum: float
@@ -97,9 +96,9 @@ class LedgerTotals:
 
 
 def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """The paths of the ledgers in `directory`, sorted; none when there is no such directory.
+    """Yields the paths of the ledgers in `directory`, sorted. Yields nothing if it does not exist.
 
-    Symbolic links and anything else that is not a plain file are passed over.
+    Skips symbolic links and everything else that is not a plain file.
     """
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
@@ -113,14 +112,14 @@ def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
 class LedgerReader:
     """One open ledger of another process.
 
-    `position` is the number of step records that were read before (by an earlier reader of the same
-    file): `new_steps` goes on after it.
+    `position` is the number of step records that an earlier reader of the same file has read:
+    `new_steps` continues after it.
 
     Never open a ledger in the process that writes it: closing any descriptor of a file drops all
-    `lockf` locks that the process holds on it, and with them the sign of life.
+    `lockf` locks that the process holds on it, and then the process seems dead.
 
-    Raises LedgerError when the file is corrupt, foreign or of a newer version, and OSError when it
-    cannot be opened.
+    Raises LedgerError if the file is corrupt, foreign or of a newer version, and OSError if it cannot
+    be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str], position: int = 0) -> None:
@@ -147,22 +146,22 @@ class LedgerReader:
             self._fd = -1
 
     def alive(self) -> bool:
-        """Whether the writer still holds its ledger: false as soon as the kernel has ended the process."""
+        """Returns whether the writer still holds its ledger: false once the kernel has ended the process."""
         return is_locked(self._fd, layout.LOCK_ALIVE)
 
     def holder(self) -> int | None:
-        """The pid of the process that holds the ledger, by the kernel's word; see `locks.lock_holder`."""
+        """Returns the pid of the process that holds the ledger; see `ledger_files.lock_holder`."""
         return lock_holder(self._fd, layout.LOCK_ALIVE)
 
     def owner(self) -> int:
-        """The number of the user whose file the ledger is."""
+        """Returns the number of the user who owns the file."""
         return os.fstat(self._fd).st_uid
 
     def totals(self) -> LedgerTotals:
-        """A copy of all counters, taken between two steps.
+        """Returns a copy of all counters, taken between two steps.
 
-        Only where steps take less time than the copy (some 10 us) there may be no such moment: then
-        the histograms may be a few steps ahead of the rest.
+        If steps take less time than the copy (some 10 us), there may be no such moment: the histograms
+        may then be a few steps ahead of the rest.
         """
         for _ in range(_TRIES):
             counters = _COUNTERS.unpack(self._read(layout.COUNTERS_AT, _COUNTERS.size))
@@ -174,21 +173,21 @@ class LedgerReader:
             if self._recorded() == recorded == sum(histograms) and (recorded == 0 or newest is not None):
                 break
         if recorded and newest is None:
-            raise LedgerError(f"{self.path}: corrupt ledger: step record {recorded} is not in its place")
+            raise LedgerError(f"{self.path}: corrupt ledger: step record {recorded} is not in its slot")
         self._refresh_framework()
         return self._totals(counters, newest)
 
     def new_steps(self) -> tuple[list[StepRecord], int]:
-        """The steps finished since the last call, oldest first, and how many were overwritten unread.
+        """Returns the steps finished since the last call, oldest first, and how many were overwritten unread.
 
-        The components of a step are the difference to the record before, so after an overrun the
-        oldest record left only serves as that base and counts as lost, too.
+        The components of a step are the difference to the record before. After an overrun the oldest
+        record that is left is only the base of that difference, so it counts as lost, too.
         """
         recorded = self._recorded()
-        # The record before is read as well where it is not known yet (a reader that goes on for another).
+        # A reader that continues an earlier reader also needs the record before its position.
         known = self.position == 0 or self._base is not None
         records = self._records(self.position if known else self.position - 1, recorded)
-        # The writer may have lapped us while we copied: the slot it works on now belongs to this index.
+        # The writer may have lapped the reader: this is the index of the slot that it writes now.
         overwritten = self._recorded() + 1 - layout.RING_RECORDS
         steps: list[StepRecord] = []
         base, base_index = self._base, self.position
@@ -245,7 +244,7 @@ class LedgerReader:
         )
 
     def _refresh_framework(self) -> None:
-        """The framework may become known only at the first step, after this reader opened the ledger."""
+        """Reads the header again: the framework may become known only at the first step."""
         if not self.header.framework:
             self.header = self._read_header()
 
@@ -263,13 +262,13 @@ class LedgerReader:
         return self._checked(record) if record[0] == index else None
 
     def _checked(self, record: tuple[float, ...]) -> tuple[float, ...]:
-        """The record, where it can be one."""
+        """Returns the record. Raises LedgerError if it cannot be a step."""
         if not isfinite(sum(record)) or record[3] not in _PHASE_NUMBERS:
-            raise LedgerError(f"{self.path}: corrupt ledger: step record {record[0]} is no step")
+            raise LedgerError(f"{self.path}: corrupt ledger: step record {record[0]} is not a step")
         return record
 
     def _records(self, after: int, last: int) -> list[tuple[float, ...]]:
-        """The records with indices after+1..last, at most a whole ring of them."""
+        """Returns the records with indices after+1..last, at most a whole ring."""
         after = max(after, last - layout.RING_RECORDS)
         begin, end = after % layout.RING_RECORDS, (last - 1) % layout.RING_RECORDS + 1
         if last <= after:
@@ -334,7 +333,7 @@ class LedgerReader:
         )
 
     def _fetches(self) -> list[float]:
-        """The worker slots, added up. Workers claim the first free one: behind unused ones none is used."""
+        """Returns the sum of all worker slots. Workers claim the first free slot: used slots come first."""
         used: list[tuple[float, ...]] = []
         size = _SLOTS_AT_ONCE * _SLOT.size
         for at in range(0, layout.WORKER_SLOTS * _SLOT.size, size):

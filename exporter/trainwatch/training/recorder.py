@@ -1,18 +1,17 @@
-"""The hot path: what happens in the training process at each step.
+"""The hot path: the code that runs in the training process at each step.
 
-A step with its components has to cost about a microsecond, so the state lives in the variables of
-one closure (faster than attributes), and all that is not needed at each step is a function of its
-own. What is stored for a finished step: its record in the ring (one `pack_into`), its bucket of the
-histogram, and the count of records, last of all. A reader trusts a record only once it is counted,
-so it does not matter that `pack_into` may be seen half done.
+A step with its components must cost about a microsecond. So the state is in the variables of one closure,
+which are faster than attributes. Code that is not needed at each step has its own function. A finished
+step stores its record in the ring (one `pack_into`), its bucket of the histogram, and last the count of
+records. A reader trusts a record only once it is counted, so it may see `pack_into` half done.
 
-Between the `pack_into` and the last store there is no call: neither a signal handler nor another
-thread gets in between, so a record's index and its place in the ring never part. For the same
-reason at most one thread has a step open: `owner` is checked and set without a call in between
-where it matters, and calls of other threads are ignored.
+Between the `pack_into` and the last store there is no call: no signal handler and no other thread runs in
+between, so a record's index always matches its place in the ring. For the same reason at most one thread
+has a step open: `owner` is checked and set without a call in between, and calls of other threads are
+ignored.
 
-Time goes to the innermost open component only, so the components of a step never add up to more
-than the step, however they are nested.
+Time counts for the innermost open component only. The components of a nested step never add up to more
+than the step.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def unknown_phase(name: object) -> ValueError:
 class Recorder:
     """The functions that share the state of one process's step recording."""
 
-    __slots__ = (  # faster than a dictionary, and looked up at each step
+    __slots__ = (  # faster than a dictionary; looked up at each step
         "attach",
         "begin_component",
         "begin_step",
@@ -107,7 +106,7 @@ class Recorder:
 
 
 def make_recorder(start_run: Callable[[], bool]) -> Recorder:
-    """A recorder that calls `start_run` at its first use; that attaches a ledger, or returns False."""
+    """Returns a recorder. Its first use calls `start_run`, which attaches a ledger or returns False."""
     clock = perf_counter
     pack = _RECORD.pack_into
     component_index = COMPONENT_INDEX
@@ -117,17 +116,17 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     counters: memoryview[float]
     owner = _DETACHED  # the thread whose step is open, or one of the constants above
     trainer = 0  # the thread that began the latest step; 0: none yet
-    asked = wait = 0.0  # when the loader was asked for the coming step's batch (0: was not), how long it took
-    began = last = 0.0  # the open step; the moment up to which time was given to components
+    asked = wait = 0.0  # when the coming step's batch was requested (0: was not), and how long it took
+    began = last = 0.0  # the open step's begin; the moment up to which components have their time
     parts = [0.0] * len(COMPONENTS)  # seconds of each component since the last record
     opened: list[int] = []  # open components, innermost last
 
     phase_name = ""
     phase_number = 0.0
-    recorded = others = 0.0  # records written; those among them of other phases than this one
+    recorded = others = 0.0  # records written; how many of them are of other phases
     seconds = squares = 0.0  # running totals of this phase
     t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0  # running seconds of each component within steps
-    low = high = _NEVER  # the bucket of the step before: most steps fall into the same one
+    low = high = _NEVER  # the bucket of the step before: most steps fall into the same bucket
     bucket = 0
     in_bucket = 0.0
     place = first_place  # of the next record
@@ -150,8 +149,8 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     ) -> None:
         """Records a step that the caller timed: two moments of `time.perf_counter()`, component seconds.
 
-        The fastest form. All others end here. Raises ValueError for an unknown phase or an end before
-        the start; component seconds that are not positive count as none.
+        This is the fastest form; all others call it. Raises ValueError for an unknown phase or an end
+        before the start. Component seconds that are not positive count as 0.
         """
         nonlocal owner, seconds, squares, in_bucket, recorded, place
         nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
@@ -202,7 +201,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             owner = _CLOSED
 
     def begin_step(phase: str = "train") -> None:
-        """Begins a step: when its loader was asked for the batch, or else now.
+        """Begins a step: at the time when its batch was requested, or now if no batch was.
 
         A step that this thread began and never ended is dropped. While another thread's step is
         open the call is ignored. Raises ValueError for an unknown phase.
@@ -219,7 +218,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             asked = 0.0
 
     def mark(component: str) -> None:
-        """Gives the time since the last mark, or the step's begin, to a component; ignored outside a step.
+        """Adds the time since the last mark, or the step's begin, to a component; ignored outside a step.
 
         Raises ValueError for an unknown component.
         """
@@ -235,7 +234,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         last = now
 
     def end_step() -> None:
-        """Ends this thread's step and the components still open in it; without a step it does nothing."""
+        """Ends this thread's step and its open components. Does nothing without a step."""
         nonlocal owner
         if get_ident() != owner:
             return
@@ -250,10 +249,10 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     # -- components and waits --------------------------------------------------------------------------
 
     def begin_component(component: str) -> None:
-        """Opens a component; the one around it pauses. Raises ValueError for an unknown component.
+        """Opens a component and pauses the outer component. Raises ValueError for an unknown component.
 
-        Outside a step (a checkpoint between two steps, say) its time counts for the component and
-        for no step.
+        Outside a step, as in a checkpoint between two steps, its time counts for the component but for
+        no step.
         """
         nonlocal last
         try:
@@ -269,7 +268,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         opened.append(i)
 
     def end_component() -> None:
-        """Closes the innermost open component; without one it does nothing."""
+        """Closes the innermost open component. Does nothing without a component."""
         nonlocal last
         if not opened or (get_ident() != owner and not may_count_outside()):
             return
@@ -280,7 +279,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             settle()
 
     def waited(asked_at: float, got_at: float) -> None:
-        """A watched loader gave a batch: inside a step it is that step's wait, else the coming step's."""
+        """Counts a batch of a watched loader: the wait belongs to the open step, or to the coming step."""
         nonlocal asked, wait, last
         if get_ident() == owner:
             if opened:
@@ -295,13 +294,13 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
     # -- once in a while -------------------------------------------------------------------------------
 
     def may_count_outside() -> bool:
-        """Whether this is the training thread between two steps; starts the run if need be."""
+        """Returns whether this is the training thread between two steps. Starts the run at the first use."""
         if owner == _DETACHED and not start_run():
             return False
         return owner == _CLOSED and trainer in (0, get_ident())
 
     def in_step() -> bool:
-        """Whether this thread has a step open."""
+        """Returns whether this thread has a step open."""
         return get_ident() == owner
 
     def discard_step() -> None:
@@ -315,7 +314,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         owner = _CLOSED
 
     def prepare(phase: str, timed_wait: float | None = None) -> bool:
-        """Makes way for a step of this phase and keeps others out: false when it cannot be recorded.
+        """Prepares a step of this phase and excludes other threads. Returns whether it can be recorded.
 
         `timed_wait` is the data_wait of a step that its caller timed.
         """
@@ -330,7 +329,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
             return False
         owner = _BUSY
         try:
-            if opened:  # a component around the step: its time so far
+            if opened:  # a component around the step: counts its time so far
                 close_components(clock())
                 if not asked:
                     settle()
@@ -344,7 +343,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         return True
 
     def enter_phase(name: str) -> None:
-        """Writes down the totals of the phase so far and takes up those of this one."""
+        """Stores the totals of the phase so far and loads the totals of this phase."""
         nonlocal phase_name, phase_number, others, seconds, squares, low, high
         if phase_name:
             at = PHASE_INDEX[phase_name]
@@ -382,14 +381,14 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         parts[:] = _NOTHING
 
     def drop_wait() -> None:
-        """The wait that came before no step counts as data_wait outside a step."""
+        """Counts a wait without a following step as data_wait outside a step."""
         nonlocal asked
         counters[layout.COUNTER_OUTSIDE] += wait
         asked = 0.0
         settle()
 
     def place_wait(data_wait: float) -> None:
-        """A watched wait before a step that its caller timed: what the caller told is not counted twice."""
+        """Drops a watched wait if the step that follows has its own data_wait, so it counts once."""
         nonlocal asked
         if data_wait > 0.0:
             asked = 0.0
@@ -413,7 +412,7 @@ def make_recorder(start_run: Callable[[], bool]) -> Recorder:
         owner = _CLOSED
 
     def detach(settling: bool) -> None:
-        """Records nothing from now on; `settling` first counts what went into no step."""
+        """Records nothing from now on. `settling` first counts the time that belongs to no step."""
         nonlocal owner
         if settling and owner != _DETACHED:
             if opened:

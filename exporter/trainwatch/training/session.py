@@ -1,7 +1,7 @@
-"""The run of this process: its start and end, what a fork does to it, and trouble with its ledger.
+"""The run of this process: its start, its end, forks, and errors of its ledger.
 
-Nothing here ever raises into training because of the ledger: when it cannot be made, one line on
-stderr says so and training goes on unrecorded.
+Nothing here ever raises into training because of the ledger: if it cannot be made, one line on stderr
+says so and training continues unrecorded.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.training.ranks import Ranks, read_ranks, read_run_name
 from trainwatch.training.recorder import make_recorder
 
-WORKER_OF = "TRAINWATCH_WORKER_OF"  # environment variable: tells child processes whose workers they are
+WORKER_OF = "TRAINWATCH_WORKER_OF"  # environment variable: the ledger that child processes count in
 
 _FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("jax", "jax"))
 
 
 class Session:
-    """What this process knows of its run. There is one, `session`."""
+    """The state of this process's run. The only instance is `session`."""
 
     def __init__(self) -> None:
         self.ledger: Ledger | None = None  # of this process: it writes the steps
         self.parents_ledger: Ledger | None = None  # of the process from which this one was forked
-        self.settled = False  # it is decided: recording, or not
+        self.settled = False  # whether it is decided if this process records
         self.lock = allocate_lock()
         self.complained: set[str] = set()
 
@@ -43,10 +43,10 @@ def start(
     framework: str | None = None,
     framework_version: str | None = None,
 ) -> None:
-    """Starts this process's part of a run. Optional: the first use of anything else does the same.
+    """Starts this process's part of a run. Optional: the first use of any other function does the same.
 
-    What is not given is read from the environment (see docs/training.md). When the run was started
-    before, only the framework is taken. In a forked child it starts a run of the child's own.
+    Arguments that are not given are read from the environment (see docs/training.md). If the run has
+    started already, only the framework is used. A forked child starts its own run.
     """
     with session.lock:
         if session.ledger is None:
@@ -56,7 +56,7 @@ def start(
 
 
 def start_run() -> bool:
-    """What the first use does. False when this process is not to record: a forked child, or no ledger."""
+    """Starts the run at the first use. Returns whether this process records: not in a forked child."""
     if session.settled:
         return session.ledger is not None
     with session.lock:
@@ -67,9 +67,9 @@ def start_run() -> bool:
 
 
 def finish() -> None:
-    """Ends the run in good order: later steps are not recorded, unless `start` begins another run.
+    """Ends the run cleanly: later steps are not recorded, unless `start` begins another run.
 
-    Optional: the end of the process does the same, but for `kill -9`, `os._exit` and the like.
+    Optional: the end of the process does the same, except after `kill -9` or `os._exit`.
     """
     with session.lock:
         ledger, session.ledger, session.settled = session.ledger, None, True
@@ -80,7 +80,7 @@ def finish() -> None:
 
 
 def complain(about: str, text: str) -> None:
-    """One line on stderr, once for each kind of trouble; never an exception."""
+    """Prints one line on stderr, once per kind of error. Never raises."""
     if about in session.complained:
         return
     session.complained.add(about)
@@ -99,11 +99,11 @@ def _start(
     world_size: int | None = None,
     local_rank: int | None = None,
 ) -> None:
-    told = read_ranks(os.environ)
+    launched = read_ranks(os.environ)
     ranks = Ranks(
-        told.rank if rank is None else rank,
-        told.local_rank if local_rank is None else local_rank,
-        told.world_size if world_size is None else world_size,
+        launched.rank if rank is None else rank,
+        launched.local_rank if local_rank is None else local_rank,
+        launched.world_size if world_size is None else world_size,
     )
     directory = ledger_directory()
     session.settled = True
@@ -111,7 +111,7 @@ def _start(
         ledger = create_ledger(directory, run or read_run_name(os.environ), ranks)
     except OSError as error:
         complain(
-            "ledger", f"no ledger in {directory} ({error.strerror or error}): training goes on unrecorded"
+            "ledger", f"no ledger in {directory} ({error.strerror or error}): training continues unrecorded"
         )
         return
     session.ledger = ledger
@@ -132,7 +132,7 @@ _watched = False
 
 
 def _watch_process() -> None:
-    """Registers what the end of the process and a fork call, once."""
+    """Registers the functions that the end of the process and a fork call, once."""
     global _watched
     if not _watched:
         _watched = True
@@ -141,7 +141,7 @@ def _watch_process() -> None:
 
 
 def _forked() -> None:
-    """In a forked child: the steps stay the parent's; a loader worker may still claim a worker slot."""
+    """Stops recording steps in a forked child; a loader worker may still claim a worker slot."""
     recorder.detach(False)
     session.lock = allocate_lock()  # another thread of the parent may have held it
     if session.ledger is not None:

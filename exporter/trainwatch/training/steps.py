@@ -16,14 +16,17 @@ if TYPE_CHECKING:
 
 
 # Flags of a code object (inspect.CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR): calling such a
-# function only makes an object, the work comes later.
+# function only makes an object, it does its work later.
 _WORKS_LATER = 0x20 | 0x80 | 0x200
 
 
 def wrap_call(
     function: Callable[Arguments, Result], timer: Callable[[], AbstractContextManager[Any, Any]]
 ) -> Callable[Arguments, Result]:
-    """`function`, each call of it inside `timer()`. Raises TypeError for generators and coroutines."""
+    """Returns a function that calls `function` inside `timer()`.
+
+    Raises TypeError for generators and coroutines.
+    """
     if not callable(function):
         raise TypeError(f"{function!r} is not a function that could be timed")
     code = getattr(function, "__code__", None)
@@ -46,8 +49,8 @@ def wrap_call(
 class step:  # noqa: N801 - used like a function: `with step("train"):` or `@step("train")`
     """One step of a phase (train, eval, predict, global). Raises ValueError for any other.
 
-    A step inside a step belongs to the outer one: it is not counted, its components are the outer
-    step's. A step left by an exception is not counted as a step; its components still count as time.
+    A step inside a step is not counted: its components belong to the outer step. A step left by an
+    exception is not counted as a step, but its components still count as time.
     """
 
     __slots__ = ("_inside", "_phase")
@@ -77,10 +80,10 @@ class step:  # noqa: N801 - used like a function: `with step("train"):` or `@ste
 
 
 class component:  # noqa: N801 - used like a function: `with component("forward"):` or `@component("forward")`
-    """Time of one component. Raises ValueError for an unknown one. Can be kept and entered again and again.
+    """Time of one component. Raises ValueError for an unknown component. Can be entered again and again.
 
-    A component inside a component pauses the outer one. Outside a step its time counts for the
-    component but for no step. Of an exception it takes no notice.
+    A component inside a component pauses the outer component. Outside a step its time counts for the
+    component but for no step. Time counts also if an exception leaves the component.
     """
 
     __slots__ = ("_name",)

@@ -1,4 +1,4 @@
-"""PyTorch's DataLoader: times the fetches inside its workers, and knows how many batches lie ready."""
+"""PyTorch's DataLoader: times the fetches inside its workers, and reads how many batches are ready."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def time_worker_fetches(loader: object) -> None:
-    """Lets each worker of a DataLoader time its fetches (one batch each), by way of its `worker_init_fn`.
+    """Makes each worker of a DataLoader time its fetches (one batch each), through its `worker_init_fn`.
 
-    Does nothing for other loaders, and for one without workers: its fetches are the waits.
+    Does nothing for other loaders, and for a DataLoader without workers: its fetches are the waits.
     """
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(loader, torch_data.DataLoader) or not loader.num_workers:
@@ -23,7 +23,7 @@ def time_worker_fetches(loader: object) -> None:
 
 
 def queue_depth(iterator: object) -> Callable[[], int] | None:
-    """How to ask a DataLoader's iterator for the batches that lie ready, if it has a queue of them."""
+    """Returns a function that reads how many batches a DataLoader's iterator has ready, if it has a queue."""
     torch_loader = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(torch_loader, "_MultiProcessingDataLoaderIter", None)
     if kind is None or not isinstance(iterator, kind):
@@ -33,7 +33,7 @@ def queue_depth(iterator: object) -> Callable[[], int] | None:
         return None
     try:
         queue.qsize()
-    except NotImplementedError:  # no semaphores that can be asked (macOS)
+    except NotImplementedError:  # semaphores have no value here (macOS)
         return None
     size: Callable[[], int] = queue.qsize
     return size
@@ -45,13 +45,13 @@ class _WorkerStart:
     A class of a module, so that a spawned worker can unpickle it.
     """
 
-    def __init__(self, users: Callable[[int], object] | None) -> None:
-        self.users = users
+    def __init__(self, users_function: Callable[[int], object] | None) -> None:
+        self.users_function = users_function
 
     def __call__(self, worker: int) -> None:
         _time_fetches()
-        if self.users is not None:
-            self.users(worker)
+        if self.users_function is not None:
+            self.users_function(worker)
 
 
 def _time_fetches() -> None:
