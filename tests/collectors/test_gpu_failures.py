@@ -121,7 +121,7 @@ def test_a_gpu_that_only_an_nvml_started_anew_can_see_comes_back(nvml: FakeNvml,
     ticks.tick(after=1)
     assert ticks.samples("up") == {("0",): 1, ("1",): 1, ("2",): 1}
     assert ticks.value("utilization_ratio", "2") == 0.92
-    # 1 + 1 + 10 + 1 seconds, though NVML was started anew in between.
+    # 1 + 1 + 10 + 1 seconds, though NVML was restarted in between.
     assert ticks.value("busy_seconds_total", "0") == 13
     calls = nvml.calls()
     assert calls["nvmlInitWithFlags", None] == calls["nvmlShutdown", None] + 1 == 2
@@ -131,7 +131,7 @@ def test_labels_stay_when_nvml_counts_anew_without_the_lost_gpu(nvml: FakeNvml, 
     ticks.tick()
     nvml.hide(0)
     ticks.tick()
-    ticks.tick(after=10)  # behind it NVML is started anew, and has 2 GPUs
+    ticks.tick(after=10)  # after it NVML is restarted, and has 2 GPUs
     ticks.tick()
     assert ticks.samples("up") == {("0",): 0, ("1",): 1, ("2",): 1}
     assert ticks.samples("temperature_celsius") == {("1",): 51, ("2",): 52}
@@ -239,7 +239,7 @@ def test_a_hang_costs_the_exporter_only_the_gpu_metrics_and_one_line_in_the_log(
             assert sample.gpus == {}
     assert [record.getMessage() for record in caplog.records] == [
         "collector gpu failed: nvmlDeviceGetMemoryInfo_v2, about GPU 0, has not returned yet; "
-        "going on when it does"
+        "the exporter continues when it does"
     ]
 
 
@@ -266,7 +266,7 @@ def test_an_nvml_that_says_it_is_not_initialised_is_started_anew(nvml: FakeNvml,
     uninitialised = 1
     ticks.tick()
     nvml.fail(1, "nvmlDeviceGetMemoryInfo_v2", uninitialised)
-    with pytest.raises(NoReadingError, match=r"^NVML must be started anew"):
+    with pytest.raises(NoReadingError, match=r"^NVML must be restarted"):
         ticks.tick(after=10)
     nvml.fail(1, "nvmlDeviceGetMemoryInfo_v2", 0)
     ticks.tick()

@@ -31,6 +31,7 @@ CHECKED = (
     "deploy/**/*.sh",
     "examples/**/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
+    "exporter/trainwatch/nvidia/*.py",
     "exporter/trainwatch/training/**/*.py",
     "grafana/*.ini",
     "grafana/*.yaml",

@@ -1,7 +1,7 @@
-"""One GPU: what it can say, what it says at a tick, and the counters that we keep for it.
+"""One GPU: the values that it supports, its values at a tick, and the counters kept for it here.
 
-What a GPU or its driver cannot say is remembered and not asked again, until the GPU comes back from being
-lost: then everything is tried anew. docs/gpu.md has the table of sources, units and tiers.
+A value that the GPU or its driver does not support is not read again, until the GPU was lost and is back:
+then all values are tried again. docs/gpu.md has the table of sources, units and tiers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 Value = tuple[str, tuple[str, ...], float]  # family (without prefix), label values, value
 
-SLOW_SECONDS = 10.0  # between two readings of what hardly changes: power limit, memory errors
+SLOW_SECONDS = 10.0  # between two readings of values that hardly change: power limit, memory errors
 PROCESSES_SECONDS = 2.0  # between two looks for compute processes
-LONGEST_PCIE_GAP = 10.0  # seconds that one 20 ms measurement of PCIe traffic may stand for
-SHORTEST_GPM_INTERVAL = 0.1  # seconds; NVML asks for more than this between two samples
+LONGEST_PCIE_GAP = 10.0  # the most seconds that one 20 ms measurement of PCIe traffic represents
+SHORTEST_GPM_INTERVAL = 0.1  # seconds; NVML needs more than this between two samples
 
 POWER_NOW, POWER_LIMIT, ENERGY = 186, 190, 83  # NVML_FI_DEV_POWER_INSTANT, _CURRENT_LIMIT, _TOTAL_ENERGY_...
 CORRECTED, UNCORRECTED = 3, 4  # NVML_FI_DEV_ECC_SBE_VOL_TOTAL, _DBE_VOL_TOTAL
@@ -37,14 +37,14 @@ GPM_METRICS = (2, 5, 10)  # NVML_GPM_METRIC_SM_UTIL, _ANY_TENSOR_UTIL, _DRAM_BW_
 
 
 class Throttle(NamedTuple):
-    """A reason for low clocks: the field that counts its nanoseconds, and its bit among the reasons now."""
+    """A reason for low clocks: the field that counts its nanoseconds, and its bit in the current reasons."""
 
     reason: str
     field: int
-    bit: int  # 0: no driver has told of it by a bit for long
+    bit: int  # 0: drivers no longer report it by a bit
 
 
-# Being idle and clocks that someone has set are no throttling. Fields 74 and 76 are named
+# An idle GPU and clocks that a user set are no throttling. Fields 74 and 76 are named
 # NVML_FI_DEV_PERF_POLICY_* and, in nanoseconds, NVML_FI_DEV_CLOCKS_EVENT_REASON_*.
 THROTTLES = (
     Throttle("sw_power_cap", 74, 0x04),
@@ -73,7 +73,7 @@ POWER = {"sw_power_cap", "hw_power_brake"}
 
 
 class Gpu:
-    """A GPU by its label: once lost and back again, its counters of ours go on."""
+    """A GPU by its label. The counters kept here continue when a lost GPU is back."""
 
     def __init__(self, nvml: Nvml, label: str) -> None:
         self.label = label
@@ -98,7 +98,7 @@ class Gpu:
         self._slow_due = self._pids_due = 0.0
 
     def attach(self, handle: Handle, identity: Identity, driver_version: str) -> None:
-        """Takes a handle of an NVML that was just initialised, or of a GPU that is just back."""
+        """Uses the handle of a GPU after NVML was initialised, or after the GPU was lost."""
         self.detach()
         self.handle, self.identity = handle, identity
         self.lost = False
@@ -113,7 +113,7 @@ class Gpu:
         self._info = ("gpu_info", info, 1)
 
     def detach(self) -> None:
-        """The handle is void from now on, because NVML ends."""
+        """Drops the handle, because NVML ends."""
         self.lost, self.handle = True, None
         self.pids = []
         if self._gpm is not None:
@@ -121,22 +121,22 @@ class Gpu:
             self._gpm = None
 
     def lose(self) -> None:
-        """The GPU is out of reach: what comes after does not continue what was."""
+        """Notes that the GPU is out of reach: later readings do not continue the earlier readings."""
         handle = self.handle
         self.detach()
-        self.handle = handle  # by which it may answer again
+        self.handle = handle  # the GPU may answer to it again
         self._last_read = None
         for traffic in self._pcie.values():
             traffic.forget()
 
     def give_sign_of_life(self) -> None:
-        """Raises `NvmlError` when the GPU does not answer to the handle it had."""
+        """Raises `NvmlError` if the GPU does not answer to its old handle."""
         self._memory()
 
     def read(self, now: float, longest_gap: float) -> list[Value]:
-        """Everything the GPU says, and `sample`. Raises `NvmlError` when it is lost.
+        """Returns all values of the GPU and fills `sample`. Raises `NvmlError` if the GPU is lost.
 
-        `now`: monotonic seconds. `longest_gap`: seconds of no reading that a utilisation may stand for.
+        `now`: monotonic seconds. `longest_gap`: the most seconds that one utilisation represents.
         """
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
@@ -152,7 +152,7 @@ class Gpu:
         return values
 
     def measure_pcie(self, direction: str, now: float) -> None:
-        """Measures traffic ("transmit" or "receive") for 20 ms where the driver does not count it."""
+        """Measures traffic ("transmit" or "receive") for 20 ms, unless the driver counts it."""
         question = self._nvml.pcie_transmitted if direction == "transmit" else self._nvml.pcie_received
         if self.lost or self._pcie[direction].counted:
             return
@@ -161,7 +161,7 @@ class Gpu:
             self._pcie[direction].add_rate(kilobytes_per_second * 1000.0, now)
 
     def _ask(self, question: Callable[[Handle], Answer]) -> Answer | None:
-        """The answer; None when there is none now, or (and then it is not asked again) never."""
+        """Returns the answer, or None. A question that the GPU does not support is not asked again."""
         if question in self._cannot:
             return None
         try:
@@ -176,15 +176,15 @@ class Gpu:
     def _ask_either(
         self, question: Callable[[Handle], Answer], instead: Callable[[Handle], Answer]
     ) -> Answer | None:
-        """The second question only where the first one is never answered."""
+        """Asks the second question only if the GPU does not support the first question."""
         answer = self._ask(question)
         return self._ask(instead) if question in self._cannot else answer
 
     def _memory(self) -> tuple[int, int] | None:
-        """Bytes used and in all: asked first, as the sign of life.
+        """Returns the bytes used and in total. This is read first, as the sign of life.
 
-        Here, UNKNOWN and INVALID_ARGUMENT too mean that the GPU is lost: some drivers say the one of a GPU
-        that fell off the bus, and the other is what a handle gets that is no longer known.
+        Here, UNKNOWN and INVALID_ARGUMENT also mean that the GPU is lost. Some drivers report UNKNOWN for
+        a GPU that fell off the bus, and INVALID_ARGUMENT for a handle that is no longer valid.
         """
         for question in (self._nvml.memory_v2, self._nvml.memory):
             if question in self._cannot:
@@ -234,7 +234,7 @@ class Gpu:
         yield from self._traffic(answers)
 
     def _read_fields(self, batch: FieldBatch) -> tuple[dict[int, float], FieldBatch]:
-        """The valid answers, and the batch without the fields that this GPU or driver never gives."""
+        """Returns the valid answers, and the batch without the fields that this GPU does not support."""
         if not batch.fields:
             return {}, batch
         try:
@@ -252,16 +252,16 @@ class Gpu:
         return answers, batch
 
     def _has(self, field: int) -> bool:
-        """Whether the GPU gives a fast field (now or at times)."""
+        """Returns whether the GPU supports a fast field."""
         return field in self._fast.ids
 
     def _throttling(self, answers: dict[int, float], elapsed: float) -> Iterable[Value]:
         known: dict[str, float] = {}
-        ours = self._integrate_reasons(elapsed)
+        integrated = self._integrate_reasons(elapsed)
         for reason, field, bit in THROTTLES:
             if field in answers:
                 seconds = answers[field] / 1e9
-            elif bit and ours and not self._has(field):
+            elif bit and integrated and not self._has(field):
                 seconds = self._throttle_seconds[reason]
             else:
                 continue
@@ -272,7 +272,7 @@ class Gpu:
         self.sample.power_throttle_seconds = _sum_of(known[reason] for reason in POWER & known.keys())
 
     def _integrate_reasons(self, elapsed: float) -> bool:
-        """Adds up the time of each reason that the driver does not count. Returns whether it could."""
+        """Adds up the time of each reason that the driver does not count. Returns whether NVML answered."""
         uncounted = [throttle for throttle in THROTTLES if throttle.bit and not self._has(throttle.field)]
         if not uncounted:
             return False
@@ -313,7 +313,7 @@ class Gpu:
         except NvmlError as error:
             if error.lost or error.uninitialised:
                 raise
-            if error.unsupported:  # a GPU in MIG mode says so only here
+            if error.unsupported:  # as by a GPU in MIG mode, only here
                 self._gpm.close()
                 self._gpm = None
             return
@@ -354,18 +354,18 @@ class Gpu:
             self.pids = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2) or []
 
     def _due(self, now: float, period: float, first: bool) -> float:
-        """When to read next: spread, so that not all GPUs' slow readings fall into one tick."""
+        """Returns the time of the next reading: the GPUs' slow readings are spread over several ticks."""
         return now + (period * (1 + int(self.label) % 8) / 8 if first else period)
 
 
 def _sum_of(seconds: Iterable[float]) -> float:
-    """NaN where there is nothing to add up."""
+    """Returns the sum, or NaN without values."""
     values = list(seconds)
     return sum(values) if values else nan
 
 
 def fast_fields(driver_version: str) -> Iterable[tuple[int, int]]:
-    """(id, scope) of the fast fields that mean to this driver ("580.95.05") what they mean to us."""
+    """Returns (id, scope) of the fast fields that have this meaning in a driver such as "580.95.05"."""
     major = driver_version.partition(".")[0]
     if major.isdigit() and int(major) >= RENUMBERED_IN:
         return FAST_FIELDS
@@ -373,23 +373,23 @@ def fast_fields(driver_version: str) -> Iterable[tuple[int, int]]:
 
 
 class Traffic:
-    """Bytes in one direction, monotonic: from a counter of the driver's or from measured rates."""
+    """Bytes in one direction, monotonic: from the driver's counter or from measured rates."""
 
     def __init__(self) -> None:
         self.bytes = 0.0
-        self.known = False  # since something was read for the first time
-        self.counted = True  # by the driver, as far as is known
+        self.known = False  # from the first reading on
+        self.counted = True  # by the driver, unless it is known not to
         self._last_count: float | None = None
         self._last_rate: float | None = None  # when
 
     def forget(self) -> None:
-        """What comes next does not continue what was last read."""
+        """Forgets the last reading: the next reading does not continue it."""
         self._last_count = self._last_rate = None
         self.known = False
         self.counted = True
 
     def add_count(self, count: float) -> None:
-        """The driver's counter, which is seen to wrap at 32 bits (`nvidia-smi pci --getCounters`)."""
+        """Adds a reading of the driver's counter, which wraps at 32 bits (`nvidia-smi pci --getCounters`)."""
         if self._last_count is not None:
             difference = count - self._last_count
             if difference < 0:
@@ -399,7 +399,7 @@ class Traffic:
         self.known = True
 
     def add_rate(self, bytes_per_second: float, now: float) -> None:
-        """A rate measured now stands for the time since the last one."""
+        """Adds a rate measured now, for the time since the last measurement."""
         if self._last_rate is not None:
             self.bytes += bytes_per_second * min(now - self._last_rate, LONGEST_PCIE_GAP)
         self._last_rate = now
@@ -407,7 +407,7 @@ class Traffic:
 
 
 class Gpm:
-    """Two samples of one GPU, of which the older one is overwritten in turn."""
+    """Two GPM samples of one GPU: each reading overwrites the older sample."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -415,7 +415,7 @@ class Gpm:
         self._taken: float | None = None
 
     def read(self, handle: Handle, now: float) -> Sequence[float | None]:
-        """Percent since the last call of GPM_METRICS; None for what the GPU does not give (yet)."""
+        """Returns the percent of each of GPM_METRICS since the last call; None if the GPU has no value."""
         if self._taken is not None and now - self._taken <= SHORTEST_GPM_INTERVAL:
             return (None,) * len(GPM_METRICS)
         self._nvml.gpm_sample(handle, self._older)
@@ -426,7 +426,7 @@ class Gpm:
         return self._nvml.gpm_metrics(self._older, self._newer, GPM_METRICS)
 
     def close(self) -> None:
-        """Gives the samples back, as far as NVML still takes them."""
+        """Frees the samples, unless NVML has ended."""
         with suppress(NvmlError):
             self._nvml.gpm_free(self._older)
             self._nvml.gpm_free(self._newer)

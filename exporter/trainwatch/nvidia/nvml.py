@@ -1,12 +1,14 @@
-"""The gate to NVML: the library, and every call that is made to it.
+"""The NVML library, and every call to it.
 
-Structures and constants are those of nvidia-ml-py (`import pynvml`). The library is loaded as it does it,
-by the name `libnvidia-ml.so.1` through the dynamic loader, or from a named file. The functions are called
-directly instead of through pynvml's wrappers, for two reasons: pynvml keeps the functions of the first
-library it loaded for the life of the process, and it allocates and fills its structures anew at each
-call: a batch of 16 fields costs it several times what it costs here (benchmarks/gpu_tick.py measures both).
+Structures and constants are those of nvidia-ml-py (`import pynvml`). The library is loaded as nvidia-ml-py
+does it, by the name `libnvidia-ml.so.1` through the dynamic loader, or from a named file. The functions are
+called directly and not through pynvml's wrappers, for two reasons:
 
-What a function is called, takes and answers: https://docs.nvidia.com/deploy/nvml-api/
+- pynvml keeps the functions of the first library it loaded for the life of the process.
+- pynvml allocates and fills its structures at each call, which makes a batch of 16 fields several times as
+  expensive (benchmarks/gpu_tick.py measures both).
+
+Names, arguments and results of the functions: https://docs.nvidia.com/deploy/nvml-api/
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ Handle = Any  # nvmlDevice_t, an opaque pointer
 
 ALL_LINKS = 0xFFFF_FFFF  # the scope that asks for the sum over all NVLinks (nvml.h)
 
-# Numbers that the oldest nvidia-ml-py we accept does not have yet.
+# Error codes that the oldest nvidia-ml-py we accept does not have.
 _ARGUMENT_VERSION_MISMATCH, _DEPRECATED, _GPU_NOT_FOUND = 25, 26, 28
 
 _UNSUPPORTED = {
@@ -63,36 +65,36 @@ class NvmlError(Exception):
 
     @property
     def unsupported(self) -> bool:
-        """Whether asking again is pointless: this GPU or driver cannot say."""
+        """Returns whether this GPU or driver does not support the call, so a retry is pointless."""
         return self.code in _UNSUPPORTED
 
     @property
     def lost(self) -> bool:
-        """Whether the GPU is out of reach."""
+        """Returns whether the GPU is out of reach."""
         return self.code in _LOST
 
     @property
     def uninitialised(self) -> bool:
-        """Whether NVML must be initialised anew."""
+        """Returns whether NVML must be initialised again."""
         return bool(self.code == pynvml.NVML_ERROR_UNINITIALIZED)
 
     @property
     def unclear(self) -> bool:
-        """Whether it may mean a lost GPU as well as something harmless: it depends on the question."""
+        """Returns whether the error may mean a lost GPU or something harmless, depending on the call."""
         return self.code in (pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
     @property
     def timeout(self) -> bool:
-        """Whether nothing happened in the time given."""
+        """Returns whether the wait timed out."""
         return bool(self.code == pynvml.NVML_ERROR_TIMEOUT)
 
 
 class LibraryMissingError(Exception):
-    """The NVML library cannot be loaded; says why."""
+    """The NVML library cannot be loaded; the message has the reason."""
 
 
 class Identity(NamedTuple):
-    """What a GPU is."""
+    """The names by which NVML identifies a GPU."""
 
     uuid: str
     model: str
@@ -100,11 +102,10 @@ class Identity(NamedTuple):
 
 
 class FieldBatch:
-    """Fields to be read in one call, in a buffer that is used again at each call."""
+    """Fields that one call reads, and its buffer, which every call uses again."""
 
     def __init__(self, fields: Iterable[tuple[int, int]]) -> None:
-        """`fields`: (id, scope) pairs; the scope is 0 but for NVLink."""
-        self.fields = tuple(fields)
+        self.fields = tuple(fields)  # (id, scope); the scope is 0 except for NVLink
         self.ids = frozenset(identifier for identifier, _scope in self.fields)
         self.buffer = (pynvml.c_nvmlFieldValue_t * len(self.fields))()
         for slot, (identifier, scope) in zip(self.buffer, self.fields, strict=True):
@@ -112,7 +113,7 @@ class FieldBatch:
             slot.scopeId = scope
 
     def values(self) -> dict[int, float]:
-        """What the last call answered, by field; without the fields that had no valid answer."""
+        """Returns the valid answers of the last call, by field."""
         return {
             identifier: value if kind == _UNSIGNED_LONG_LONG else _value(kind, value)
             for identifier, _scope, _time, _latency, kind, code, value in _FIELD.iter_unpack(self.buffer)
@@ -120,13 +121,13 @@ class FieldBatch:
         }
 
     def unsupported(self) -> set[int]:
-        """The fields of which the last call said that this GPU or driver never gives them."""
+        """Returns the fields that this GPU or driver does not support, by the last call."""
         return {answer[0] for answer in _FIELD.iter_unpack(self.buffer) if answer[5] in _UNSUPPORTED}
 
 
 _FIELD = struct.Struct("=IIqqIIQ")  # nvmlFieldValue_t: id, scope, timestamp, latency, type, code, value
 _UNSIGNED_LONG_LONG = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
-# How the eight bytes of a value are read, by NVML's value types.
+# The formats of a value's eight bytes, by NVML's value types.
 _VALUES = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "<d",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "<I4x",
@@ -143,7 +144,7 @@ def _value(kind: int, raw: int) -> float:
     return value
 
 
-# Two structures that the oldest nvidia-ml-py we accept does not have, or has wrong.
+# Two structures that are missing or wrong in the oldest nvidia-ml-py we accept.
 class _Temperature(Structure):
     """nvmlTemperature_v1_t."""
 
@@ -151,7 +152,7 @@ class _Temperature(Structure):
 
 
 class _Process(Structure):
-    """nvmlProcessInfo_v2_t, which version 3 of its function uses too."""
+    """nvmlProcessInfo_v2_t, which version 3 of the function uses too."""
 
     _fields_ = (
         ("pid", c_uint),
@@ -162,16 +163,16 @@ class _Process(Structure):
 
 
 class Nvml:
-    """NVML, one call at a time and from one thread (but for `wait_for_event`, which has its own).
+    """NVML, one call at a time and from one thread, except `wait_for_event`, which has its own.
 
-    Every method raises `NvmlError` when NVML does not answer `NVML_SUCCESS`, with
-    FUNCTION_NOT_FOUND where the driver's library is too old to have the function.
+    `library` is the file to load; without it the dynamic loader looks for libnvidia-ml.so.1. Every method
+    raises `NvmlError` if NVML does not return `NVML_SUCCESS`, with FUNCTION_NOT_FOUND if the driver's
+    library is too old for the function.
     """
 
     def __init__(self, library: Path | None = None) -> None:
-        """`library`: the file to load; without it the dynamic loader looks for libnvidia-ml.so.1."""
         self.calling: str | None = None  # the function that has not returned yet; read by other threads
-        self.subject = "the driver"  # whom it is asked about, as the caller says
+        self.subject = "the driver"  # what the call is about; set by the caller
         self._name = LIBRARY if library is None else str(library)
         self._library: CDLL | None = None
         self._functions: dict[str, Any] = {}
@@ -188,7 +189,7 @@ class Nvml:
         self._metric_slots: list[Any] = []
 
     def start(self) -> None:
-        """Loads the library, if need be, and initialises it. Raises `LibraryMissingError` too."""
+        """Loads the library at the first call, and initialises it. Raises `LibraryMissingError` too."""
         if self._library is None:
             try:
                 self._library = CDLL(self._name)
@@ -197,7 +198,7 @@ class Nvml:
         self._call("nvmlInitWithFlags", 0)
 
     def stop(self) -> None:
-        """Undoes one `start`; every handle is void then."""
+        """Undoes one `start`; every handle is invalid afterwards."""
         self._call("nvmlShutdown")
 
     def driver_version(self) -> str:
@@ -206,7 +207,7 @@ class Nvml:
         return text.value.decode()
 
     def count(self) -> int:
-        """How many GPUs NVML knows, whether in reach or not."""
+        """Returns the number of GPUs that NVML knows, in reach or not."""
         return self._number("nvmlDeviceGetCount_v2")
 
     def handle(self, index: int) -> Handle:
@@ -225,91 +226,91 @@ class Nvml:
         return Identity(uuid, model, pci.busId)
 
     def mig_enabled(self, handle: Handle) -> bool:
-        """Whether the GPU is divided into MIG devices."""
+        """Returns whether the GPU is divided into MIG devices."""
         current, pending = c_uint(), c_uint()
         self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
         return bool(current.value)
 
     def fields(self, handle: Handle, batch: FieldBatch) -> dict[int, float]:
-        """The valid answers to a batch, asked for in one call; units are the fields' own."""
+        """Reads a batch in one call. Returns the valid answers, in the units of the fields."""
         self._call("nvmlDeviceGetFieldValues", handle, c_int(len(batch.fields)), batch.buffer)
         return batch.values()
 
     def utilization(self, handle: Handle) -> tuple[int, int]:
-        """Percent of the driver's last sample period with a kernel running, and with memory in use."""
+        """Returns the percent of the driver's sample period with a kernel running, and with memory in use."""
         self._call("nvmlDeviceGetUtilizationRates", handle, byref(self._utilization))
         return self._utilization.gpu, self._utilization.memory
 
     def memory(self, handle: Handle) -> tuple[int, int]:
-        """Bytes used and in all. Before R510 without what the driver keeps for itself, then as used."""
+        """Returns the bytes used and in total. The driver's own memory counts as used from R510 on."""
         self._call("nvmlDeviceGetMemoryInfo", handle, byref(self._memory))
         return self._memory.used, self._memory.total
 
     def memory_v2(self, handle: Handle) -> tuple[int, int]:
-        """Bytes used and in all; what the driver keeps for itself counts only in all. From R510 on."""
+        """Returns the bytes used and in total. The driver's own memory is only in the total. Since R510."""
         self._call("nvmlDeviceGetMemoryInfo_v2", handle, byref(self._memory_v2))
         return self._memory_v2.used, self._memory_v2.total
 
     def temperature(self, handle: Handle) -> int:
-        """Degrees Celsius, by the function that CUDA 14 removes."""
+        """Returns degrees Celsius, by the function that CUDA 14 removes."""
         return self._number("nvmlDeviceGetTemperature", handle, c_uint(0))
 
     def temperature_v1(self, handle: Handle) -> int:
-        """Degrees Celsius."""
+        """Returns degrees Celsius."""
         self._call("nvmlDeviceGetTemperatureV", handle, byref(self._temperature))
         return int(self._temperature.temperature)
 
     def power(self, handle: Handle) -> int:
-        """Milliwatts: since Ampere (but GA100) a mean over one second."""
+        """Returns milliwatts: since Ampere (except GA100) a mean over one second."""
         return self._number("nvmlDeviceGetPowerUsage", handle)
 
     def power_limit(self, handle: Handle) -> int:
-        """Milliwatts that the driver enforces."""
+        """Returns the milliwatts that the driver enforces."""
         return self._number("nvmlDeviceGetEnforcedPowerLimit", handle)
 
     def sm_clock(self, handle: Handle) -> int:
-        """Megahertz."""
+        """Returns megahertz."""
         return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM)
 
     def memory_clock(self, handle: Handle) -> int:
-        """Megahertz."""
+        """Returns megahertz."""
         return self._number("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_MEM)
 
     def clock_reasons(self, handle: Handle) -> int:
-        """What holds the clocks down now: bits nvmlClocksEventReason*."""
+        """Returns the reasons for low clocks now: bits nvmlClocksEventReason*."""
         self._call("nvmlDeviceGetCurrentClocksEventReasons", handle, byref(self._reasons))
         return self._reasons.value
 
     def throttle_reasons(self, handle: Handle) -> int:
-        """The same under its name before R535."""
+        """Returns the same bits, from the function's name before R535."""
         self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle, byref(self._reasons))
         return self._reasons.value
 
     def pcie_transmitted(self, handle: Handle) -> int:
-        """KB/s sent over PCIe in the 20 ms that this call takes."""
+        """Returns the KB/s sent over PCIe in the 20 ms that this call takes."""
         return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
 
     def pcie_received(self, handle: Handle) -> int:
-        """KB/s received over PCIe in the 20 ms that this call takes."""
+        """Returns the KB/s received over PCIe in the 20 ms that this call takes."""
         return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
 
     def compute_processes(self, handle: Handle) -> list[int]:
-        """Pids of the processes with a compute context, as seen from the NVML caller's pid namespace."""
+        """Lists the pids of the processes with a compute context, in the pid namespace of this process."""
         return self._pids("nvmlDeviceGetComputeRunningProcesses_v3", handle)
 
     def compute_processes_v2(self, handle: Handle) -> list[int]:
-        """The same of drivers before R535."""
+        """Lists the same pids with drivers before R535."""
         return self._pids("nvmlDeviceGetComputeRunningProcesses_v2", handle)
 
     def gpm_supported(self, handle: Handle) -> bool:
-        """Whether the GPU has GPM, the performance metrics of Hopper and later."""
+        """Returns whether the GPU has GPM, the performance metrics of Hopper and later."""
         support = pynvml.c_nvmlGpmSupport_t()
         support.version = pynvml.NVML_GPM_SUPPORT_VERSION
         self._call("nvmlGpmQueryDeviceSupport", handle, byref(support))
         return bool(support.isSupportedDevice)
 
     def gpm_allocate(self) -> Any:
-        """Room for one GPM sample, until `gpm_free`."""
+        """Allocates one GPM sample, until `gpm_free`."""
         sample = pynvml.c_nvmlGpmSample_t()
         self._call("nvmlGpmSampleAlloc", byref(sample))
         return sample
@@ -322,7 +323,7 @@ class Nvml:
         self._call("nvmlGpmSampleGet", handle, sample)
 
     def gpm_metrics(self, first: Any, second: Any, ids: tuple[int, ...]) -> list[float | None]:
-        """The metrics over the time between two samples, in GPM's units; None: not of this GPU."""
+        """Returns the metrics between two samples, in GPM's units; None if the GPU does not have one."""
         metrics = self._metrics
         if ids != self._metric_ids:
             self._metric_ids = ids
@@ -335,7 +336,7 @@ class Nvml:
         return [None if slot.nvmlReturn else slot.value for slot in self._metric_slots]
 
     def event_set(self) -> Any:
-        """A new, empty set of events, until `free_event_set`."""
+        """Makes an empty set of events, until `free_event_set`."""
         events = pynvml.c_nvmlEventSet_t()
         self._call("nvmlEventSetCreate", byref(events))
         return events
@@ -350,7 +351,7 @@ class Nvml:
         )
 
     def wait_for_event(self, events: Any, milliseconds: int) -> tuple[int, int]:
-        """Blocks until an event: the `address` of its GPU's handle, and its XID. For a thread of its own."""
+        """Blocks until an event. Returns the `address` of its GPU's handle, and its XID."""
         data = pynvml.c_nvmlEventData_t()
         code = self._function("nvmlEventSetWait_v2")(events, byref(data), c_uint(milliseconds))
         if code:
@@ -394,5 +395,5 @@ class Nvml:
 
 
 def address(handle: Handle) -> int:
-    """What makes two handles of one GPU equal."""
+    """Returns the address in a handle, which is the same for all handles of one GPU."""
     return cast(handle, c_void_p).value or 0

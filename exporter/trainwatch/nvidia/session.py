@@ -1,4 +1,4 @@
-"""The GPUs of the node over the life of the exporter: drivers that come late, GPUs that are lost and back.
+"""The GPUs of the node over the life of the exporter, with drivers that start late and GPUs that get lost.
 
 A session belongs to the one thread that may poll NVML (thread.py).
 """
@@ -19,21 +19,21 @@ from trainwatch.sampling.sample import GpuSample
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0  # between looks for a driver or a lost GPU
-LONGEST_RETRY_FACTOR = 32  # NVML is started anew for a lost GPU after 1, 2, 4, ... this many times as long
-BACKGROUND_SHARE = 0.4  # of an interval, for what may take long, after a reading
+LONGEST_RETRY_FACTOR = 32  # NVML is restarted for a lost GPU after 1, 2, 4, ... this many times RETRY_SECONDS
+BACKGROUND_SHARE = 0.4  # of an interval, for slow work after a reading
 
 
 class NoReadingError(OSError):
-    """There is nothing to publish; says why in one sentence that stays the same while the reason does."""
+    """There is nothing to publish; the message is the same as long as the reason is."""
 
 
 class NoGpuError(NoReadingError, SourceAbsentError):
-    """This node has no driver, or its driver no GPU."""
+    """This node has no driver, or the driver has no GPU."""
 
 
 @dataclass
 class Reading:
-    """What all GPUs said at one tick."""
+    """The values of all GPUs at one tick."""
 
     values: list[Value] = field(default_factory=list)
     samples: dict[str, GpuSample] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Session:
         self._pcie_turn = 0
 
     def read(self, interval: float) -> Reading:
-        """Reads every GPU. Raises `NoReadingError` where there is no driver or no GPU."""
+        """Reads every GPU. Raises `NoReadingError` without a driver or a GPU."""
         if not self._started:
             self._start_when_due()
         reading = Reading(driver_version=self._driver_version)
@@ -77,7 +77,7 @@ class Session:
         return reading
 
     def _add_xids(self, reading: Reading, counts: Mapping[tuple[str, str], int]) -> None:
-        """What is known of XID errors, also of a GPU that is lost: they say why."""
+        """Adds the known XID errors, also those of a lost GPU: they show why it is lost."""
         self._last_xids.update(last_xids(self._xids_seen, counts))
         self._xids_seen = counts
         for gpu in self._gpus:
@@ -89,7 +89,7 @@ class Session:
                 sample.last_xid = self._last_xids.get(label, nan)
 
     def work_between_ticks(self, interval: float) -> None:
-        """What may take longer than a tick can wait: looks for lost GPUs, measures PCIe traffic."""
+        """Looks for lost GPUs and measures PCIe traffic: both may take too long for a tick."""
         if not self._started:
             return
         end = self._clock() + interval * BACKGROUND_SHARE
@@ -98,10 +98,10 @@ class Session:
                 self._look_for_lost_gpus()
             self._measure_pcie(end)
         except NvmlError as error:
-            logger.debug("between two readings: %s", error)  # the next reading finds out what it means
+            logger.debug("between two readings: %s", error)  # the next reading handles it
 
     def close(self) -> None:
-        """Ends the watching for XID errors, and NVML."""
+        """Stops counting XID errors, and ends NVML."""
         self._stop()
 
     def _start_when_due(self) -> None:
@@ -113,7 +113,7 @@ class Session:
             raise self._not_started
 
     def _start(self) -> None:
-        """Starts NVML and finds its GPUs, or notes the reason why not."""
+        """Starts NVML and finds the GPUs, or stores the reason why it cannot."""
         self._nvml.subject = "the driver"
         kind: type[NoReadingError]
         try:
@@ -133,7 +133,7 @@ class Session:
             self._xids.start([gpu for gpu in self._gpus if not gpu.lost])
 
     def _stop(self) -> None:
-        """Ends NVML, unless the watching for XID errors hangs in it."""
+        """Ends NVML, unless the thread for XID errors hangs in it."""
         for gpu in self._gpus:
             gpu.detach()
         if self._started and self._xids.stop():
@@ -144,7 +144,7 @@ class Session:
         self._started = False
 
     def _attach_gpus(self) -> None:
-        """Gives every GPU that NVML lists now its handle, and its label when it is new."""
+        """Attaches every GPU that NVML lists to its handle. A new GPU gets a label."""
         for index in range(self._nvml.count()):
             self._find(index)
         self._gpus.sort(key=lambda gpu: int(gpu.label))
@@ -161,7 +161,7 @@ class Session:
             self._attach(self._known(identity.uuid, index), handle, identity)
 
     def _known(self, uuid: str, index: int) -> Gpu:
-        """The GPU with this uuid. A label stays with its GPU, though NVML counts anew without a lost one."""
+        """Returns the GPU with this uuid: a GPU keeps its label, but NVML renumbers without a lost GPU."""
         nameless = None
         for gpu in self._gpus:
             if gpu.identity.uuid == uuid:
@@ -192,10 +192,10 @@ class Session:
             if not error.uninitialised:
                 self._lose(gpu, error)
                 return
-            for every in self._gpus:
-                every.lose()
+            for each in self._gpus:
+                each.lose()
             self._stop()
-            raise NoReadingError(f"NVML must be started anew ({error})") from error
+            raise NoReadingError(f"NVML must be restarted ({error})") from error
         reading.values += values
         reading.samples[gpu.label] = gpu.sample
         reading.processes.update(dict.fromkeys(gpu.pids, gpu.label))
@@ -206,7 +206,7 @@ class Session:
         self._look_due = self._clock() + self._retry_seconds
 
     def _look_for_lost_gpus(self) -> None:
-        """By the handle it had; failing that, and less and less often, by starting NVML anew."""
+        """Tries lost GPUs by their old handles. Otherwise restarts NVML, less and less often."""
         now = self._clock()
         if now < self._look_due:
             return
@@ -236,13 +236,13 @@ class Session:
             self._attach(gpu, handle, identity)
 
     def _restart(self) -> None:
-        """NVML lists and opens GPUs only when it starts. Counters of ours go on."""
+        """Restarts NVML, which lists and opens GPUs only when it starts. The counters kept here continue."""
         if self._xids.stop():
             self._stop()
             self._start()
 
     def _measure_pcie(self, end: float) -> None:
-        """One GPU and direction after the other, 20 ms each, as far as the time goes."""
+        """Measures one GPU and direction after the other until `end`, 20 ms each."""
         turns = 2 * len(self._gpus)
         for _ in range(turns):
             if self._clock() >= end:

@@ -1,4 +1,4 @@
-"""The one thread that may poll NVML, so that a call that hangs in the driver holds up nobody else."""
+"""The only thread that polls NVML, so a call that hangs in the driver blocks nothing else."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainwatch.nvidia.session import NoReadingError, Reading, Session
 
 logger = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 7.0  # for a wait for XID errors to end, and NVML
+CLOSING_SECONDS = 7.0  # for the end of the wait for XID errors, and of NVML
 
 
 class _Request:
-    """One reading asked for. Whoever asked may have given up on it."""
+    """A request for one reading. The caller may have given up waiting for it."""
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
@@ -26,7 +26,7 @@ class _Request:
 
 
 class NvmlThread:
-    """Reads on request. One request at a time: none queues up behind a call that hangs."""
+    """Reads on request. There is one request at a time: no queue forms during a call that hangs."""
 
     def __init__(self, nvml: Nvml, session: Session) -> None:
         self._nvml = nvml
@@ -36,7 +36,7 @@ class NvmlThread:
         self._thread: Thread | None = None
 
     def read(self, interval: float, patience: float) -> Reading:
-        """A fresh reading. Raises `NoReadingError` when there is none within `patience` seconds."""
+        """Returns a new reading. Raises `NoReadingError` after `patience` seconds without one."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="nvml", daemon=True)
             self._thread.start()
@@ -53,14 +53,16 @@ class NvmlThread:
         return request.reading
 
     def close(self) -> None:
-        """Ends the thread and NVML; leaves them behind when a call hangs."""
+        """Ends the thread and NVML, unless a call hangs."""
         if self._thread is not None:
             self._requests.put(None)
             self._thread.join(CLOSING_SECONDS)
 
     def _what_hangs(self) -> str:
         call = self._nvml.calling or "reading NVML"
-        return f"{call}, about {self._nvml.subject}, has not returned yet; going on when it does"
+        return (
+            f"{call}, about {self._nvml.subject}, has not returned yet; the exporter continues when it does"
+        )
 
     def _work(self) -> None:
         while (request := self._requests.get()) is not None:
@@ -74,11 +76,11 @@ class NvmlThread:
     def _work_between_ticks(self, interval: float) -> None:
         try:
             self._session.work_between_ticks(interval)
-        except Exception:  # nobody waits for it, and the thread must live on
+        except Exception:  # nobody waits for it, and the thread must not end
             logger.exception("the work between two readings of the GPUs failed")
 
     def _answer(self, request: _Request) -> None:
         try:
             request.reading = self._session.read(request.interval)
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked; the thread must live on
+        except Exception as error:  # noqa: BLE001 - the caller raises it; the thread must not end
             request.error = error

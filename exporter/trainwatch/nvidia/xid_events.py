@@ -1,6 +1,6 @@
-"""XID errors: events that the driver reports, waited for on a thread of their own.
+"""XID errors: events of the driver, for which a separate thread waits.
 
-https://docs.nvidia.com/deploy/xid-errors/ says what each number means.
+https://docs.nvidia.com/deploy/xid-errors/ explains each number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PAUSE_SECONDS = 1.0  # after a failed wait: a lost GPU makes every wait fail at 
 
 
 class XidWatcher:
-    """Counts the XID errors of GPUs between `start` and `stop`; the counts go on over a restart."""
+    """Counts the XID errors of GPUs between `start` and `stop`; the counts continue over a restart."""
 
     def __init__(self, nvml: Nvml) -> None:
         self.counts: dict[tuple[str, str], int] = {}  # by GPU label and XID
@@ -32,7 +32,7 @@ class XidWatcher:
         self._thread: Thread | None = None
 
     def start(self, gpus: Iterable[Gpu]) -> None:
-        """Registers the GPUs that can report events; without any, or on an old driver, watches nothing."""
+        """Registers the GPUs that can report events. An old driver may support none."""
         try:
             events = self._events = self._nvml.event_set()
         except NvmlError as error:
@@ -46,7 +46,7 @@ class XidWatcher:
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> bool:
-        """Whether the watching has ended (in time): only then may NVML be shut down."""
+        """Returns whether the thread ended in time: only then may NVML be shut down."""
         if self._thread is None:
             return True
         self._stopping.set()
@@ -54,7 +54,7 @@ class XidWatcher:
         if self._thread.is_alive():
             return False
         self._thread = None
-        with suppress(NvmlError):  # that of an NVML that is gone went with it
+        with suppress(NvmlError):  # NVML may have ended, and freed it
             self._nvml.free_event_set(self._events)
         return True
 
@@ -81,7 +81,7 @@ class XidWatcher:
             return None
 
     def _count(self, label: str, xid: str) -> None:
-        counts = dict(self.counts)  # a new one, because another thread may be publishing the old one
+        counts = dict(self.counts)  # a copy, because another thread may be publishing the old mapping
         counts[label, xid] = counts.get((label, xid), 0) + 1
         if (label, xid) not in self.counts:
             logger.warning("GPU %s reported XID error %s; more of them are only counted", label, xid)
@@ -89,9 +89,9 @@ class XidWatcher:
 
 
 def last_xids(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """The XID that came between two counts, by GPU label.
+    """Returns the XID reported between two counts, by GPU label.
 
-    Of several, one of the GPU: the driver reports the end of a program (XID 45) after what ended it.
+    Prefers errors of the GPU: the driver reports the end of a program (XID 45) after the error that ended it.
     """
     new = [(gpu, int(xid)) for (gpu, xid), count in now.items() if count > before.get((gpu, xid), 0)]
     return dict(sorted(new, key=lambda found: not is_of_the_program(found[1])))
