@@ -72,7 +72,7 @@ def test_time_passes_a_hundred_times_as_fast_and_misses_no_tick_when_it_is_late(
 def test_at_another_speed_moments_are_published_by_their_simulated_age() -> None:
     with simulated("healthy", speed=10) as node:
         node.go(30)
-        behind = node.clock.behind_real_time()
+        behind = node.clock.lag()
         text = node.exporter.scrape("openmetrics").decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
     published = families["trainwatch_run_start_time_seconds"].samples[0].value

@@ -1,1 +1,1 @@
-"""A simulated node behind the real exporter: each scenario shows one reason why GPUs idle, or none."""
+"""A simulated node with the real exporter. Each scenario shows one reason why GPUs are idle, or none."""

@@ -1,4 +1,4 @@
-"""The time of a simulation: it advances from tick to tick, so many times as fast as the real one."""
+"""The time of a simulation, which advances from tick to tick, at real speed or faster."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainwatch.sampling.sampler import Clock
 
 
 class SimulatedClock(Clock):
-    """Stands still but for `wait`; so a late tick is late in real time only, and none is ever missed."""
+    """Advances only in `wait`: a late tick is late in real time only, and no tick is ever missed."""
 
     def __init__(self, start: float, speed: float = 1.0) -> None:
-        """`start`: seconds since the epoch. `speed`: simulated seconds a real one."""
+        """Starts at `start`, in seconds since the epoch. `speed` is in simulated seconds per real second."""
         self._start = start
         self._speed = speed
         self._elapsed = 0.0
@@ -20,7 +20,7 @@ class SimulatedClock(Clock):
 
     @property
     def real(self) -> bool:
-        """Whether it is as fast as the real time."""
+        """Returns whether it is as fast as real time."""
         return self._speed == 1
 
     def time(self) -> float:
@@ -30,7 +30,7 @@ class SimulatedClock(Clock):
         return self._elapsed
 
     def wait(self, stopping: Event, seconds: float) -> bool:
-        """Waits until as much real time has passed since the beginning as its speed makes of it."""
+        """Waits in real time until `seconds` have passed in simulated time."""
         due = self._began + (self._elapsed + seconds) / self._speed
         if stopping.wait(max(0.0, due - time.monotonic())):
             return True
@@ -38,13 +38,13 @@ class SimulatedClock(Clock):
         return False
 
     def advance(self, seconds: float) -> None:
-        """Lets time pass at once."""
+        """Advances without waiting."""
         self._elapsed += seconds
 
-    def go_on_from_here(self) -> None:
-        """Lets real time begin now, behind what has passed at once."""
+    def start_waiting(self) -> None:
+        """Starts real time now, after what has passed without waiting."""
         self._began = time.monotonic() - self._elapsed / self._speed
 
-    def behind_real_time(self) -> float:
-        """Seconds that, added to a simulated moment, make its age by the real clock its simulated age."""
+    def lag(self) -> float:
+        """Returns real minus simulated time, in seconds: added to a simulated moment, it keeps its age."""
         return time.time() - self.time()

@@ -1,4 +1,4 @@
-"""`trainwatch demo`: a simulated node behind the real exporter, to look at before one has a slow run."""
+"""`trainwatch demo`: a simulated node with the real exporter, to try Trainwatch without a slow run."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ CATCH_UP_TICKS = 50  # well below what the recording's queue holds
 
 EXAMPLES = """\
 examples:
-  trainwatch demo --list                                    what there is to simulate
+  trainwatch demo --list                                    list the scenarios
   trainwatch demo cpu-bottleneck                            serve it on http://localhost:9870/metrics
-  trainwatch demo straggler --speed 10                      ten simulated seconds each second
+  trainwatch demo straggler --speed 10                      ten simulated seconds per second
   trainwatch demo stall --begun-ago 20m                     as if it had trained for 20 minutes
-  trainwatch demo thermal --write-recording runs/thermal    write a run at once, then:
+  trainwatch demo thermal --write-recording runs/thermal    write a run without waiting, then:
   trainwatch report runs/thermal                            its report
 
-Everything in it is simulated; the exporter, the recording and the rules are the real ones.
+The node and the training are simulated; the exporter, the recording and the rules are real.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch demo`."""
+    """Adds the flags of `trainwatch demo`."""
     parser.epilog = EXAMPLES
     parser.add_argument("scenario", nargs="?", metavar="SCENARIO", help="see --list")
     parser.add_argument("--list", action="store_true", help="list the scenarios and the rules that fire")
@@ -57,33 +57,31 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="listen",
         action="append",
         metavar="[HOST]:PORT",
-        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS}, and none with --write-...)",
+        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS}; none with --write-...)",
     )
     parser.add_argument(
         "--speed",
         type=parse_speed,
         default=1.0,
         metavar="FACTOR",
-        help="simulated seconds a second, when serving: 1, 10, ... (default: 1)",
+        help="simulated seconds per second, when serving: 1, 10, ... (default: 1)",
     )
     parser.add_argument(
         "--begun-ago",
         type=parse_duration,
         default="0s",
         metavar="DURATION",
-        help="serve a run that began so long ago, in simulated time: its past is simulated at once, so that "
-        "rules that wait for samples decide soon (default: 0s)",
+        help="serve a run that began DURATION ago, in simulated time: its past is simulated without waiting, "
+        "so that rules with patience decide soon (default: 0s)",
     )
     parser.add_argument(
         "--duration",
         type=positive_duration,
         metavar="DURATION",
-        help="how long the run lasts, in simulated time (default: until Ctrl-C; with --write-... what the "
-        "rules need to decide)",
+        help="how long the run lasts, in simulated time (default: until Ctrl-C; with --write-... as long as "
+        "the rules need)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed gives the same run again (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same run (default: 0)")
     parser.add_argument(
         "--write-recording", type=Path, metavar="DIR", help="write the run as `trainwatch run` records it"
     )
@@ -114,14 +112,14 @@ def run(arguments: Namespace) -> int:
 
 @contextmanager
 def simulated_directory() -> Iterator[Path]:
-    """A directory for a simulation, gone behind it: in memory, as its /proc is written at each tick."""
+    """Yields a temporary directory for a simulation, in memory because its /proc is written every tick."""
     in_memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix=f"trainwatch-demo-{os.getpid()}-", dir=in_memory) as directory:
         yield Path(directory)
 
 
 class _Demo:
-    """A simulation, the exporter that reads it, and what it is written to."""
+    """A simulation, the exporter that reads it, and the files that it is written to."""
 
     def __init__(self, scenario: Scenario, arguments: Namespace, directory: Path, at_once: bool) -> None:
         writes = bool(arguments.write_recording or arguments.write_debugger)
@@ -151,23 +149,23 @@ class _Demo:
         logger.info("simulated: %s", summary(type(self._simulation.scenario)))
         try:
             if self._begun_ago:
-                self._live_through_the_past()
+                self._simulate_the_past()
             self._exporter.start()
             asyncio.run(serve_until_told(Pages(self._exporter).answer, WebConfig(), sockets))
         finally:
             self._close()
         logger.info("stopped")
 
-    def _live_through_the_past(self) -> None:
-        """Takes the samples from the run's start until now at once; the next one is the sampler's."""
-        while self._clock.behind_real_time() > INTERVAL:
+    def _simulate_the_past(self) -> None:
+        """Takes the samples from the run's start until now; the sampler takes the next one."""
+        while self._clock.lag() > INTERVAL:
             self._exporter.tick()
             self._clock.advance(INTERVAL)
         self._exporter.catch_up()
-        self._clock.go_on_from_here()
+        self._clock.start_waiting()
 
     def write(self) -> None:
-        """Takes the whole run's samples at once."""
+        """Takes all samples of the run without waiting."""
         assert self._simulation.duration is not None
         ticks = 1 + int(self._simulation.duration / INTERVAL)
         try:
@@ -190,9 +188,9 @@ def _scenario(name: str | None) -> Scenario:
     scenarios = all_scenarios()
     known = ", ".join(scenarios)
     if name is None:
-        raise UserError(f"give a SCENARIO: {known}")
+        raise UserError(f"no SCENARIO given; choose one of {known}")
     if name not in scenarios:
-        raise UserError(f"there is no scenario {name!r}; there are {known}")
+        raise UserError(f"scenario {name!r} does not exist; choose one of {known}")
     return scenarios[name]()
 
 
@@ -205,7 +203,7 @@ def _print_list() -> None:
 
 
 def _show_progress(done: int, ticks: int) -> None:
-    """Shows on a terminal how far the writing is; nothing if stderr is no terminal."""
+    """Shows the progress of writing if stderr is a terminal."""
     if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
         end = "\r\033[K" if done == ticks else ""
         sys.stderr.write(f"\rwrote {number(done)} of {number(ticks)} samples{end}")

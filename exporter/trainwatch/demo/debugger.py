@@ -1,8 +1,8 @@
 """Writes a simulated run as SageMaker Debugger's profiler would have: a `profiler-output/` directory.
 
-Its readings are in percent, a file a minute; its events are those of its PyTorch hook, a file a process and
-minute. What Debugger never wrote (power, clocks, communication that is not Horovod's, the life of a
-process) is not there, so rules that need it cannot judge such a directory.
+Readings are in percent, in one file per minute. Events are those of Debugger's PyTorch hook, in one file per
+process and minute. Debugger never wrote power, clocks, communication other than Horovod's, or a process's
+start and end: rules that need them cannot judge such a directory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WAIT, INITIALIZE = "DataLoaderIter", "DataLoaderIterInitialize"
 
 
 class DebuggerWriter:
-    """A sink of the sampler, and the listener to steps; writes what a minute held when it is over."""
+    """Receives samples and steps, and writes those of a minute when it is over."""
 
     def __init__(self, directory: Path, scenario: Scenario, start: float) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class DebuggerWriter:
         self._before: Sample | None = None
 
     def sample(self, sample: Sample) -> None:
-        """Takes the readings of a sample. Raises OSError."""
+        """Adds the readings of a sample. Raises OSError."""
         minute = int(sample.time // MINUTE)
         if minute != self._minute:
             self._write_minute()
@@ -50,7 +50,7 @@ class DebuggerWriter:
         self._before = sample
 
     def step(self, ledger: RankLedger, step: Step) -> None:
-        """Takes the events of a step."""
+        """Adds the events of a step."""
         if ledger.pid not in self._events:
             workers = {"num_workers": self._scenario.workers, "pin_memory": True}
             self._events[ledger.pid] = []
@@ -68,13 +68,13 @@ class DebuggerWriter:
         self._add(pid, BACKWARD, "model", forward + work.forward, work.backward)
 
     def close(self) -> None:
-        """Writes the rest, and that the job is over. Raises OSError."""
+        """Writes the rest, and the file that marks the end of the job. Raises OSError."""
         self._write_minute()
         (self._directory / "framework").mkdir(parents=True, exist_ok=True)
         (self._directory / "framework" / "training_job_end.ts").touch()
 
     def _values(self, sample: Sample) -> list[tuple[str, str, str, float]]:
-        """(type, dimension, name, value) of each reading."""
+        """Returns (type, dimension, name, value) of each reading."""
         rows: list[tuple[str, str, str, float]] = []
         cores = zip(sample.cpus, sample.cpu_utilization, sample.cpu_io_wait, strict=True)
         for core, busy, waiting in cores:
@@ -103,7 +103,7 @@ class DebuggerWriter:
         seconds: float,
         args: dict[str, Any] | None = None,
     ) -> None:
-        """One complete event; `start` is in seconds since the run's."""
+        """Adds one complete event; `start` is in seconds since the run's start."""
         event = {"name": name, "pid": kind, "ph": "X", "ts": round(1e6 * start), "dur": round(1e6 * seconds)}
         self._events[pid].append({**event, "args": args or {}})
 
@@ -122,7 +122,7 @@ class DebuggerWriter:
                 events.clear()
 
     def _timeline(self, events: list[dict[str, Any]]) -> str:
-        """A trace, one event a line. What Chrome calls a process is to Debugger the kind of the event."""
+        """Returns a trace with one event per line. Debugger writes an event's kind as its `process_name`."""
         kinds = {kind: number for number, kind in enumerate(dict.fromkeys(e["pid"] for e in events), 1)}
         base = {"start_time_since_epoch_in_micros": round(1e6 * self._start)}
         rows = [{"name": "process_name", "ph": "M", "pid": 0, "args": base}]

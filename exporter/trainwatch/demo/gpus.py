@@ -1,4 +1,4 @@
-"""The simulated GPUs: what NVML would answer, for the real GPU collector to ask."""
+"""The simulated GPUs: answers of NVML for the real GPU collector."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ POWER_LIMIT_WATTS = 700.0
 IDLE_WATTS, BUSY_WATTS = 90.0, 610.0
 IDLE_CELSIUS = 34.0
 CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, MEMORY_CLOCK_MEGAHERTZ = 1980, 1200, 2619
-WARMING = 0.05  # of the way to its final temperature that a GPU comes in a tick
-LINK_BYTES, PCIE_BYTES = 60e9, 0.4e9  # a second, of a busy GPU
+WARMING = 0.05  # share of the difference to its final temperature by which a GPU warms per tick
+LINK_BYTES, PCIE_BYTES = 60e9, 0.4e9  # per second, of a busy GPU
 
-# NVML_FI_DEV_...: power now and its limit, energy, time held down by heat, memory errors, traffic.
+# NVML_FI_DEV_...: power now and its limit, energy, thermal throttling, memory errors, traffic.
 POWER_NOW, POWER_LIMIT, ENERGY, HEAT = 186, 190, 83, 269
 CORRECTED, UNCORRECTED = 3, 4
 NVLINK_SENT, NVLINK_RECEIVED, PCIE_SENT, PCIE_RECEIVED = 138, 139, 197, 198
@@ -28,7 +28,7 @@ NVLINK_SENT, NVLINK_RECEIVED, PCIE_SENT, PCIE_RECEIVED = 138, 139, 197, 198
 
 @dataclass
 class SimulatedGpu:
-    """What one GPU would say now."""
+    """The readings of one GPU."""
 
     percent: int = 0  # utilisation, as NVML gives it
     memory_bytes: int = 0
@@ -41,10 +41,10 @@ class SimulatedGpu:
     busy_seconds: float = 0.0
 
     def advance(self, seconds: float, load: float, celsius: float, hot: bool, spinning: bool) -> None:
-        """Lets time pass at a utilisation of `load`: `celsius` is what a GPU that is always busy comes to."""
+        """Advances at a utilisation of `load`; `celsius` is the final temperature of an always busy GPU."""
         self.percent = round(100 * load)
         self.megahertz = HOT_CLOCK_MEGAHERTZ if hot else CLOCK_MEGAHERTZ
-        # Kernels that spin keep hardly any of the chip busy.
+        # Spinning kernels use little of the chip.
         effort = load * (0.25 if spinning else self.megahertz / CLOCK_MEGAHERTZ)
         self.watts = IDLE_WATTS + (BUSY_WATTS - IDLE_WATTS) * effort
         goal = IDLE_CELSIUS + (celsius - IDLE_CELSIUS) * (1.0 if hot else effort)
@@ -54,7 +54,7 @@ class SimulatedGpu:
         self.busy_seconds += load * seconds
 
     def answers(self) -> dict[int, float]:
-        """By field, in the fields' units: milliwatts, millijoules, nanoseconds, KiB, bytes."""
+        """Returns values by field, in NVML's units: milliwatts, millijoules, nanoseconds, KiB, bytes."""
         link, bus = self.busy_seconds * LINK_BYTES / 1024, self.busy_seconds * PCIE_BYTES
         return {
             POWER_NOW: round(1000 * self.watts),
@@ -125,5 +125,5 @@ class SimulatedNvml(Nvml):
         return list(self.gpus[handle].pids)
 
     def event_set(self) -> Any:
-        """There are no XID errors here."""
+        """Raises NvmlError: there are no XID errors here."""
         raise NvmlError("nvmlEventSetCreate", pynvml.NVML_ERROR_NOT_SUPPORTED)

@@ -1,4 +1,4 @@
-"""The simulated host: a /proc as Linux writes it, for the real collectors to read."""
+"""The simulated host: a /proc as Linux writes it, for the real collectors."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from trainwatch.demo.scenario import CORES
 
-TICKS = 100  # of the kernel's clock, a second
+TICKS = 100  # of the kernel's clock, per second
 MEMORY_KIBIBYTES = 1024 * 1024 * 1024
 SECTOR_BYTES = 512
-NETWORK_BYTES = 2e6  # a second, each way
+NETWORK_BYTES = 2e6  # per second, each way
 
 
 class SimulatedHost:
-    """Counters since "boot", and the files that tell them."""
+    """Counters since "boot", and the files that contain them."""
 
     def __init__(self, procfs: Path, memory: float) -> None:
-        """`memory` is the share of the host's that is in use at first."""
+        """Writes the first files; `memory` is the used share of the host's memory."""
         self._procfs = procfs
         self._busy, self._idle, self._waiting = ([0] * CORES for _ in range(3))
         self._seconds = 0.0
@@ -30,21 +30,21 @@ class SimulatedHost:
     def advance(
         self, seconds: float, busy: Sequence[float], waiting: Sequence[float], disk_bytes: float
     ) -> None:
-        """Lets time pass: `busy` and `waiting` are ratios of each core, `disk_bytes` are read a second."""
+        """Advances: `busy` and `waiting` are ratios per core, `disk_bytes` are read per second."""
         ticks = round(TICKS * seconds)
         for core in range(CORES):
-            its_busy = round(ticks * busy[core])
-            its_waiting = min(round(ticks * waiting[core]), ticks - its_busy)
-            self._busy[core] += its_busy
-            self._waiting[core] += its_waiting
-            self._idle[core] += ticks - its_busy - its_waiting
+            busy_ticks = round(ticks * busy[core])
+            waiting_ticks = min(round(ticks * waiting[core]), ticks - busy_ticks)
+            self._busy[core] += busy_ticks
+            self._waiting[core] += waiting_ticks
+            self._idle[core] += ticks - busy_ticks - waiting_ticks
         self._seconds += seconds
         self._read_bytes += disk_bytes * seconds
         self._waited["cpu"] += seconds * max(0.0, sum(busy) / CORES - 0.9) * 10
         self._waited["io"] += seconds * sum(waiting) / CORES
 
     def write(self, memory: float) -> None:
-        """Writes the files; `memory` is the share of the host's that is in use."""
+        """Writes the files; `memory` is the used share of the host's memory."""
         self._put("stat", self._stat())
         self._put("meminfo", _meminfo(memory))
         self._put("diskstats", self._diskstats())

@@ -22,20 +22,20 @@ from trainwatch.sampling.sample import Sample
 
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones
-PATIENCE = 60.0  # seconds: a busy machine must not take a reading from a simulation
+PATIENCE = 60.0  # seconds: no reading of a simulation is dropped because the machine is busy
 
 Sink = Callable[[Sample], None]
 
 
 class SimulatedGpus(GpuCollector):
-    """The real collector, which asks a simulation."""
+    """The real collector, reading simulated GPUs."""
 
     def patience(self, interval: float) -> float:
         return PATIENCE
 
 
 class SimulatedTraining(TrainingCollector):
-    """The real collector. At another speed than the real one, moments are published by their age."""
+    """The real collector. If the simulation is faster than real time, it moves moments to keep their age."""
 
     def __init__(self, directory: Path, simulation: Simulation, clock: SimulatedClock) -> None:
         super().__init__(directory, open_ledger=partial(AliveReader, living=simulation.living))
@@ -44,13 +44,13 @@ class SimulatedTraining(TrainingCollector):
     def collect(self, sample: Sample) -> None:
         super().collect(sample)
         if not self._clock.real:
-            self._publish_by_age(self._clock.behind_real_time())
+            self._move_moments(self._clock.lag())
 
-    def _publish_by_age(self, behind: float) -> None:
-        """Lets `time() - trainwatch_run_..._time_seconds` be the simulated age of the moment."""
+    def _move_moments(self, lag: float) -> None:
+        """Makes `time() - trainwatch_run_..._time_seconds` the simulated age of the moment."""
         for family in self.families:
             if family.name.endswith("_time_seconds"):
-                family.publish({labels: moment + behind for labels, moment in family.samples.items()})
+                family.publish({labels: moment + lag for labels, moment in family.samples.items()})
 
 
 def make_exporter(
@@ -60,7 +60,7 @@ def make_exporter(
     recording: Path | None = None,
     sinks: Sequence[Sink] = (),
 ) -> Exporter:
-    """Returns the exporter of the simulated node, in whose `directory` the simulation lives.
+    """Returns the exporter of the simulated node; `directory` has its ledgers and its /proc.
 
     Raises UserError if the recording cannot be written.
     """

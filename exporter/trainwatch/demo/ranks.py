@@ -1,14 +1,13 @@
 """The simulated ranks: their steps, written into real ledgers by the real recorder.
 
-Ranks train data-parallel. Each does its work until the gradients are exchanged; there it waits for the
-slowest, so that the steps of all end at the same time.
+Ranks train data-parallel. Before the exchange of gradients they wait for the slowest rank, so all steps end
+at the same time.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -62,7 +61,7 @@ class RankLedger:
         self._count_fetch(step.number % self._scenario.workers)
 
     def finish(self, end: float) -> None:
-        """Ends the process in good order."""
+        """Ends the process normally."""
         self._ledger.finish()
         ended = layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED
         memoryview(self._ledger.memory)[ended : ended + 8].cast("d")[0] = self._start + end
@@ -88,31 +87,20 @@ def _stamp(ledger: Ledger, pid: int, rank: int, world_size: int, start: float) -
     layout.HEADER.pack_into(ledger.memory, 0, magic, version, size, pid, rank, rank, world_size, start, start)
 
 
-@dataclass
-class Training:
-    """Makes the steps of all ranks, in the order of time."""
-
-    scenario: Scenario
-    random: Random
-
-    def steps(self) -> Iterator[list[Step]]:
-        """The steps of each number, one a rank; they begin at the same time. Ends where training hangs."""
-        scenario = self.scenario
-        now, number = scenario.setup_seconds, 0
-        while not scenario.hangs(number, now):
-            works = [scenario.work(rank, number, self.random) for rank in range(scenario.ranks)]
-            ready = max(work.until_exchange for work in works)
-            rest = max(work.communication + work.after_exchange for work in works)
-            steps = [
-                Step(number, work, now, now + ready + rest, ready - work.until_exchange) for work in works
-            ]
-            yield steps
-            now += ready + rest + scenario.pause_after(number)
-            number += 1
+def steps_of_ranks(scenario: Scenario, random: Random) -> Iterator[list[Step]]:
+    """Yields the simultaneous steps of all ranks, one list per step number. Ends when training hangs."""
+    now, number = scenario.setup_seconds, 0
+    while not scenario.hangs(number, now):
+        works = [scenario.work(rank, number, random) for rank in range(scenario.ranks)]
+        ready = max(work.until_exchange for work in works)
+        rest = max(work.communication + work.after_exchange for work in works)
+        yield [Step(number, work, now, now + ready + rest, ready - work.until_exchange) for work in works]
+        now += ready + rest + scenario.pause_after(number)
+        number += 1
 
 
 class AliveReader(LedgerReader):
-    """A reader in the process of the simulated ranks themselves, where their locks do not show."""
+    """A reader in the same process as the simulated ranks, where their locks cannot be seen."""
 
     def __init__(self, path: Path, living: set[Path]) -> None:
         super().__init__(path)

@@ -1,7 +1,6 @@
-"""What a scenario is made of: what its ranks do in a step, how busy cores are, how GPUs fill and heat up.
+"""The parts of a scenario: the steps of its ranks, the load of its cores, memory and heat of its GPUs.
 
-Everything that a subclass does not say is as on a healthy node. Amounts are such as one sees on a node of
-8 GPUs of the H100 kind; they are no measurement of one.
+The defaults are a healthy node. The numbers are typical of a node with 8 H100 GPUs; they were not measured.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ Range = tuple[float, float]  # amounts are drawn evenly from it
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank does in one step, in this order; seconds on the host."""
+    """The parts of one rank's step in their order, in seconds on the host."""
 
     data_wait: float = 0.0
     host_to_device: float = 0.0
     forward: float = 0.0
     backward: float = 0.0
-    communication: float = 0.0  # of its own; the waiting for slower ranks comes on top
+    communication: float = 0.0  # without waiting for slower ranks
     optimizer: float = 0.0
     checkpoint: float = 0.0
     phase: str = "train"
 
     @property
     def until_exchange(self) -> float:
-        """Until the rank is ready to exchange gradients."""
+        """Returns the seconds until the rank is ready to exchange gradients."""
         return self.data_wait + self.host_to_device + self.forward + self.backward
 
     @property
@@ -39,7 +38,7 @@ class Work:
         return self.optimizer + self.checkpoint
 
     def slower(self, factor: float) -> Work:
-        """The same with computing that takes `factor` times as long."""
+        """Returns the same work with `factor` times the compute time."""
         return replace(
             self,
             forward=self.forward * factor,
@@ -50,7 +49,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one rank as it came about; moments are seconds since the run's start."""
+    """A step of one rank; moments are in seconds since the run's start."""
 
     number: int
     work: Work
@@ -60,13 +59,13 @@ class Step:
 
     @property
     def computed(self) -> float:
-        """When its GPU's part was over: what comes behind is a checkpoint."""
+        """Returns when its GPU's work ends: what follows is a checkpoint."""
         return self.end - self.work.checkpoint
 
 
 @dataclass(frozen=True)
 class Busy:
-    """A GPU has kernels running for `load` (0..1) of the time from `begin` to `end` (since the start)."""
+    """A GPU runs kernels for `load` (0..1) of the time from `begin` to `end`, in seconds since the start."""
 
     gpu: int
     begin: float
@@ -77,9 +76,8 @@ class Busy:
 class Scenario:
     """A healthy node. `@scenario` above a subclass lists it.
 
-    The subclass's docstring says what is simulated, and why the rules fire that do.
-
-    `fires` names every rule that must fire over `minutes` of the run; no other one may.
+    Its docstring describes the simulation, and explains why its rules fire. `fires` names the rules that must
+    fire within `minutes` of the run; no others may.
     """
 
     name: ClassVar[str]
@@ -87,53 +85,53 @@ class Scenario:
     minutes: ClassVar[float] = 10
 
     ranks: ClassVar[int] = GPUS
-    workers: ClassVar[int] = CORES // GPUS  # that load data, each rank
-    fetch_cpu_share: ClassVar[float] = 0.9  # of a worker's fetch; the rest it waits for storage
+    workers: ClassVar[int] = CORES // GPUS  # of the data loader, per rank
+    fetch_cpu_share: ClassVar[float] = 0.9  # of a worker's fetch; the rest is waiting for storage
     fetch_seconds: ClassVar[float] = 0.6
-    waits_show: ClassVar[bool] = True  # whether ranks wait for each other in what they mark as communication
+    waits_show: ClassVar[bool] = True  # whether marked communication includes the waiting for other ranks
     setup_seconds: ClassVar[float] = 12.0  # from the start to the first step
 
     cpu: ClassVar[Range] = (0.25, 0.5)
     io_wait: ClassVar[Range] = (0.0, 0.04)
     memory: ClassVar[float] = 0.4  # share of the host's
-    disk_bytes: ClassVar[float] = 180e6  # read a second
+    disk_bytes: ClassVar[float] = 180e6  # read per second
     gpu_load: ClassVar[Range] = (0.96, 1.0)  # while its rank computes
     celsius: ClassVar[float] = 64.0  # of a busy GPU
 
     def work(self, rank: int, number: int, random: Random) -> Work:
-        """What a rank does in its step of this number."""
+        """Returns the work of a rank in step `number`."""
         return compute(0.36, random)
 
     def pause_after(self, number: int) -> float:
-        """Seconds in which no rank makes a step, behind the step of this number."""
+        """Returns the seconds without a step after step `number`."""
         return 0.0
 
     def hangs(self, number: int, elapsed: float) -> bool:
-        """Whether the exchange of the step that begins so long after the start never ends."""
+        """Returns whether the exchange of the step that begins at `elapsed` seconds never ends."""
         return False
 
     def cores(self, random: Random) -> list[float]:
-        """How busy each core was since the last tick, 0..1."""
+        """Returns the utilisation of each core since the last tick, 0..1."""
         return [random.uniform(*self.cpu) for _ in range(CORES)]
 
     def waiting_cores(self, random: Random) -> list[float]:
-        """The share of its time in which each core waited for I/O; what is over with `cores` is cut off."""
+        """Returns the I/O wait of each core, 0..1; the sum with `cores` is cut off at 1."""
         return [random.uniform(*self.io_wait) for _ in range(CORES)]
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
-        """What the step lets GPUs do: all but waiting for data and writing checkpoints.
+        """Yields the GPU work of a step: all but waiting for data and writing checkpoints.
 
-        Waiting for other ranks is work, too: NCCL's kernels spin on the GPU meanwhile.
+        Waiting for other ranks keeps a GPU busy, because NCCL's kernels spin.
         """
         begin = step.start + step.work.data_wait
         yield Busy(rank, begin, step.computed, random.uniform(*self.gpu_load))
 
     def gpu_memory(self, gpu: int, elapsed: float) -> float:
-        """The share of a GPU's memory in use so long after the start."""
+        """Returns the used share of a GPU's memory at `elapsed` seconds."""
         return 0.77
 
     def heat_throttling(self, gpu: int, elapsed: float) -> float:
-        """The share of the time in which a GPU's clocks are held down by heat."""
+        """Returns the share of the time in which heat throttles a GPU, at `elapsed` seconds."""
         return 0.0
 
 
@@ -149,9 +147,9 @@ def scenario(marked: S) -> S:
 
 
 def compute(seconds: float, random: Random, data_wait: float = 0.002, width: float = 0.02) -> Work:
-    """A step that waits `data_wait` for its data and computes for about `seconds`.
+    """Returns a step that waits `data_wait` seconds for its data and computes for about `seconds`.
 
-    Both vary evenly by `width` (a share): evenly, because no step is then ever an outlier by chance.
+    Both vary uniformly by the share `width`, so that no step is an outlier by chance.
     """
     seconds *= random.uniform(1 - width, 1 + width)
     return Work(

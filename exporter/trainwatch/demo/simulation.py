@@ -1,4 +1,4 @@
-"""A scenario as it goes on: with each tick of the sampler the host, the GPUs and the ranks move on."""
+"""Plays a scenario: every tick of the sampler advances the host, the GPUs and the ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 
 from trainwatch.demo.gpus import MEMORY_BYTES, SimulatedNvml
 from trainwatch.demo.host import SimulatedHost
-from trainwatch.demo.ranks import RankLedger, Training
+from trainwatch.demo.ranks import RankLedger, steps_of_ranks
 from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.sample import Sample
@@ -19,7 +19,7 @@ OnStep = Callable[[RankLedger, Step], None]
 
 
 class Simulation(Collector):
-    """The first collector of each tick: it gives the others a new moment to read.
+    """The first collector of each tick: it writes what the others read.
 
     The same scenario and seed give the same readings and steps, whatever the speed.
     """
@@ -36,9 +36,9 @@ class Simulation(Collector):
         directory: Path,
         on_step: OnStep | None = None,
     ) -> None:
-        """`start`: seconds since the epoch. `duration`: of the run, in seconds; None: it goes on for ever.
+        """Prepares a run of `duration` seconds (None: without an end) that starts at `start` since the epoch.
 
-        `directory` gets the ledgers and the simulated /proc. `on_step` is told each finished step.
+        `directory` gets the ledgers and the simulated /proc. `on_step` is called with each finished step.
         """
         self.scenario = scenario
         self.start = start
@@ -46,38 +46,38 @@ class Simulation(Collector):
         self.nvml = SimulatedNvml()
         self.living: set[Path] = set()
         self.stalled = False
-        self.ended_well = False  # the run is over, and its processes ended by themselves
+        self.ended_well = False  # the run is over, and its processes ended normally
         self._on_step = on_step
         self._elapsed = 0.0
         self._random = Random(f"{scenario.name} {seed} node")
         self._host = SimulatedHost(directory / "proc", scenario.memory)
         self._ledgers = [RankLedger(directory, run, rank, scenario, start) for rank in range(scenario.ranks)]
         self.living.update(ledger.path for ledger in self._ledgers)
-        self._coming = Training(scenario, Random(f"{scenario.name} {seed} steps")).steps()
+        self._coming = steps_of_ranks(scenario, Random(f"{scenario.name} {seed} steps"))
         self._next: list[Step] | None = next(self._coming)
         self._begun: deque[list[Step]] = deque()
         self._busy: list[list[Busy]] = [[] for _ in range(GPUS)]
         self._use_gpus(0.0)
 
     def collect(self, sample: Sample) -> None:
-        """Moves everything on to the sample's time."""
+        """Advances everything to the sample's time."""
         until = sample.time - self.start
         seconds = until - self._elapsed
         if seconds <= 0:
             return
         if self.living:
             self._train(until)
-        self._move_host(seconds)
+        self._advance_host(seconds)
         for gpu in range(GPUS):
-            self._move_gpu(gpu, self._elapsed, until)
+            self._advance_gpu(gpu, self._elapsed, until)
         self._use_gpus(until)
-        self._busy = [[busy for busy in its if busy.end > until] for its in self._busy]
+        self._busy = [[busy for busy in work if busy.end > until] for work in self._busy]
         self._elapsed = until
         if self.living and self.duration is not None and until >= self.duration:
             self._end(self.duration)
 
     def _train(self, until: float) -> None:
-        """Begins the steps that begin by then, and records those that end."""
+        """Begins the steps that begin before `until`, and records those that end."""
         while self._next is not None and self._next[0].start < until:
             self._begun.append(self._next)
             for rank, step in enumerate(self._next):
@@ -93,7 +93,7 @@ class Simulation(Collector):
             self.stalled = True
 
     def _end(self, moment: float) -> None:
-        """The processes end; those that hang are killed."""
+        """Ends the processes; kills those that hang."""
         self.ended_well = not self.stalled
         if self.ended_well:
             for ledger in self._ledgers:
@@ -102,7 +102,7 @@ class Simulation(Collector):
         self._next = None
         self._busy = [[] for _ in range(GPUS)]
 
-    def _move_host(self, seconds: float) -> None:
+    def _advance_host(self, seconds: float) -> None:
         scenario, random = self.scenario, self._random
         busy, waiting = scenario.cores(random), scenario.waiting_cores(random)
         if not self.living or self.stalled:
@@ -110,7 +110,7 @@ class Simulation(Collector):
         self._host.advance(seconds, busy, waiting, scenario.disk_bytes if any(waiting) else 0.0)
         self._host.write(scenario.memory if self.living else 0.02)
 
-    def _move_gpu(self, gpu: int, since: float, until: float) -> None:
+    def _advance_gpu(self, gpu: int, since: float, until: float) -> None:
         spinning = self.stalled and bool(self.living)
         load = 1.0 if spinning else self._load(gpu, since, until)
         share = self.scenario.heat_throttling(gpu, until) if load > 0 else 0.0
@@ -118,7 +118,7 @@ class Simulation(Collector):
         self.nvml.gpus[gpu].advance(until - since, load, self.scenario.celsius, hot, spinning)
 
     def _load(self, gpu: int, since: float, until: float) -> float:
-        """The share of the time between two moments for which the GPU had work."""
+        """Returns the share of the time between two moments in which the GPU had work."""
         seconds = sum(
             busy.load * (min(busy.end, until) - max(busy.begin, since))
             for busy in self._busy[gpu]
@@ -127,7 +127,7 @@ class Simulation(Collector):
         return min(1.0, seconds / (until - since))
 
     def _use_gpus(self, elapsed: float) -> None:
-        """Memory and processes of each GPU."""
+        """Sets memory and processes of each GPU."""
         pids = [ledger.pid for ledger in self._ledgers] if self.living else []
         for number, gpu in enumerate(self.nvml.gpus):
             gpu.pids = (pids[number % len(pids)],) if pids else ()

@@ -15,7 +15,7 @@ ENDED_BY_SIGTERM = 143
 
 
 class Written:
-    """The directories that a run is written to. The exporter writes the rest of the recording.
+    """The output directories of a run. The exporter writes the samples of the recording.
 
     Raises UserError if a directory is not new or cannot be written.
     """
@@ -46,7 +46,7 @@ class Written:
             self._run.write(recording)
 
     def end(self, moment: float, well: bool) -> None:
-        """Completes what was written, after the exporter. A run that goes on is ended by a signal."""
+        """Completes the output after the exporter has closed. Unfinished runs get the status of SIGTERM."""
         if self._recording:
             status = 0 if well else ENDED_BY_SIGTERM
             replace(self._run, end=moment, exit_status=status).write(self._recording)
@@ -56,7 +56,7 @@ class Written:
 
 def _make_new(directory: Path) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise UserError(f"{directory}: exists already; give a directory that is new or empty")
+        raise UserError(f"{directory}: already exists; choose a new or empty directory")
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -11,10 +11,10 @@ from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 class CpuBottleneck(Scenario):
     """A heavy transform pins every core, and GPUs wait for it.
 
-    The transform of a batch takes a core about 10 s, and each rank has four cores for its workers: a batch
-    comes every 2.4 s, and is computed in 0.25 s. All cores are above 94 %; in most samples GPUs do
-    nothing (CPUBottleneck), nine tenths of a step are waiting for data (DataStarved), and in no half second
-    is a GPU busy for much more than half of the time (LowGPUUtilization).
+    The transform of a batch takes a core about 10 s, and each rank has four cores for its workers. So a batch
+    arrives every 2.4 s, and is computed in 0.25 s. All cores are above 94 %, and in most samples GPUs are
+    idle (CPUBottleneck). 90 % of a step is waiting for data (DataStarved). In no sample is a GPU busy for
+    much more than half of the time (LowGPUUtilization).
     """
 
     name = "cpu-bottleneck"

@@ -1,4 +1,4 @@
-"""few-dataloaders: one worker a rank cannot keep up."""
+"""few-dataloaders: one worker per rank cannot keep up."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trainwatch.demo.scenario import CORES, GPUS, Scenario, Work, compute, scena
 
 @scenario
 class FewDataloaders(Scenario):
-    """Each rank has one loader worker, though there are four cores for it.
+    """Each rank has only one loader worker, although it has four cores.
 
-    A worker takes 0.57 s for a batch that is computed in 0.3 s, so a rank waits for nearly half of each
-    step (DataStarved, whose cause is "too few workers") and its GPU is busy for not much more than half of
-    each half second (LowGPUUtilization). 8 workers for 32 cores are 25 % (Dataloader). A GPU is never idle
-    for a whole sample: CPUBottleneck stays quiet, though the cores of the workers are pinned.
+    A worker takes 0.57 s for a batch that is computed in 0.3 s. So a rank waits for nearly half of each step
+    (DataStarved, with the cause "too few workers"). Its GPU is busy for little more than half of each sample
+    (LowGPUUtilization). 8 workers for 32 cores are 25 % (Dataloader). CPUBottleneck does not fire although
+    the workers' cores are pinned, because a GPU is never idle for a whole sample.
     """
 
     name = "few-dataloaders"

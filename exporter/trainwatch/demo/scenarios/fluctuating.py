@@ -1,4 +1,4 @@
-"""fluctuating: GPUs pause again and again."""
+"""fluctuating: GPUs pause periodically."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ EVERY = 50  # steps
 class Fluctuating(Scenario):
     """Training is fine, but every 50 steps an evaluation runs on the CPU.
 
-    For 18 s GPUs are busy, then for 5 s idle, while one process after the other computes its metrics. So a
-    fifth of the readings of each GPU are 0 and most of the others near 100 %: the 95th percentile is high
-    and the 5th low, which is LowGPUUtilization's "fluctuating". Steps as such are as they should be.
+    GPUs are busy for 18 s, then idle for 5 s while the CPU computes metrics. So a fifth of each GPU's
+    readings are 0, and most others near 100 %. A high 95th and a low 5th percentile are what
+    LowGPUUtilization calls "fluctuating". The steps themselves are normal.
     """
 
     name = "fluctuating"

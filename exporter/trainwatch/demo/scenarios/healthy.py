@@ -7,11 +7,11 @@ from trainwatch.demo.scenario import Scenario, scenario
 
 @scenario
 class Healthy(Scenario):
-    """A node as it should be: every GPU computes nearly all the time.
+    """A healthy node: every GPU computes nearly all the time.
 
-    Eight ranks with a GPU each make a step of about 0.36 s; 32 loader workers for 32 cores keep ahead of
-    them, so that a step waits 2 ms for its data, and an exchange of gradients takes 4 % of it. GPUs are 96
-    to 100 % busy and 77 % full: no rule has anything to say.
+    Eight ranks with one GPU each take about 0.36 s per step. 32 loader workers on 32 cores keep ahead of
+    them, so a step waits only 2 ms for data. The exchange of gradients takes 4 %. GPUs are 96 to 100 % busy,
+    their memory is 77 % full, and no rule fires.
     """
 
     name = "healthy"

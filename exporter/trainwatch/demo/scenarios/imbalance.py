@@ -13,9 +13,9 @@ class Imbalance(Scenario):
     """One process drives all GPUs, and GPU 0 also gathers what the others computed.
 
     As with torch.nn.DataParallel: all GPUs compute forward and backward, then GPU 0 alone gathers outputs
-    and gradients, updates the weights and spreads them. GPU 0 is busy nearly all the time and the others
-    for not much more than half of it, so their distributions are far apart (LoadBalancing), and seven GPUs
-    are under-utilised (LowGPUUtilization).
+    and gradients, updates the weights and broadcasts them. GPU 0 is busy nearly all the time, the others
+    little more than half of it. Their distributions are far apart (LoadBalancing), and seven GPUs are
+    under-utilised (LowGPUUtilization).
     """
 
     name = "imbalance"

@@ -11,9 +11,9 @@ from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 class IoBottleneck(Scenario):
     """Workers wait for slow storage, and GPUs wait for them.
 
-    As in cpu-bottleneck a batch comes every 2.4 s, but here the workers wait nine tenths of that for reads
-    of a network file system: cores are hardly busy and wait for I/O 55 to 80 % of the time. In most
-    samples GPUs do nothing meanwhile (IOBottleneck, DataStarved, LowGPUUtilization).
+    As in cpu-bottleneck, a batch arrives every 2.4 s, but here workers spend 90 % of that on reads from a
+    network file system. Cores are hardly busy and wait for I/O 55 to 80 % of the time. GPUs are idle in most
+    samples (IOBottleneck, DataStarved, LowGPUUtilization).
     """
 
     name = "io-bottleneck"

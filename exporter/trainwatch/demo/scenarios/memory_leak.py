@@ -5,18 +5,18 @@ from __future__ import annotations
 from trainwatch.demo.scenario import Scenario, scenario
 
 AT_START = 0.03
-A_MINUTE = 0.06
-MOST = 0.97
+PER_MINUTE = 0.06
+MAXIMUM = 0.97
 
 
 @scenario
 class MemoryLeak(Scenario):
-    """Each step keeps a little memory on its GPU, as when losses are summed up without .item().
+    """Each step keeps a little GPU memory, as when losses are summed without .item().
 
-    GPUs fill by six points a minute, from 3 % on: more than five points within a minute
-    (GPUMemoryIncrease), steadily over the run (GPUMemoryLeak), and full within the hour
-    (GPUMemoryNearlyFull). Nothing is slow yet. At 97 %, after a quarter of an hour, the simulated leak
-    stands still; a real run would die there.
+    GPU memory grows from 3 % by six points per minute. That is more than five points within a minute
+    (GPUMemoryIncrease), steady over the run (GPUMemoryLeak), and leads to full memory within the hour
+    (GPUMemoryNearlyFull). Nothing is slow yet. The simulated leak stops at 97 %, after 15 minutes; a real run
+    would crash.
     """
 
     name = "memory-leak"
@@ -24,4 +24,4 @@ class MemoryLeak(Scenario):
     minutes = 15
 
     def gpu_memory(self, gpu: int, elapsed: float) -> float:
-        return min(AT_START + A_MINUTE * elapsed / 60, MOST)
+        return min(AT_START + PER_MINUTE * elapsed / 60, MAXIMUM)

@@ -7,11 +7,11 @@ from trainwatch.demo.scenario import Scenario, scenario
 
 @scenario
 class SlowStart(Scenario):
-    """The data set is fetched and unpacked before the first step, while the GPUs are already taken.
+    """The data set is fetched and unpacked before the first step, while the GPUs are already in use.
 
-    The model is on the GPUs at once (their memory is in use), but the first step comes only after 23
-    minutes (MaxInitializationTime: 20 are too many). GPUs do nothing meanwhile (LowGPUUtilization); then
-    all is well.
+    The model is on the GPUs from the start: their memory is in use. But the first step ends only after 23
+    minutes (MaxInitializationTime, whose threshold is 20). GPUs are idle until then (LowGPUUtilization), and
+    busy afterwards.
     """
 
     name = "slow-start"

@@ -1,4 +1,4 @@
-"""small-batch: each step gives the GPU too little to do."""
+"""small-batch: each step has too little work for the GPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 class SmallBatch(Scenario):
     """Batches are so small that launching kernels takes longer than running them.
 
-    Nothing holds the ranks up: no core is busy, data is there. But between two kernels a GPU has nothing to
-    do for more than half of the time (LowGPUUtilization), while three quarters of its memory lie idle: a
-    larger batch would fit (BatchSize).
+    Ranks wait for nothing: no core is busy, and data is ready. But a GPU is idle between kernels for more
+    than half of the time (LowGPUUtilization), and three quarters of its memory are free. A larger batch would
+    fit (BatchSize).
     """
 
     name = "small-batch"

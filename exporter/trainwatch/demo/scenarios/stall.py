@@ -9,11 +9,11 @@ AFTER = 8 * 60.0  # seconds
 
 @scenario
 class Stall(Scenario):
-    """After eight minutes an exchange of gradients never ends; all processes live on.
+    """After eight minutes an exchange of gradients never ends; all processes stay alive.
 
-    No rank makes a step any more (TrainingStalled after a minute). GPUs read 100 % until someone ends the
-    run, because NCCL's kernels spin: this is what makes a hang so hard to see from utilisation. Their power
-    tells: it falls to a third.
+    No rank finishes a step any more (TrainingStalled after a minute). GPU utilisation stays at 100 % until
+    someone ends the run, because NCCL's kernels spin. So utilisation does not show a hang, but power does: it
+    falls to a third.
     """
 
     name = "stall"

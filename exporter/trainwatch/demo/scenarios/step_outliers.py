@@ -14,9 +14,9 @@ EVERY = 50  # steps
 class StepOutliers(Scenario):
     """Every 50th step writes a checkpoint before the next one may begin.
 
-    That takes 0.8 s on top of a step of 0.36 s: two steps in a hundred, far above mean + 3 standard
-    deviations (StepOutlier, which also finds the period and the component). GPUs rest for 4 % of the time
-    only, which no rule minds.
+    That adds 0.8 s to a step of 0.36 s. So 2 % of the steps are far above mean + 3 standard deviations
+    (StepOutlier, which also finds the period and the component). GPUs are idle for only 4 % of the time, so
+    no other rule fires.
     """
 
     name = "step-outliers"

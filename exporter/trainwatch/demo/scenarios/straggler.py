@@ -1,4 +1,4 @@
-"""straggler: one rank is slow, and all wait for it."""
+"""straggler: one rank is slow, and all others wait for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ SLOW_RANK = 5
 
 @scenario
 class SlowRank(Scenario):
-    """Rank 5 computes for 1.6 times as long as its peers, which wait for it at every exchange.
+    """Rank 5 computes 1.6 times as long as its peers, which wait for it at every exchange.
 
-    All ranks' steps take equally long; what tells is the time without communication (Straggler). The others
-    spend more than a third of their steps in it (CommunicationBound, which says that they may merely wait).
-    Their GPUs look busy all the same: NCCL's kernels spin while they wait, so that utilisation alone shows
-    nothing at all.
+    The steps of all ranks take equally long; the time without communication shows the straggler (Straggler).
+    Its peers spend more than a third of their steps in communication (CommunicationBound, which says that
+    they may merely wait). Utilisation shows nothing: NCCL's kernels keep GPUs busy while they wait.
     """
 
     name = "straggler"

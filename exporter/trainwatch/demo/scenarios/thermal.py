@@ -9,11 +9,11 @@ from trainwatch.demo.scenario import Scenario, Work, compute, scenario
 
 @scenario
 class Thermal(Scenario):
-    """The air that cools the GPUs is too warm: all of them lower their clocks, six tenths of the time.
+    """Cooling is insufficient: heat throttles all GPUs for 60 % of the time.
 
-    At 88 degrees the driver holds the clocks at 1.2 instead of 1.98 GHz (ThermalThrottling), and steps take
-    1.3 times as long as on a healthy node. Utilisation stays near 100 %: it says nothing of speed. All GPUs
-    are equally hot, so no rank waits for another.
+    At 88 degrees the driver limits the clocks to 1.2 instead of 1.98 GHz (ThermalThrottling). Steps take 1.3
+    times as long as on a healthy node, but utilisation stays near 100 %. All GPUs are equally hot, so no rank
+    waits for another.
     """
 
     name = "thermal"
