@@ -6,25 +6,21 @@ import re
 from argparse import ArgumentTypeError
 from math import isfinite
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(
-    "(?:{})".format("".join(rf"(?:(\d+){unit})?" for unit in ("w", "d", "h", "m", "s", "ms")))
-)
+_SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_DURATION = re.compile("".join(rf"(?:(\d+){unit})?" for unit in _SECONDS))
 
 
 def parse_duration(text: str) -> float:
-    """Seconds. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
+    """Returns seconds. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
-        raise ArgumentTypeError(f"{text!r} is not a duration as 500ms, 1s or 1m30s")
-    units = ("w", "d", "h", "m", "s", "ms")
-    return sum(
-        int(count) * _SECONDS[unit] for unit, count in zip(units, match.groups(), strict=True) if count
-    )
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 500ms, 1s or 1m30s")
+    counts = zip(match.groups(default=0), _SECONDS.values(), strict=True)
+    return sum(int(count) * seconds for count, seconds in counts)
 
 
 def positive_duration(text: str) -> float:
-    """As `parse_duration`, but not zero."""
+    """Returns seconds as `parse_duration` does, but not zero."""
     seconds = parse_duration(text)
     if seconds <= 0:
         raise ArgumentTypeError(f"{text!r} must be more than 0")
@@ -32,7 +28,7 @@ def positive_duration(text: str) -> float:
 
 
 def parse_speed(text: str) -> float:
-    """Simulated seconds a second. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
+    """Returns simulated seconds per second. Raises ArgumentTypeError to be the `type` of a flag."""
     try:
         speed = float(text)
     except ValueError:

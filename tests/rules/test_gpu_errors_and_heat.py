@@ -9,7 +9,7 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.xids import XIDS, is_of_the_program, xid
+from trainwatch.xids import XIDS, xid
 
 from tests.support.source import START, MemorySource, node_samples
 
@@ -37,7 +37,7 @@ def test_an_error_of_the_gpu_fires(number: int) -> None:
     found = errors(0, 0, 1, 1, last=number)
     assert (found.status, found.violations, found.triggered) == ("found", 1, 1)
     assert found.finding == f"GPU 0 of node-a reported XID {number} ({xid(number).meaning})."
-    assert found.recommendation == xid(number).mend
+    assert found.recommendation == xid(number).remedy
 
 
 @pytest.mark.parametrize("number", [13, 31, 43, 45, 68, 109])
@@ -49,8 +49,8 @@ def test_an_error_of_the_program_does_not_but_is_told(number: int) -> None:
 
 
 def test_every_known_number_has_a_meaning_and_a_mend() -> None:
-    assert all(len(one.meaning) > 10 and one.mend.endswith(".") for one in XIDS.values())
-    assert [number for number in XIDS if is_of_the_program(number)] == [13, 31, 43, 45, 68, 109]
+    assert all(len(one.meaning) > 10 and one.remedy.endswith(".") for one in XIDS.values())
+    assert [number for number in XIDS if xid(number).of_the_program] == [13, 31, 43, 45, 68, 109]
 
 
 @pytest.mark.parametrize(("count", "status"), [(1, "healthy"), (2, "healthy"), (3, "found")])
@@ -85,7 +85,7 @@ def test_the_first_error_is_named_first_and_its_mend_given() -> None:
     columns = {"gpu_xid_errors": np.repeat([0, 1, 2], [3, 4, 3]), "gpu_last_xid": numbers}
     found = result("GPUError", 10, columns)
     assert found.finding.index("XID 94") < found.finding.index("XID 63")
-    assert found.recommendation == xid(94).mend
+    assert found.recommendation == xid(94).remedy
     assert found.details["gpus"][0]["errors"][0]["first"] == START + 1.5
 
 

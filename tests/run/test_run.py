@@ -141,7 +141,7 @@ def refused(arguments: list[str], cwd: Path) -> str:
         (["--", "./no-such-command"], "command not found: ./no-such-command"),
         (["--", "./plain.txt"], "./plain.txt cannot be executed: run `chmod +x ./plain.txt`"),
         (["--colour", "--", "true"], "unrecognized arguments: --colour"),
-        (["--interval", "fast", "--", "true"], "'fast' is not a duration as 500ms"),
+        (["--interval", "fast", "--", "true"], "'fast' is not a duration such as 500ms"),
         (["--interval", "0s", "--", "true"], "must be more than 0"),
         (["--listen", "nowhere", "--", "true"], "must be [HOST]:PORT"),
         (["--set", "CPUBottleneck.colour=1", "--", "true"], "--set CPUBottleneck.colour=1"),

@@ -17,7 +17,7 @@ from trainwatch.xids import XIDS, Xid, xid
 # Among the numbers of XID errors these stand for:
 ECC = 0  # memory errors that ECC could not correct
 UNKNOWN = -1  # an XID error of which only the count is known
-_ECC = Xid("memory errors that ECC could not correct", XIDS[48].mend)
+_ECC = Xid("memory errors that ECC could not correct", XIDS[48].remedy)
 
 
 class ErrorCounts(NamedTuple):

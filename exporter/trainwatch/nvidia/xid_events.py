@@ -12,7 +12,7 @@ from threading import Event, Thread
 
 from trainwatch.nvidia.device import Gpu
 from trainwatch.nvidia.nvml import Nvml, NvmlError, address
-from trainwatch.xids import is_of_the_program
+from trainwatch.xids import xid
 
 logger = logging.getLogger(__name__)
 
@@ -94,4 +94,4 @@ def last_xids(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str
     Prefers errors of the GPU: the driver reports the end of a program (XID 45) after the error that ended it.
     """
     new = [(gpu, int(xid)) for (gpu, xid), count in now.items() if count > before.get((gpu, xid), 0)]
-    return dict(sorted(new, key=lambda found: not is_of_the_program(found[1])))
+    return dict(sorted(new, key=lambda found: not xid(found[1]).of_the_program))

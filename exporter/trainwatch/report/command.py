@@ -16,9 +16,9 @@ from trainwatch.report.markdown import render_markdown
 from trainwatch.report.price import add_price
 from trainwatch.report.progress import Progress
 from trainwatch.report.write import FORMS, write_report
-from trainwatch.runs.folder import RUNS, new_directory
 from trainwatch.runs.open import open_source
 from trainwatch.runs.prometheus.api import without_password
+from trainwatch.runs.recording.files import RUNS, new_directory
 
 EXAMPLES = """\
 examples:

@@ -135,7 +135,7 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
             tallies.triggered,
             sum(gpu.measured.own for gpu in gpus),
             sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
-            recommendation=described(worst.measured.own_numbers[0]).mend if worst and fired else None,
+            recommendation=described(worst.measured.own_numbers[0]).remedy if worst and fired else None,
             details={"gpus": [_details(gpu) for gpu in gpus]},
         )
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from trainwatch.errors import UserError
 from trainwatch.run.terminal import say
-from trainwatch.runs.folder import new_directory
-from trainwatch.runs.recording.files import holds_recording
+from trainwatch.runs.recording.files import holds_recording, new_directory
 from trainwatch.web.server import bind, parse_address
 
 DEFAULT_ADDRESS = "127.0.0.1:9870"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from trainwatch.errors import UserError
 from trainwatch.runs.recording.schema import FORMAT, check_format, metadata_of, with_metadata
 from trainwatch.whole_file import replacing, write_whole
 
+RUNS = Path("trainwatch-runs")  # one directory per run
 RUN_FILE = "run.json"
 _NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:parquet|journal)")
 
@@ -59,6 +61,14 @@ class RunFile:
             return cls(**values)
         except (TypeError, AttributeError) as error:
             raise UserError(f"{path} is not Trainwatch's ({error}); move it away to read the rest") from error
+
+
+def new_directory(name: str) -> Path:
+    """Returns the absolute path for a run that begins now, without making it."""
+    stem = re.sub(r"[^\w.+-]+", "_", name) + time.strftime("-%Y%m%dT%H%M%SZ", time.gmtime())
+    # Two runs that start in the same second must not share a directory.
+    candidates = [RUNS / stem, *(RUNS / f"{stem}-{number}" for number in range(2, 1000))]
+    return next(path for path in candidates if not path.exists()).absolute()
 
 
 def holds_recording(directory: Path) -> bool:

@@ -210,7 +210,8 @@ class RecordingWriter:
 
     def _record_ranks(self, now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> None:
         if ranks:
-            batch = _ranks_batch(now, ranks)
+            rows = [_rank_row(now, header, totals, alive) for header, totals, alive in ranks]
+            batch = pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
             if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
                 self._write_ranks()  # so that the last moment of a process is known to the tick
             self._ranks = batch
@@ -340,11 +341,6 @@ def _steps_batch(header: LedgerHeader, records: Sequence[StepRecord], schema: pa
         **dict(zip(COMPONENTS, np.array([record.components for record in records], float).T, strict=True)),
     }
     return pa.RecordBatch.from_pydict(columns, schema=schema)
-
-
-def _ranks_batch(now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> pa.RecordBatch:
-    rows = [_rank_row(now, header, totals, alive) for header, totals, alive in ranks]
-    return pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
 
 
 def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: bool) -> dict[str, Any]:

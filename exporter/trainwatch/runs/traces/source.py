@@ -24,7 +24,7 @@ from trainwatch.runs.model import (
     Steps,
     facts_of_steps,
 )
-from trainwatch.runs.traces.summary import NamedTime, StepTime, TraceSummary, summarise
+from trainwatch.runs.traces.summary import NamedTime, TraceSummary, summarise
 from trainwatch.runs.traces.trace import Trace, load
 
 ENDINGS = (".pt.trace.json", ".pt.trace.json.gz")
@@ -132,6 +132,7 @@ class _Rank:
     def steps(self) -> Steps:
         marked = [step for summary in self.summaries if summary.marked for step in summary.steps]
         marked.sort(key=lambda step: step.start)
+        components = [[step.components.get(name, 0.0) for name in COMPONENTS] for step in marked]
         return Steps(
             node=self.node,
             rank=self.rank,
@@ -139,7 +140,7 @@ class _Rank:
             phases=np.full(len(marked), PHASES.index("train"), np.uint8),
             starts=np.array([step.start for step in marked], float),
             durations=np.array([step.seconds for step in marked], float),
-            components=np.array([_components(step) for step in marked], float).reshape(-1, len(COMPONENTS)),
+            components=np.array(components, float).reshape(-1, len(COMPONENTS)),
         )
 
     def facts(self, ranks: int) -> RankFacts:
@@ -176,13 +177,3 @@ class _Rank:
             total = (before.calls + calls, before.seconds + seconds, before.self_seconds + own)
             sums[device, name] = NamedTime(device, name, *total)
         return sums.values()
-
-
-def _components(step: StepTime) -> list[float]:
-    known = {
-        "data_wait": step.data_wait,
-        "backward": step.backward,
-        "optimizer": step.optimizer,
-        "communication": step.slices["communication"],
-    }
-    return [known.get(component, 0.0) for component in COMPONENTS]

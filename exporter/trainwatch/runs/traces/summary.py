@@ -88,9 +88,7 @@ class StepTime:
     start: float  # seconds since the epoch
     seconds: float
     slices: dict[str, float]  # seconds by SLICES; their sum is `seconds`
-    data_wait: float  # seconds in calls of the loader, whatever else ran
-    backward: float
-    optimizer: float
+    components: dict[str, float]  # seconds; those of the host whatever else ran, communication if exposed
 
 
 @dataclass(frozen=True)
@@ -167,20 +165,21 @@ def _steps(
         Intervals.of(operators),
     )
     slices = _slices(groups, starts, ends)
-    waits = loading.within(starts, ends)
-    backwards = Intervals.of(event for event in operators if event.name.startswith(BACKWARD))
-    backward = backwards.within(starts, ends)
-    optimizers = Intervals.of(trace.select(lambda event: event.name.startswith(OPTIMIZER)))
-    optimizer = optimizers.within(starts, ends)
+    backward = Intervals.of(event for event in operators if event.name.startswith(BACKWARD))
+    optimizer = Intervals.of(trace.select(lambda event: event.name.startswith(OPTIMIZER)))
+    components = {
+        "data_wait": loading.within(starts, ends),
+        "backward": backward.within(starts, ends),
+        "optimizer": optimizer.within(starts, ends),
+        "communication": slices[SLICES.index("communication")],
+    }
     for index, start in enumerate(starts.tolist()):
         yield StepTime(
             number=marks[index][1] if marks else 0,
             start=trace.origin + start * MICRO,
             seconds=float(ends[index] - starts[index]) * MICRO,
             slices=dict(zip(SLICES, (slices[:, index] * MICRO).tolist(), strict=True)),
-            data_wait=float(waits[index]) * MICRO,
-            backward=float(backward[index]) * MICRO,
-            optimizer=float(optimizer[index]) * MICRO,
+            components={name: float(values[index]) * MICRO for name, values in components.items()},
         )
 
 
