@@ -245,7 +245,7 @@ def test_a_run_whose_start_is_not_known_has_no_elapsed_time_and_says_so_when_it_
     assert run.start is None
     assert run.samples()["elapsed_seconds"].to_pylist() == [None]
     assert run.samples()["time"].to_pylist() == [datetime.fromtimestamp(START, timezone.utc)]
-    with pytest.raises(UserError, match="memory: does not say when the run began; leave start and end out"):
+    with pytest.raises(UserError, match="memory: does not know when the run began; omit start and end"):
         run.samples(start=0)
 
 
@@ -255,7 +255,7 @@ def test_a_wrong_device_or_column_is_refused_with_what_there_is() -> None:
     with pytest.raises(UserError, match=r"samples\('disk'\): choose one of node, cpu, gpu"):
         run.samples(wrong)
     with pytest.raises(
-        UserError, match="columns: there is no 'use'; choose from time, elapsed_seconds, node, cpu,"
+        UserError, match="columns: 'use' does not exist; choose from time, elapsed_seconds, node, cpu,"
     ):
         run.samples("cpu", columns=["cpu", "use"])
 

@@ -30,6 +30,7 @@ CHECKED = (
     "deploy/**/*.yaml",
     "deploy/**/*.sh",
     "examples/**/*.py",
+    "exporter/trainwatch/analysis/*.py",
     "exporter/trainwatch/demo/**/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
     "exporter/trainwatch/nvidia/*.py",

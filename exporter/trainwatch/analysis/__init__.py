@@ -1,11 +1,11 @@
 """Reads a run into Arrow tables, for notebooks: `trainwatch.analysis.open("trainwatch-runs/resnet-...")`.
 
 Every table is a `pyarrow.Table`; `table.to_pandas()` makes a data frame where pandas is installed. Quantities
-are in base units, which the columns' names and their metadata give: seconds, bytes per second, ratios from
-0 to 1. A value that is not known is null.
+are in base units, as the columns' names and metadata say: seconds, bytes per second, ratios from 0 to 1. An
+unknown value is null.
 
-Opening reads little. The rules are evaluated when the first thing is asked for that needs them, and once.
-docs/notebooks.md has a worked example.
+Opening a run reads little. The rules are evaluated once, when a result first needs them. docs/notebooks.md
+has a worked example.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def open(  # noqa: A001  # read as trainwatch.analysis.open
 ) -> Run:
     """Opens a run: a recording, Debugger's `profiler-output/`, traces, or `prometheus+http://...?run=NAME`.
 
-    `parameters` of rules are by name: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is what an hour of one
-    node costs, in dollars; figures of cost need it. `scan_interval` is in seconds of the run's time.
+    `parameters` sets parameters of rules: `{"CPUBottleneck.cpu_threshold": 80}`. `price` is the price of one
+    node in dollars per hour; figures of cost need it. `scan_interval` is in seconds of the run's time.
     Raises UserError for a source that cannot be read, a parameter that does not exist, or a bad price.
     """
     if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"price={price:g}: is not a price; give dollars for an hour of a node, as in 14.688")
+        raise UserError(f"price={price:g}: is not a price; give the dollars per hour of a node, as in 14.688")
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
     name = without_password(source) if isinstance(source, str) else str(source)
@@ -56,7 +56,7 @@ def open(  # noqa: A001  # read as trainwatch.analysis.open
 
 
 class Run:
-    """One run. Tables read the source again when they are asked for; the evaluation is kept."""
+    """One run. Tables of samples and steps read the source again; the evaluation is cached."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Run:
         price: float | None = None,
         scan_interval: float = SCAN_INTERVAL,
     ) -> None:
-        self.source = source  # as it was given, without a password
+        self.source = source  # as given, without a password
         self._reopen = reopen
         self._settings = settings
         self._price = price
@@ -83,12 +83,12 @@ class Run:
 
     @property
     def start(self) -> datetime | None:
-        """Returns when the run began, in UTC; None if the source does not say."""
+        """Returns when the run began, in UTC; None if unknown."""
         return None if self._start is None else datetime.fromtimestamp(self._start, timezone.utc)
 
     @property
     def duration(self) -> float | None:
-        """Returns seconds from the run's start to its end, or to the last sign of it; None if not known."""
+        """Returns the seconds from the run's start to its end, or to its last sample; None if unknown."""
         return shares.run_seconds(self._evaluated.analysis)
 
     @property
@@ -103,7 +103,7 @@ class Run:
 
     @property
     def unknowns(self) -> list[str]:
-        """Returns one sentence for each thing that the source could not tell, and why."""
+        """Returns one sentence for everything that the source does not contain, with the reason."""
         return list(self._evaluated.analysis.unknowns)
 
     def samples(
@@ -114,16 +114,16 @@ class Run:
         end: float | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """Returns one row per sample and node, CPU or GPU, in the order of time on each node.
+        """Returns one row per sample and node, CPU or GPU, in order of time on each node.
 
         `start` (included) and `end` (excluded) are in seconds since the run's start. A day of 96 cores at
-        500 ms has 16.6 million rows: choose `columns` or a time, or use `iter_samples`.
+        500 ms has 16.6 million rows: choose `columns` or a time range, or use `iter_samples`.
 
-        Every one of the three tables has:
+        All three tables have:
 
             time                            when the sample was taken (timestamp, UTC)
             elapsed_seconds                 since the run's start
-            node                            its name
+            node                            the node's name
 
         "node", one row per sample and node:
 
@@ -132,10 +132,10 @@ class Run:
             cpu_io_wait_ratio               mean of the cores
             cpu_io_wait_max_ratio           of the core that waited most
             gpu_utilization_ratio           mean of the GPUs
-            gpu_utilization_min_ratio       of the idlest GPU
+            gpu_utilization_min_ratio       of the least busy GPU
             memory_used_ratio               of the node's memory
-            network_bytes_per_second        received and transmitted, since the sample before
-            disk_bytes_per_second           read and written, since the sample before
+            network_bytes_per_second        received and transmitted, since the previous sample
+            disk_bytes_per_second           read and written, since the previous sample
 
         "cpu", one row per sample and core:
 
@@ -143,22 +143,22 @@ class Run:
             utilization_ratio               share of the time in which it was busy
             io_wait_ratio                   share in which it was idle because of an outstanding disk request
 
-        "gpu", one row per sample and GPU; counters begin anywhere, so take differences:
+        "gpu", one row per sample and GPU; counters do not start at 0, so take differences:
 
             gpu                             NVML's index
             utilization_ratio               share of the time in which a kernel ran
-            memory_used_ratio               of its memory
+            memory_used_ratio               of the GPU's memory
             power_watts
             temperature_celsius
             clock_hertz                     of the multiprocessors
-            thermal_throttle_seconds_total  counter: clock held down because of heat
-            power_throttle_seconds_total    counter: clock held down because of power
+            thermal_throttle_seconds_total  counter: clock reduced because of heat
+            power_throttle_seconds_total    counter: clock reduced because of power
             ecc_uncorrected_errors_total    counter: memory errors that ECC could not correct
             xid_errors_total                counter: XID errors
             last_xid                        number of the last XID error
 
-        `node`, `cpu` and `gpu` are dictionary-encoded: categories in pandas. A run in Prometheus has samples
-        that are made up from its counters, as docs/recording.md says."""
+        `node`, `cpu` and `gpu` are dictionary-encoded: categories in pandas. Samples of a run in Prometheus
+        are reconstructed from its counters, as docs/recording.md explains."""
         found = list(self.iter_samples(device, start=start, end=end, columns=columns))
         schema = tables.chosen(samples.SCHEMAS[device], columns)
         return pa.concat_tables([schema.empty_table(), *found]).unify_dictionaries()
@@ -171,7 +171,7 @@ class Run:
         end: float | None = None,
         columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        """Yields the rows of `samples` in tables that fit in memory, however long the run was."""
+        """Yields the rows of `samples` in several tables, each of which fits in memory."""
         if device not in samples.SCHEMAS:
             raise UserError(f"samples({device!r}): choose one of {', '.join(samples.SCHEMAS)}")
         schema = tables.chosen(samples.SCHEMAS[device], columns)
@@ -179,15 +179,15 @@ class Run:
         return self._tables_of_samples(device, schema, moments)
 
     def steps(self) -> pa.Table:
-        """Returns one row per finished step, in the order in which the steps began.
+        """Returns one row per finished step, in the order of their starts.
 
-            node, rank               where it ran
+            node, rank               that ran it
             phase                    train, eval, predict or global
             number                   of the step within its phase
-            start                    when it began (timestamp, UTC)
-            elapsed_seconds          from the run's start to the step's
+            start                    timestamp, UTC
+            elapsed_seconds          from the run's start to the step's start
             duration_seconds
-            data_wait_seconds        of its duration: waiting for the data loader; 0 if not marked, so below
+            data_wait_seconds        part of the duration, as all below; 0 if not marked
             forward_seconds
             backward_seconds
             optimizer_seconds
@@ -197,7 +197,7 @@ class Run:
             compile_seconds
             gc_seconds
 
-        Prometheus has no single steps: its steps are made up from histograms."""
+        Prometheus has no single steps: they are reconstructed from histograms."""
         source = self._reopen()
         found = [tables.steps(chunk, self._start) for chunk in source.read() if isinstance(chunk, Steps)]
         return pa.concat_tables([tables.STEPS.empty_table(), *found]).sort_by(
@@ -205,70 +205,70 @@ class Run:
         )
 
     def phases(self) -> pa.Table:
-        """Returns one row per rank and phase; together the phases are the life of the rank.
+        """Returns one row per rank and phase; the phases add up to the lifetime of the rank.
 
-        node, rank  which rank
+        node, rank
         phase       train, eval, predict, global; initialization, other (between steps), finalization
-        steps       finished; null for what is around the steps
-        seconds     spent in it"""
+        steps       finished steps; null for the last three phases
+        seconds     spent in the phase"""
         return tables.phases(self._evaluated.ranks)
 
     def components(self) -> pa.Table:
         """Returns one row per rank and component of its steps.
 
-        node, rank       which rank
+        node, rank
         component        data_wait, forward, backward, ... as in `steps`
-        seconds          in all its steps, those included whose own record was lost
-        step_time_ratio  share of the time of all its steps"""
+        seconds          in all steps, also those whose own record was lost
+        step_time_ratio  share of the time of all steps"""
         return tables.components(self._evaluated.ranks)
 
     def findings(self) -> pa.Table:
-        """Returns one row per rule, in the order of the report: what was found comes first.
+        """Returns one row per rule, in the order of the report: findings come first.
 
-        rule            its name
-        status          what it decided, in the words of the report
-        seconds_lost    an estimate; 0 where it makes no sense
+        rule            the rule's name
+        status          its decision, in the words of the report
+        seconds_lost    an estimate; 0 for rules that do not estimate it
         finding         one sentence with values, or why the rule could not judge
-        recommendation  what to do about it
+        recommendation  how to fix it
         question        that the rule answers
         triggered       scans in which the rule fired
-        violations      as Debugger counts them, of ...
-        datapoints      ... these"""
+        violations      as Debugger counts them
+        datapoints      of which the violations are a part"""
         return tables.findings(self._evaluated.analysis.rules)
 
     def usage(self) -> pa.Table:
         """Returns one row per node and resource, over the whole run.
 
-        node                     its name
+        node                     the node's name
         resource                 CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
         unit                     ratio, or bytes/second for network and disk
         max, p99, p95, p50, min  in this unit"""
         return tables.usage(self._evaluated.analysis.usage)
 
     def loaders(self) -> pa.Table:
-        """Returns one row per data loader. What is not known is null.
+        """Returns one row per data loader. Unknown values are null.
 
-        node, rank               whose loader it is
-        phase                    that it feeds
+        node, rank               that use the loader
+        phase                    that uses it
         workers                  processes
         pin_memory               true or false
         prefetch_factor          batches that a worker fetches ahead
         batch_size               items in a batch of this rank
-        fetches                  batches that workers fetched; so below, all workers together
+        fetches                  batches fetched by all workers; below, times of all workers together
         fetch_seconds            wall time
         fetch_cpu_seconds        CPU time
         fetch_core_wait_seconds  ready to run, but no core was free"""
         return tables.loaders(self._evaluated.analysis.loaders)
 
     def compare(self, other: Run) -> pa.Table:
-        """Returns one row per figure of `trainwatch compare`: this run is A, the other one B.
+        """Returns one row per figure of `trainwatch compare`; this run is A, `other` is B.
 
-        figure             its key, as --fail-if knows it: step_mean, duration, gpu_p95, ...
+        figure             the key in --fail-if: step_mean, duration, gpu_p95, ...
         name               in words
         unit               of a and b: seconds, ratio, bytes/second, dollars, joules, steps/second, ...
-        a, b               its value in this run and in the other one
+        a, b               values of this run and of `other`
         change_ratio       (b - a) / a
-        change_low_ratio   of step times: the change lies between these two with a confidence of 95 %;
+        change_low_ratio   for step times: bounds of the 95 % confidence interval;
         change_high_ratio  an interval that includes 0 shows no difference"""
         return tables.figures(compare(self._evaluated, other._evaluated).figures.values())
 
@@ -278,15 +278,15 @@ class Run:
 
     @cached_property
     def _start(self) -> float | None:
-        """Seconds since the epoch. Some sources know it only when they have been read."""
+        """Returns seconds since the epoch. Some sources know it only once they have been read."""
         return self._facts.start if self._facts.start is not None else self._evaluated.analysis.start
 
     def _moment(self, elapsed: float | None) -> float | None:
-        """Seconds since the epoch, from seconds since the run's start."""
+        """Converts seconds since the run's start to seconds since the epoch."""
         if elapsed is None:
             return None
         if self._start is None:
-            raise UserError(f"{self.source}: does not say when the run began; leave start and end out")
+            raise UserError(f"{self.source}: does not know when the run began; omit start and end")
         return self._start + elapsed
 
     def _tables_of_samples(

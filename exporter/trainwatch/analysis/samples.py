@@ -62,7 +62,7 @@ SCHEMAS: dict[Device, pa.Schema] = {
 
 
 def between(samples: NodeSamples, start: float | None, end: float | None) -> NodeSamples:
-    """Returns the samples from `start` to before `end`, in seconds since the epoch; None is no limit."""
+    """Returns the samples from `start` to before `end`, in seconds since the epoch; None: no limit."""
     first = 0 if start is None else int(np.searchsorted(samples.times, start))
     last = len(samples) if end is None else int(np.searchsorted(samples.times, end))
     if (first, last) == (0, len(samples)):
@@ -101,7 +101,7 @@ def _when_and_where(samples: NodeSamples, start: float | None, devices: int) -> 
 
 
 def _labels(known: Sequence[str], devices: int, rows: int) -> pa.DictionaryArray:
-    """The device of each row; devices without a label are numbered."""
+    """Returns the device of each row; devices without a label are numbered."""
     names = [known[index] if index < len(known) else str(index) for index in range(devices)]
     return pa.DictionaryArray.from_arrays(np.tile(np.arange(devices, dtype=np.int16), rows), names)
 
@@ -124,7 +124,7 @@ def _of_node(samples: NodeSamples) -> dict[str, Any]:
 
 
 def _highest(values: Floats) -> Floats:
-    """The maximum of each row, NaN where nothing was read."""
+    """Returns the maximum of each row, NaN for rows without readings."""
     highest: Floats = np.fmax.reduce(values, axis=1, initial=np.nan)
     return highest
 

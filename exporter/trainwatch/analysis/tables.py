@@ -1,4 +1,4 @@
-"""Arrow tables of steps, ranks, findings and comparisons, with a unit in the metadata of each quantity."""
+"""Arrow tables of steps, ranks, findings and comparisons, with the units in the columns' metadata."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASE_UNITS = {  # by the unit that the report shows
 
 
 def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
-    """Returns a field whose metadata has its unit; names and sentences have none."""
+    """Returns a field with its unit as metadata; names and sentences have no unit."""
     return pa.field(name, kind, metadata={"unit": unit} if unit else None)
 
 
@@ -103,21 +103,18 @@ FIGURES = pa.schema(
 
 
 def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    """Returns the schema of these columns, in their order. Raises UserError for one that is not there."""
+    """Returns the schema of these columns, in their order. Raises UserError for an unknown one."""
     if columns is None:
         return schema
     for name in columns:
         if name not in schema.names:
-            raise UserError(f"columns: there is no {name!r}; choose from {', '.join(schema.names)}")
+            raise UserError(f"columns: {name!r} does not exist; choose from {', '.join(schema.names)}")
     return pa.schema([schema.field(name) for name in columns])
 
 
 def as_table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
-    """Returns arrays of numbers as a table. NaN becomes null, so that Arrow's means leave it out."""
-    return pa.table(
-        [_array(columns[field.name], field.type) for field in schema],
-        schema=schema,
-    )
+    """Returns arrays of numbers as a table. NaN becomes null, which Arrow's means skip."""
+    return pa.table([_array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:
@@ -132,7 +129,7 @@ def timestamps(times: Times) -> pa.Array:
 
 
 def elapsed(times: Times, start: float | None) -> Times:
-    """Returns seconds since the run's start; NaN if that is not known."""
+    """Returns seconds since the run's start; NaN if the start is unknown."""
     return times - (np.nan if start is None else start)
 
 
@@ -156,37 +153,31 @@ def steps(chunk: Steps, start: float | None) -> pa.Table:
 
 
 def phases(ranks: Iterable[RankFacts]) -> pa.Table:
-    """Returns one row per rank and phase, summed over the processes that the rank had."""
+    """Returns one row per rank and phase, summed over the rank's processes."""
     seconds, finished = _summed(ranks, "phase_seconds"), _summed(ranks, "steps")
     rows = [
-        {
-            "node": node,
-            "rank": rank,
-            "phase": phase,
-            "steps": finished.get((node, rank, phase)),
-            "seconds": spent,
-        }
-        for (node, rank, phase), spent in seconds.items()
+        {"node": key[0], "rank": key[1], "phase": key[2], "steps": finished.get(key), "seconds": spent}
+        for key, spent in seconds.items()
     ]
     return pa.Table.from_pylist(rows, RANK_PHASES)
 
 
 def components(ranks: Iterable[RankFacts]) -> pa.Table:
-    """Returns one row per rank and component, summed over the processes that the rank had."""
+    """Returns one row per rank and component, summed over the rank's processes."""
     in_steps: dict[tuple[str, int], float] = {}
     for (node, rank, phase), spent in _summed(ranks, "phase_seconds").items():
         if phase in PHASES:
             in_steps[node, rank] = in_steps.get((node, rank), 0.0) + spent
     rows = []
     for (node, rank, component), spent in _summed(ranks, "component_seconds").items():
-        whole = in_steps.get((node, rank))
+        total = in_steps.get((node, rank))
         row = {"node": node, "rank": rank, "component": component, "seconds": spent}
-        rows.append({**row, "step_time_ratio": spent / whole if whole else None})
+        rows.append({**row, "step_time_ratio": spent / total if total else None})
     return pa.Table.from_pylist(rows, RANK_COMPONENTS)
 
 
 def _summed(ranks: Iterable[RankFacts], totals: str) -> dict[tuple[str, int, str], float]:
-    """Totals by node, rank and name, in the order of the ranks."""
+    """Returns totals by node, rank and name, in the order of the ranks."""
     sums: dict[tuple[str, int, str], float] = {}
     for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.start)):
         for name, amount in getattr(rank, totals).items():
@@ -196,7 +187,7 @@ def _summed(ranks: Iterable[RankFacts], totals: str) -> dict[tuple[str, int, str
 
 
 def findings(rules: Iterable[RuleResult]) -> pa.Table:
-    """Returns one row per rule, in the order of the verdict."""
+    """Returns one row per rule, in the given order."""
     rows = [{name: getattr(rule, name) for name in FINDINGS.names} for rule in rules]
     return pa.Table.from_pylist(rows, FINDINGS)
 
@@ -235,7 +226,7 @@ def figures(compared: Iterable[Figure]) -> pa.Table:
 
 
 def _in_base_unit(value: float | None, unit: str) -> float | None:
-    """The value; None if it is not known, which Arrow makes null."""
+    """Returns the value; None if it is unknown, which Arrow makes null."""
     if value is None or not np.isfinite(value):
         return None
     return value / 100 if unit == "%" else value
