@@ -66,4 +66,4 @@ def test_a_prometheus_that_refuses_says_why(capsys: pytest.CaptureFixture[str], 
 
 def test_an_address_without_http(capsys: pytest.CaptureFixture[str]) -> None:
     said = mistake(capsys, "localhost:9090")
-    assert said == "--prometheus localhost:9090: is no address; give one such as http://localhost:9090"
+    assert said == "--prometheus localhost:9090: is not a URL; give one such as http://localhost:9090"

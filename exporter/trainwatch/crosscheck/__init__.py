@@ -1,1 +1,1 @@
-"""Recomputes from raw counters what Prometheus' rules recorded and alerted on, and says where they differ."""
+"""Judges the scraped counters again, and lists where Prometheus's rules recorded something else."""

@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck`: did Prometheus's rules say what the raw counters say?"""
+"""`trainwatch crosscheck`: compares what Prometheus's rules decided with the raw counters."""
 
 from __future__ import annotations
 
@@ -22,53 +22,54 @@ from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules import all_rules
 
 HOUR = 3_600_000
-# What was evaluated just now may not be stored whole yet: a rule's alerts are written after its records.
+# The latest evaluation may be stored only in part: a rule's alerts are written after its records.
 SETTLED = 5_000
 
 EXAMPLES = """\
-examples:
+Examples:
+
   trainwatch crosscheck --prometheus http://localhost:9090
   trainwatch crosscheck --prometheus http://localhost:9090 --run resnet --start 2026-11-20T12:00:00Z
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
-  trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server: of a recorded run
+  trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server
   trainwatch crosscheck --prometheus http://localhost:9090 --recording trainwatch-runs/resnet-1
 
-The exit status is 1 where anything disagrees.
+The exit status is 1 if anything disagrees.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch crosscheck`."""
+    """Adds the flags of `trainwatch crosscheck`."""
     parser.epilog = EXAMPLES
     parser.add_argument("--prometheus", metavar="URL", help="such as http://localhost:9090")
     parser.add_argument(
         "--recording",
         type=Path,
         metavar="DIR",
-        help="the recording of a run: alone, it is played back into a Prometheus of its own (prometheus must "
-        "be on the PATH); with --prometheus, what that says is compared with every sample",
+        help="the recording of a run: alone, it is replayed into a temporary Prometheus (prometheus must be "
+        "on the PATH); with --prometheus, each stored value is compared with the recorded samples",
     )
-    parser.add_argument("--run", metavar="NAME", help="the run to check (default: each of that time)")
+    parser.add_argument("--run", metavar="NAME", help="the run to check (default: every run of that time)")
     parser.add_argument(
         "--start",
         type=moment,
         metavar="TIME",
         help="such as 2026-11-20T12:00:00Z, or seconds since 1970 (default: an hour before the end)",
     )
-    parser.add_argument("--end", type=moment, metavar="TIME", help="likewise (default: now)")
+    parser.add_argument("--end", type=moment, metavar="TIME", help="in the same form (default: now)")
     parser.add_argument(
         "--rules",
         type=Path,
         nargs="+",
         default=[],
         metavar="FILE",
-        help="rendered rule files that Prometheus has; their headers say which parameters must hold "
-        "(default: those of `trainwatch rules render` without flags)",
+        help="the rendered rule files that Prometheus has loaded; their headers name the parameters "
+        "(default: what `trainwatch rules render` writes without flags)",
     )
 
 
 def run(arguments: Namespace) -> int:
-    """Prints disagreements and tables; 1 where there are any. Raises UserError for what the user mends."""
+    """Prints disagreements and tables; returns 1 if there are any. Raises UserError for the user's errors."""
     rules = rendered(arguments.rules)
     if arguments.recording and rules.options.speed != 1:
         raise UserError("--rules were rendered with --speed, for a demo; a recording needs rules without it")
@@ -83,21 +84,21 @@ def run(arguments: Namespace) -> int:
         outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
     else:
         raise UserError("give --prometheus URL, --recording DIR, or both")
-    found = [one.disagreements for one in outcomes] + [one.excesses for one in compared]
-    for its in found:
-        for line in disagreements(its):
+    found = [outcome.disagreements for outcome in outcomes] + [series.excesses for series in compared]
+    for of_rule in found:
+        for line in disagreements(of_rule):
             print(line)
     for line in summary(outcomes):
         print(line)
     if compared:
         for line in ("", *hidden(compared)):
             print(line)
-    _print_verdict(outcomes, sorted({one.rule for its in found for one in its}))
+    _print_verdict(outcomes, sorted({disagreement.rule for of_rule in found for disagreement in of_rule}))
     return 1 if any(found) else 0
 
 
 def moment(text: str) -> Milliseconds:
-    """A time that a person wrote. Raises ArgumentTypeError where it is none."""
+    """Returns the time of a flag. Raises ArgumentTypeError if it is not a time."""
     try:
         return round(1000 * float(text))
     except (ValueError, OverflowError):
@@ -119,7 +120,7 @@ def _check_server(
     start, end = _time(server, arguments, recorded)
     intervals = server.intervals()
     if not any(f"trainwatch-{rule}" in intervals for rule in all_rules()):
-        raise UserError("Prometheus has none of Trainwatch's rules; load rules/*.yml into it (docs/rules.md)")
+        raise UserError("Prometheus has loaded no rules of Trainwatch; load rules/*.yml (docs/rules.md)")
     runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
@@ -134,24 +135,24 @@ def _check_server(
 def _time(
     server: Server, arguments: Namespace, recorded: RecordedRun | None
 ) -> tuple[Milliseconds, Milliseconds]:
-    """What is checked: at most until now, and what was recorded; an hour unless --start says otherwise."""
+    """Returns the checked time: the last hour by default, and no later than now or the recording's end."""
     ends = [server.now() - SETTLED, arguments.end, round(1000 * recorded.end) if recorded else None]
     end = min(moment for moment in ends if moment is not None)
     start: Milliseconds = arguments.start if arguments.start is not None else end - HOUR
     if recorded:
         start = max(start, round(1000 * recorded.start))
     if start >= end:
-        raise UserError("--start is not before --end, or lies in the last seconds; give an earlier one")
+        raise UserError("--start is not before --end, or within the last 5 s; give an earlier one")
     return start, end
 
 
 def _runs(server: Server, name: str | None, start: Milliseconds, end: Milliseconds) -> list[str]:
     runs = server.runs(start, end)
     if name is None and not runs:
-        raise UserError("Prometheus has no run's samples in that time; give another --start and --end")
+        raise UserError("Prometheus has no samples of a run in that time; give another --start and --end")
     if name is not None and name not in runs:
-        there = f"there are {', '.join(runs)}" if runs else "there is none"
-        raise UserError(f"--run {name}: Prometheus has no samples of it in that time; {there}")
+        known = f"it has {', '.join(runs)}" if runs else "it has no other run either"
+        raise UserError(f"--run {name}: Prometheus has no samples of it in that time; {known}")
     return runs if name is None else [name]
 
 

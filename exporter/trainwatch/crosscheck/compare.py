@@ -24,7 +24,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A series at one moment; None where there must be, or is, no value."""
+    """A series at one moment; None means no value."""
 
     rule: str
     time: Milliseconds
@@ -36,10 +36,10 @@ class Disagreement:
 
 @dataclass
 class Outcome:
-    """What the check of one rule, for one run, came to.
+    """The result of checking one rule for one run.
 
-    `firing` are the `evaluations` at which Prometheus had an alert of the rule firing; `by_last_scrape` are
-    among the `values`.
+    `firing` counts the `evaluations` at which Prometheus had a firing alert of the rule. `by_last_scrape`
+    counts those `values` that agree only if the last scrapes were not stored yet.
     """
 
     rule: str
@@ -54,37 +54,37 @@ class Outcome:
 def check_rules(
     server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
 ) -> list[Outcome]:
-    """`intervals`: how often each group of rules is evaluated. Raises UserError where the server fails."""
-    rules = [one for one in options.settings.rules() if one.prometheus_rules(options.scraping) is not None]
+    """Checks every rule for every run; `intervals` are by group. Raises UserError if Prometheus fails."""
+    rules = [rule for rule in options.settings.rules() if rule.prometheus_rules(options.scraping) is not None]
     outcomes: list[Outcome] = []
     with shown("rules checked", len(rules) * len(windows)) as progress:
-        for heuristic in rules:
-            group = f"trainwatch-{heuristic.name}"
+        for rule in rules:
+            group = f"trainwatch-{rule.name}"
             for window in windows:
                 if group in intervals:
-                    stored = Stored(server, heuristic, options.scraping, intervals[group], window)
-                    outcome = check_rule(server, heuristic, options.scraping, stored)
+                    stored = Stored(server, rule, options.scraping, intervals[group], window)
+                    outcome = check_rule(server, rule, options.scraping, stored)
                 else:
                     missing = Disagreement(
-                        heuristic.name, window.end, f"group {group}", frozenset(), "a group", None
+                        rule.name, window.end, f"group {group}", frozenset(), "a group", None
                     )
-                    outcome = Outcome(heuristic.name, window.run, disagreements=[missing])
+                    outcome = Outcome(rule.name, window.run, disagreements=[missing])
                 outcomes.append(outcome)
                 progress(len(outcomes))
     return outcomes
 
 
-def check_rule(server: Server, heuristic: Rule[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:
-    """Checks what was stored of one rule. Raises UserError where the server fails."""
-    return _Check(server, heuristic, scraping, stored).outcome()
+def check_rule(server: Server, rule: Rule[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:
+    """Checks what was stored of one rule. Raises UserError if Prometheus fails."""
+    return _Check(server, rule, scraping, stored).outcome()
 
 
 class _Check:
-    def __init__(self, server: Server, heuristic: Rule[Any, Any], scraping: Scraping, stored: Stored) -> None:
+    def __init__(self, server: Server, rule: Rule[Any, Any], scraping: Scraping, stored: Stored) -> None:
         self.server, self.stored = server, stored
-        self.heuristic, self.scraping = heuristic, scraping
+        self.rule, self.scraping = rule, scraping
         self.window, self.times, self.grid = stored.window, stored.times, stored.grid
-        self.result = Outcome(heuristic.name, self.window.run)
+        self.result = Outcome(rule.name, self.window.run)
         self.now = Readings(server, self.window.run, self.grid, speed=self.window.speed)
         self._before: list[dict[Milliseconds, Expected]] = []
 
@@ -99,11 +99,11 @@ class _Check:
             self._compare_alert(position, alert)
         self.result.firing = sum("firing" in alerting.values() for _, alerting in self.stored.alerting)
         self._find_foreign_alerts()
-        self.result.disagreements.sort(key=lambda one: (one.time, one.series, sorted(one.labels)))
+        self.result.disagreements.sort(key=lambda found: (found.time, found.series, sorted(found.labels)))
         return self.result
 
     def _expect_nothing(self) -> None:
-        """A rule that never said anything may have had nothing to judge; else it is broken."""
+        """Reports a rule that recorded nothing although it had something to judge."""
         step = self.grid.step
         grid = Grid(self.window.start, step, 1 + (self.window.end - self.window.start) // step)
         readings = Readings(self.server, self.window.run, grid, speed=self.window.speed)
@@ -111,12 +111,12 @@ class _Check:
             (grid.time(index), found.targets)
             for index in range(grid.count)
             if grid.time(index) >= (self.window.restarted or 0)
-            and (found := expected(self.heuristic, readings.at(index), self.scraping)).targets
+            and (found := expected(self.rule, readings.at(index), self.scraping)).targets
         ]
-        # There is at least one evaluation in two intervals.
+        # Two intervals contain at least one evaluation.
         if judged and judged[-1][0] - judged[0][0] >= 2 * step:
             time, targets = judged[-1]
-            status = self.heuristic.name, time, STATUS
+            status = self.rule.name, time, STATUS
             self.result.disagreements += [
                 Disagreement(*status, labels, "a status", None) for labels in targets
             ]
@@ -126,7 +126,7 @@ class _Check:
         return self._recomputed(self.now)
 
     def expected_before(self) -> Iterator[dict[Milliseconds, Expected]]:
-        """The same, had each evaluation missed scrapes that were not stored yet: the last one, or more."""
+        """Yields what is expected if evaluations missed the last scrape, or more that were not stored yet."""
         delays = self.window.scrapes.delays
         for number, delay in enumerate(delays):
             if number == len(self._before):
@@ -139,7 +139,7 @@ class _Check:
         for time in self.times:
             index = self.grid.index(time)
             assert index is not None
-            found[time] = expected(self.heuristic, readings.at(index), self.scraping)
+            found[time] = expected(self.rule, readings.at(index), self.scraping)
         return found
 
     def _compare_records(self, time: Milliseconds) -> None:
@@ -174,7 +174,7 @@ class _Check:
                     self._differs(agrees, time, "ALERTS", labels, ours, theirs)
 
     def _find_foreign_alerts(self) -> None:
-        """Alerts of the rule's name whose labels are those of none of its alerts."""
+        """Reports alerts of the rule's name whose labels match none of its alerts."""
         known = [self.stored.own_labels(alert) for alert in self.stored.rules.alerts]
         for time, alerting in self.stored.alerting:
             for labels, state in alerting.items():
@@ -201,14 +201,14 @@ class _Check:
             self.result.by_last_scrape += 1
         else:
             self.result.disagreements.append(
-                Disagreement(self.heuristic.name, time, series, labels, expected, recorded)
+                Disagreement(self.rule.name, time, series, labels, expected, recorded)
             )
 
 
-def same(one: float | None, other: float | None) -> bool:
-    """Equal to 1e-9 (of numbers above 1, relatively); None and NaN equal only themselves."""
-    if one is None or other is None:
-        return one is other
-    if math.isnan(one) or math.isnan(other):
-        return math.isnan(one) and math.isnan(other)
-    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def same(ours: float | None, theirs: float | None) -> bool:
+    """Returns whether values are equal to 1e-9, relative above 1; None and NaN equal only themselves."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    if math.isnan(ours) or math.isnan(theirs):
+        return math.isnan(ours) and math.isnan(theirs)
+    return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

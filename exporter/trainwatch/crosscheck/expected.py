@@ -1,4 +1,4 @@
-"""What a rule must say: its own judgement of what Prometheus had scraped, and the alerts that follow."""
+"""Computes what a rule must record: its judgement of the scraped counters, and the alerts that follow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainwatch.rules.promql import Scraping
 
 @dataclass(frozen=True)
 class Expected:
-    """What a rule must say at one moment: the values it records, and each alert's value where it holds."""
+    """The values that a rule must record at one moment, and each alert's value where its condition holds."""
 
     records: Mapping[str, Vector]
     targets: Collection[Labels]
@@ -26,7 +26,7 @@ class Expected:
     @property
     def conditions(self) -> tuple[frozenset[Labels], ...]:
         """Returns where each alert's condition holds."""
-        return tuple(frozenset(one) for one in self.findings)
+        return tuple(map(frozenset, self.findings))
 
     def status(self) -> Vector:
         """Returns 1 where the condition of some alert holds, otherwise 0."""
@@ -70,7 +70,7 @@ def alert_states(
     pending: float = 0.0,
     keep_firing: float = 0.0,
 ) -> list[dict[Labels, str]]:
-    """ "pending" or "firing" at each evaluation; `pending` (`for`) and `keep_firing` are seconds."""
+    """Returns "pending" or "firing" by labels, per evaluation; `pending` and `keep_firing` are seconds."""
     began: dict[Labels, Milliseconds] = {}
     ceased: dict[Labels, Milliseconds] = {}
     firing: set[Labels] = set()

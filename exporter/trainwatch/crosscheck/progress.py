@@ -1,4 +1,4 @@
-"""One line on a terminal that tells how far long work is; nothing where stderr is no terminal."""
+"""Shows the progress of long work in one line, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Progress = Callable[[int], None]
 
 
 @contextmanager
-def shown(what: str, total: int) -> Iterator[Progress]:
-    """A function that is told how many of `total` are done; the line goes behind the block."""
+def shown(title: str, total: int) -> Iterator[Progress]:
+    """Yields a function to call with the number done; clears the line after the block."""
     on_terminal = sys.stderr.isatty()
 
     def show(done: int) -> None:
         if on_terminal:
-            sys.stderr.write(f"\r\033[K{what}: {number(done)} of {number(total)}")
+            sys.stderr.write(f"\r\033[K{title}: {number(done)} of {number(total)}")
             sys.stderr.flush()
 
     try:

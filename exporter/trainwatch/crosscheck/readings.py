@@ -1,4 +1,4 @@
-"""The raw series of a run at the moments at which a rule was evaluated."""
+"""Reads the raw series of a run at the moments at which a rule was evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainwatch.measurements.scraped import Labels, Points, Vector
 
 
 class Selection(NamedTuple):
-    """Series of one name; `matchers` are PromQL's, and `of_run` chooses those of the run that is checked."""
+    """Series of one name; `matchers` are PromQL's, `of_run` selects the series of the checked run."""
 
     name: str
     matchers: str = ""
@@ -19,29 +19,29 @@ class Selection(NamedTuple):
 
 
 class Reader(Protocol):
-    """What gives a rule its series at the moments of its evaluations, which have numbers."""
+    """The source of a rule's series at each of its evaluations, which are numbered."""
 
     @property
     def limits_late(self) -> bool: ...
 
     def time(self, index: int) -> float:
-        """Seconds since the epoch."""
+        """Returns the evaluation's time in seconds since the epoch."""
 
     def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
-        """The values of series, raw ones or recorded ones, so long ago."""
+        """Returns the values of raw or recorded series, `ago` before the evaluation."""
 
     def window(
         self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
     ) -> dict[Labels, Points]:
-        """The samples that a range of this length sees; series without any are left out."""
+        """Returns the samples of a range of this length; leaves out series without samples."""
 
 
 class Readings:
     """Reads series from a server, each selection once for all moments.
 
-    `delay`: read what is current as it was so long before. Prometheus gives a scrape the time at which it
-    began; an evaluation while it was still under way has not seen it. `speed`: of a simulated node; to rules,
-    what lies some time back by the node's clock is so many times nearer by the server's.
+    Current values are read as they were `delay` earlier: Prometheus stores a scrape under the time at which
+    it began, so evaluations during the scrape miss it. `speed` is that of a simulated node: ages by the
+    node's clock are divided by it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Readings:
         return self._server.limits_late
 
     def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
-        """Only raw series of now are read with the delay."""
+        """Returns the values; only current values of raw series are delayed."""
         selector = self._selector(chosen)
         earlier = round(ago / self._speed) or (self._delay if is_raw else 0)
         key = selector, earlier
@@ -93,10 +93,10 @@ class Readings:
         seen = end - (self._delay if is_raw else 0)
         found = {}
         for labels, (times, values) in points.items():
-            first, behind = np.searchsorted(times, (start, seen + 1))
-            if first < behind:
-                ages = np.rint((end - times[first:behind]) * self._speed).astype(np.int64)
-                found[labels] = end - ages, values[first:behind]
+            first, after = np.searchsorted(times, (start, seen + 1))
+            if first < after:
+                ages = np.rint((end - times[first:after]) * self._speed).astype(np.int64)
+                found[labels] = end - ages, values[first:after]
         return found
 
     def _selector(self, chosen: Selection) -> str:
@@ -105,19 +105,19 @@ class Readings:
 
 
 class Moment:
-    """What a rule sees that is evaluated at one moment."""
+    """The series that a rule sees when it is evaluated at one moment."""
 
     def __init__(self, readings: Reader, index: int) -> None:
         self._readings, self._index = readings, index
 
     @property
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Returns the time in seconds since the epoch."""
         return self._readings.time(self._index)
 
     @property
     def limits_late(self) -> bool:
-        """See Server.limits_late."""
+        """Returns `Server.limits_late`."""
         return self._readings.limits_late
 
     @property
@@ -125,30 +125,30 @@ class Moment:
         return round(1000 * self.time)
 
     def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
-        """The values of a raw series, so many seconds ago; labels without its name."""
+        """Returns the values of a raw series, `ago` seconds earlier; labels without the name."""
         chosen = Selection(name, matchers, of_run)
         return self._readings.vector(self._index, chosen, round(1000 * ago), is_raw=True)
 
     def recorded(self, name: str, ago: float = 0.0) -> Vector:
-        """The values that another rule of the group has recorded, as this one reads them.
+        """Returns the values that another rule of the group has recorded.
 
-        Each such value is checked by itself; what is computed from it is checked as of what was there.
+        Each recorded value is checked on its own; values computed from it are checked against the stored one.
         """
         return self._readings.vector(self._index, Selection(name), round(1000 * ago), is_raw=False)
 
     def over(
         self, name: str, seconds: float, matchers: str = "", of_run: bool = True
     ) -> dict[Labels, Points]:
-        """The samples of a raw series in the last seconds."""
+        """Returns the samples of a raw series in the last seconds."""
         chosen = Selection(name, matchers, of_run)
         return self._readings.window(self._index, chosen, round(1000 * seconds), is_raw=True)
 
     def recorded_over(self, name: str, seconds: float) -> dict[Labels, Points]:
-        """The samples of a recorded series in the last seconds."""
+        """Returns the samples of a recorded series in the last seconds."""
         return self._readings.window(self._index, Selection(name), round(1000 * seconds), is_raw=False)
 
 
 def matcher(label: str, value: str) -> str:
-    """`label="value"`, with what strings of PromQL and OpenMetrics need escaped."""
+    """Returns `label="value"`, escaped as PromQL and OpenMetrics require."""
     text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'{label}="{text}"'

@@ -1,4 +1,4 @@
-"""The rule files that are checked, and the options that they were rendered with."""
+"""Reads the checked rule files, and the options that they were rendered with."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from trainwatch.prometheus_rules.options import Options
 
 @dataclass(frozen=True)
 class Rendered:
-    """The text of each file by its path, and which parameters must hold by their headers."""
+    """The text of each file by path, and the options in the files' headers."""
 
     texts: dict[str, str]
     options: Options
 
 
 def rendered(files: Sequence[Path]) -> Rendered:
-    """Without files: what is rendered without flags. Raises UserError for what is none, or differs."""
+    """Returns the files, or the default rules if there are none. Raises UserError if their options differ."""
     if not files:
         return Rendered({RULES: render(Options())[RULES]}, Options())
     texts: dict[str, str] = {}
@@ -36,9 +36,11 @@ def rendered(files: Sequence[Path]) -> Rendered:
             raise UserError(f"--rules {path}: does not say how it was rendered; name a rendered rule file")
         try:
             found.setdefault(Options.from_command(command), path)
-        except UserError as mistake:
-            raise UserError(f"--rules {path}: {mistake}") from None
+        except UserError as error:
+            raise UserError(f"--rules {path}: {error}") from None
     if len(found) > 1:
         first, second, *_ = found.values()
-        raise UserError(f"--rules {second}: was rendered with other flags than {first}; check one at a time")
+        raise UserError(
+            f"--rules {second}: was rendered with flags that differ from {first}'s; check one file at a time"
+        )
     return Rendered(texts, next(iter(found)))

@@ -1,4 +1,4 @@
-"""How often a run was scraped, and how long a scrape may have gone unseen by rules."""
+"""Measures how often a run was scraped, and for how long rules may have missed a scrape."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.server import Milliseconds, Server
 
 SAMPLES = "trainwatch_samples_total"
-WHOLE = 100  # milliseconds: scrapes are whole multiples of it apart
-# Storing a scrape comes on top of the scrape: up to this, and on a busy machine as much longer as the scrape.
+WHOLE = 100  # milliseconds: scrape intervals are multiples of it
+# Storing a scrape takes up to STORED milliseconds, and on a busy machine up to BUSY times the scrape itself.
 STORED = 500
 BUSY = 3
 
 
 @dataclass(frozen=True)
 class ScrapeTimes:
-    """`mostly` and at the `longest` from one scrape to the next; `unseen`: until one was stored, at most."""
+    """The usual and the longest time between scrapes; `unseen`: the longest time until one was stored."""
 
     mostly: Milliseconds
     longest: Milliseconds
@@ -26,18 +26,18 @@ class ScrapeTimes:
 
     @property
     def delays(self) -> tuple[Milliseconds, ...]:
-        """How old what an evaluation saw may have been: so that no scrape lies between two of them."""
+        """Returns the delays to try: close enough that none skips a scrape."""
         times = range(self.mostly // 2, self.unseen, self.mostly // 2)
         return (*times, self.unseen) if self.unseen else ()
 
 
 def scrape_times(server: Server, run: str, start: Milliseconds, end: Milliseconds) -> ScrapeTimes:
-    """Of the run's nodes, between two moments. Raises UserError where the server fails."""
+    """Returns the scrape times of the run's nodes. Raises UserError if Prometheus fails."""
     unseen = round(1000 * BUSY * server.longest_scrape(start, end)) + STORED
     points = server.points(f"{SAMPLES}{{{matcher('run', run)}}}", start, end)
     gaps = [np.diff(times) for times, _ in points.values()]
     every = np.concatenate(gaps) if gaps else np.empty(0)
-    if not len(every):  # scraped once: there is nothing between two scrapes
+    if not len(every):  # scraped once
         return ScrapeTimes(2 * unseen, 2 * unseen, unseen)
     mostly = max(WHOLE, WHOLE * round(float(np.median(every)) / WHOLE))
     return ScrapeTimes(mostly, max(mostly, int(every.max())), unseen)

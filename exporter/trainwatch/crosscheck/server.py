@@ -1,4 +1,4 @@
-"""Prometheus's HTTP API, as far as the cross-check needs it; times are whole milliseconds."""
+"""Queries Prometheus's HTTP API for the cross-check; times are whole milliseconds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Milliseconds = int
 Samples = Sequence[tuple[Milliseconds, float | None]]  # None: the series ends here
 Series = tuple[Mapping[str, str], Samples]  # its labels, `__name__` included
 
-POINTS = 10_000  # a series and query; Prometheus refuses more than 11,000
+POINTS = 10_000  # per series and query; Prometheus refuses more than 11,000
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Moments that are `step` apart, from `start` on."""
+    """`count` moments from `start`, one every `step`."""
 
     start: Milliseconds
     step: Milliseconds
@@ -36,7 +36,7 @@ class Grid:
         return self.start + index * self.step
 
     def index(self, time: Milliseconds) -> int | None:
-        """None where the moment is not of the grid."""
+        """Returns the moment's number, or None if it is not on the grid."""
         index, rest = divmod(time - self.start, self.step)
         return index if rest == 0 and 0 <= index < self.count else None
 
@@ -45,11 +45,11 @@ class Grid:
 
 
 class Server:
-    """Raises UserError where Prometheus does not answer, or refuses."""
+    """A Prometheus server; every call raises UserError if it does not answer, or refuses."""
 
     def __init__(self, url: str) -> None:
         if urlsplit(url).scheme not in ("http", "https"):
-            raise UserError(f"--prometheus {url}: is no address; give one such as http://localhost:9090")
+            raise UserError(f"--prometheus {url}: is not a URL; give one such as http://localhost:9090")
         self._url = url.rstrip("/")
         self._shown = _without_password(self._url)
         self._session = requests.Session()
@@ -61,28 +61,28 @@ class Server:
         self._session.close()
 
     def now(self) -> Milliseconds:
-        """The server's time."""
+        """Returns the server's time."""
         return _milliseconds(self._post("query", query="time()")["result"])
 
     def started(self) -> Milliseconds:
-        """When the server's process began."""
+        """Returns the start time of the server's process."""
         text = self._answer("GET", "status/runtimeinfo", {})["startTime"]
         whole_seconds = re.sub(r"\.\d+", "", text)
         return round(1000 * datetime.strptime(whole_seconds, "%Y-%m-%dT%H:%M:%S%z").timestamp())
 
     def runs(self, start: Milliseconds, end: Milliseconds) -> list[str]:
-        """The runs that had samples counted between the two."""
+        """Returns the runs with samples between the two times."""
         selector = f"last_over_time(trainwatch_samples_total[{_range(start, end)}])"
         data = self._post("query", query=f"count by (run) ({selector})", time=_seconds(end))
         return sorted(series["metric"]["run"] for series in data["result"])
 
     def intervals(self) -> dict[str, Milliseconds]:
-        """How often each group of rules is evaluated; the group's name -> milliseconds."""
+        """Returns the evaluation interval of each group of rules, by the group's name."""
         groups = self._answer("GET", "rules", {})["groups"]
         return {group["name"]: round(1000 * group["interval"]) for group in groups}
 
     def longest_scrape(self, start: Milliseconds, end: Milliseconds) -> float:
-        """Seconds, of any target."""
+        """Returns the seconds of the longest scrape of any target."""
         window = f"[{_range(start, end)}]"
         data = self._post(
             "query", query=f"max(max_over_time(scrape_duration_seconds{window}))", time=_seconds(end)
@@ -95,25 +95,25 @@ class Server:
 
     @cached_property
     def version(self) -> tuple[int, ...]:
-        """Such as (2, 42)."""
+        """Returns the server's version, such as (2, 42)."""
         text = self._answer("GET", "status/buildinfo", {})["version"]
         return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
     @property
     def closed_on_the_left(self) -> bool:
-        """Whether a range has the sample on its left end, as it had before Prometheus 3."""
+        """Returns whether a range includes its left end, as before Prometheus 3."""
         return self.version < (3, 0)
 
     @property
     def limits_late(self) -> bool:
-        """Whether `rate` looks for a counter's zero only as far as it extrapolates.
+        """Returns whether `rate` looks for a counter's zero only as far as it extrapolates.
 
         Prometheus does since https://github.com/prometheus/prometheus/pull/13725 of March 2024.
         """
         return self.version >= (2, 52)
 
     def samples(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Milliseconds, Vector]:
-        """The samples of series as they were stored, by their times."""
+        """Returns the stored samples of series, by time."""
         found: dict[Milliseconds, Vector] = {}
         for labels, (times, values) in self.points(selector, start, end).items():
             for time, value in zip(times.tolist(), values.tolist(), strict=True):
@@ -121,7 +121,7 @@ class Server:
         return found
 
     def points(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Labels, Points]:
-        """The same by series; with those on both ends, whatever the version."""
+        """Returns the stored samples by series; includes both ends, for every version."""
         data = self._post("query", query=f"{selector}[{_range(start - 1, end)}]", time=_seconds(end))
         return {
             _labels(series["metric"]): (
@@ -132,7 +132,7 @@ class Server:
         }
 
     def instants(self, selector: str, grid: Grid) -> list[Vector]:
-        """What the selector gives at each moment of the grid, as a rule that is evaluated then sees it."""
+        """Returns the selector's values at each moment of the grid, as a rule evaluated then sees them."""
         found: list[Vector] = [{} for _ in range(grid.count)]
         for first, part in _parts(grid):
             data = self._post(

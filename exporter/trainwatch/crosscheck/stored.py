@@ -1,4 +1,4 @@
-"""What Prometheus stored of a rule: its records, its status, its alerts, and when it was evaluated."""
+"""Reads what Prometheus stored of a rule: its records, status, alerts and evaluation times."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trainwatch.prometheus_rules.groups import FINDING, STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
-# Prometheus stores no ALERTS at the first two evaluations after its start: it restores their states first
+# Prometheus stores no ALERTS at the first two evaluations after a start: it restores their states first
 # (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
 RESTORING = 2
 
 
 @dataclass(frozen=True)
 class Window:
-    """What of a run is checked.
+    """The checked time of a run.
 
-    `restarted`: when the server's process began; None where it was there from the beginning. `speed`: of a
+    `restarted` is the start of the server's process, None if it ran all the time. `speed` is that of a
     simulated node, for which the rules were rendered.
     """
 
@@ -38,44 +38,46 @@ class Window:
 
 
 class Stored:
-    """Of one rule, which is evaluated each `interval`, for one run. Raises UserError where the server fails.
+    """The records and alerts of one rule for one run. Raises UserError if the server fails.
 
-    `times` are those of its evaluations; they begin some time before the window, because alerts remember.
+    `times` are those of the rule's evaluations. They start before the window, because alerts have a memory.
     """
 
     def __init__(
         self,
         server: Server,
-        heuristic: Rule[Any, Any],
+        rule: Rule[Any, Any],
         scraping: Scraping,
         interval: Milliseconds,
         window: Window,
     ) -> None:
-        rules = heuristic.prometheus_rules(scraping)
+        rules = rule.prometheus_rules(scraping)
         assert rules is not None
-        self._heuristic, self.name, self.window = heuristic, heuristic.name, window
+        self._rule, self.name, self.window = rule, rule.name, window
         self.rules = replace(rules, alerts=[_at_speed(alert, window.speed) for alert in rules.alerts])
-        # What is pending or kept firing at the window's start began before it.
+        # An alert that is pending or kept firing at the window's start began before it.
         memory = max(alert.pending + alert.keep_firing for alert in self.rules.alerts)
         since = window.start - round(1000 * memory) - interval
-        rule, run = f'rule="{heuristic.name}"', matcher("run", window.run)
+        of_rule, of_run = matcher("rule", rule.name), matcher("run", window.run)
 
         def samples(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
-            return server.samples(f"{name}{{{','.join((run, *matchers))}}}", since, window.end)
+            return server.samples(f"{name}{{{','.join((of_run, *matchers))}}}", since, window.end)
 
         self.records = {record.name: samples(record.name) for record in self.rules.records}
         for series in (FINDING, STATUS):
             self.records[series] = {
-                time: {labels - {("rule", heuristic.name)}: value for labels, value in vector.items()}
-                for time, vector in samples(series, rule).items()
+                time: {labels - {("rule", rule.name)}: value for labels, value in vector.items()}
+                for time, vector in samples(series, of_rule).items()
             }
-        self._alerting = samples("ALERTS", f'alertname="{heuristic.name}"')
-        self.times = sorted({*self._alerting, *(time for kept in self.records.values() for time in kept)})
-        self.grid = _grid(heuristic.name, self.times, interval)
+        self._alerting = samples("ALERTS", matcher("alertname", rule.name))
+        self.times = sorted(
+            {*self._alerting, *(time for samples in self.records.values() for time in samples)}
+        )
+        self.grid = _grid(rule.name, self.times, interval)
 
     @cached_property
     def alerting(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
-        """At each evaluation of the window, the states of the alerts by all their other labels."""
+        """Returns the states of the alerts by all their other labels, at each evaluation of the window."""
         name = ("alertname", self.name)
         found = []
         for time in self.times:
@@ -89,14 +91,14 @@ class Stored:
 
     @cached_property
     def restoring(self) -> list[Milliseconds]:
-        """The evaluations at which ALERTS may be missing."""
+        """Returns the evaluations at which ALERTS may be missing."""
         if self.window.restarted is None:
             return []
         return [time for time in self.times if time >= self.window.restarted][:RESTORING]
 
     def own_labels(self, alert: Alert) -> Labels:
-        """What tells an alert of the rule from its others."""
-        return frozenset(self._heuristic.alert_labels(alert).items())
+        """Returns the labels that distinguish an alert of the rule from its others."""
+        return frozenset(self._rule.alert_labels(alert).items())
 
 
 def _at_speed(alert: Alert, speed: float) -> Alert:
@@ -104,12 +106,11 @@ def _at_speed(alert: Alert, speed: float) -> Alert:
 
 
 def _grid(rule: str, times: Sequence[Milliseconds], interval: Milliseconds) -> Grid:
-    """All evaluations, also missed ones. Raises UserError where they are no whole intervals apart."""
+    """Returns all evaluations, also missed ones. Raises UserError if the interval changed."""
     if not times:
         return Grid(0, interval, 0)
     if any((time - times[0]) % interval for time in times):
         raise UserError(
-            f"{rule} was evaluated at other intervals before Prometheus was reconfigured; "
-            "give a --start behind that"
+            f"the evaluation interval of {rule} was changed; give a --start after Prometheus was reconfigured"
         )
     return Grid(times[0], interval, 1 + (times[-1] - times[0]) // interval)

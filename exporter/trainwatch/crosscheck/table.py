@@ -1,4 +1,4 @@
-"""What `trainwatch crosscheck` prints."""
+"""Formats the output of `trainwatch crosscheck`."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ HIDDEN_HEADINGS = ("compared with", "series", "values", "largest difference", "m
 
 
 def disagreements(found: Sequence[Disagreement]) -> Iterator[str]:
-    """A line each, the earliest first; of one rule."""
-    for one in found[:LISTED]:
-        yield _line(one)
+    """Yields one line per disagreement of a rule, the earliest first."""
+    yield from map(_line, found[:LISTED])
     if (more := len(found) - LISTED) > 0:
         yield f"{found[0].rule}: and {more} more"
 
 
 def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """A line for each rule and run."""
+    """Yields a table with one line per rule and run."""
     rows: list[tuple[str, ...]] = [HEADINGS]
-    for one in outcomes:
-        numbers = (one.evaluations, one.firing, one.values, one.by_last_scrape, len(one.disagreements))
-        rows.append((one.rule, one.run, *map(number, numbers)))
+    for outcome in outcomes:
+        counts = (outcome.evaluations, outcome.firing, outcome.values, outcome.by_last_scrape)
+        rows.append((outcome.rule, outcome.run, *map(number, (*counts, len(outcome.disagreements)))))
     yield from _columns(rows)
 
 
 def hidden(lines: Sequence[Compared]) -> Iterator[str]:
-    """What scrapes hide: a line for each series that was compared with the recording."""
+    """Yields a table with one line per series that was compared with the recording."""
     rows: list[tuple[str, ...]] = [HIDDEN_HEADINGS]
-    for one in lines:
-        unit = " s" if one.series == "ALERTS" else ""
-        differences = (f"{value:.6g}{unit}" for value in (one.largest, one.bound))
-        rows.append((one.what, one.series, number(one.values), *differences, number(len(one.excesses))))
+    for line in lines:
+        unit = " s" if line.series == "ALERTS" else ""
+        differences = (f"{value:.6g}{unit}" for value in (line.largest, line.bound))
+        counts = number(line.values), number(len(line.excesses))
+        rows.append((line.subject, line.series, counts[0], *differences, counts[1]))
     yield from _columns(rows)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The first two columns to the left, numbers to the right."""
+    """Yields the rows, the first two columns aligned left and the numbers right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [
@@ -52,11 +52,11 @@ def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def _line(one: Disagreement) -> str:
-    labels = ", ".join(f'{name}="{value}"' for name, value in sorted(one.labels))
+def _line(found: Disagreement) -> str:
+    labels = ", ".join(f'{name}="{value}"' for name, value in sorted(found.labels))
     return (
-        f"{one.rule}: {machine_time(one.time / 1000, 'milliseconds')} {one.series}{{{labels}}}: "
-        f"expected {_shown(one.expected)}, Prometheus has {_shown(one.recorded)}"
+        f"{found.rule}: {machine_time(found.time / 1000, 'milliseconds')} {found.series}{{{labels}}}: "
+        f"expected {_shown(found.expected)}, Prometheus has {_shown(found.recorded)}"
     )
 
 

@@ -1,1 +1,1 @@
-"""Runs the heuristics over a run and puts together what the terminal, the report and the JSON files show."""
+"""Applies the rules to a run, and collects what the terminal, the report and the JSON files show."""

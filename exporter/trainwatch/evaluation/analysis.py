@@ -1,4 +1,4 @@
-"""What an evaluation found: everything that the terminal, the report and the JSON files show."""
+"""Holds the results of an evaluation: everything that the terminal, the report and the JSON files show."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from trainwatch.status import Status
 
 @dataclass(frozen=True)
 class RuleResult:
-    """One heuristic over the whole run. Counts are as Debugger reports them (see docs/heuristics.md)."""
+    """The result of one rule for the whole run. Counts are as in Debugger (see docs/heuristics.md)."""
 
     rule: str
     question: str
     description: str
-    recommendation: str  # for this run; names the cause where it is known
+    recommendation: str  # for this run; names the cause if it is known
     status: Status
-    finding: str  # one sentence with values; where nothing could be judged, why
+    finding: str  # one sentence with values, or why nothing could be judged
     triggered: int  # RuleTriggered: scans that fired
     violations: int
     datapoints: int
     parameters: dict[str, float | int | str | None]
     about: About
-    seconds_lost: float = 0.0  # an estimate that orders the verdict; 0 where it makes no sense
+    seconds_lost: float = 0.0  # an estimate, for the order of rules; 0 if there is none
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
 
@@ -55,7 +55,7 @@ class RuleResult:
 
 @dataclass(frozen=True)
 class BoxPlot:
-    """All readings of one device in percent; whiskers reach 1.5 interquartile ranges beyond the box."""
+    """All readings of one device in percent; whiskers extend 1.5 interquartile ranges beyond the box."""
 
     node: str
     device: str  # "GPU 0", or "CPU": the mean of the node's cores
@@ -71,7 +71,7 @@ class BoxPlot:
 
 @dataclass(frozen=True)
 class UtilisationHistogram:
-    """How many readings of a GPU lay in each bin of 2 points, from 0 to 100 %."""
+    """The readings of a GPU per bin of 2 points, from 0 to 100 %."""
 
     node: str
     gpu: str
@@ -82,7 +82,7 @@ class UtilisationHistogram:
 class StepDistribution:
     """The step durations of one rank in one phase, in seconds.
 
-    `counts[i]` steps lie in `edges[i]`..`edges[i + 1]`; outliers of the StepOutlier rule lie outside.
+    `counts[i]` steps took `edges[i]` to `edges[i + 1]`; the outliers of StepOutlier are in no bin.
     """
 
     rank: int
@@ -101,23 +101,23 @@ class StepDistribution:
 
 @dataclass(frozen=True)
 class GpuUse:
-    """How much of one GPU was used over the whole run, in percent; NaN where it was not read."""
+    """The use of one GPU over the whole run, in percent; NaN if it was not read."""
 
     node: str
     gpu: str  # "GPU 0"
-    mean: float  # of the utilisation; so p50, p95, max
+    mean: float  # of the utilisation, like p50, p95 and max
     p50: float
     p95: float
     max: float
     memory_p50: float
     memory_p95: float
     memory_max: float
-    memory_bytes: float  # that it has; 0 where not known
+    memory_bytes: float  # the GPU's size; 0 if unknown
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """A whole evaluation. Times are seconds since the epoch, None where not known."""
+    """A whole evaluation. Times are seconds since the epoch, None if unknown."""
 
     run: str
     command: str
@@ -126,7 +126,7 @@ class Analysis:
     first_step_start: float | None
     last_step_end: float | None
     end: float | None
-    finished: bool  # False: the run goes on, or was cut off
+    finished: bool  # False while the run continues, or if the recording was cut off
     framework: str
     world_size: int
     ranks: int
@@ -138,7 +138,7 @@ class Analysis:
     samples_missed: int
     versions: dict[str, str]
     unknowns: list[str]
-    rules: list[RuleResult]  # fired first, by seconds lost, then by times triggered
+    rules: list[RuleResult]  # found first, by seconds lost, then by times triggered
     usage: list[UsageRow]
     heatmaps: list[Heatmap]
     steps: list[StepDistribution]
@@ -146,8 +146,8 @@ class Analysis:
     component_seconds: dict[str, float]  # summed over ranks
     loaders: list[dict[str, Any]]
     gpu_use: list[GpuUse] = field(default_factory=list)  # by node, in the order of the GPUs
-    energy: Energy | None = None  # None: the power of no GPU was read
+    energy: Energy | None = None  # None if no GPU's power was read
     low_gpu_snapshots: list[LowGpuSnapshots] = field(default_factory=list)
-    timelines: list[StepTimeline] = field(default_factory=list)  # a node each, where steps were recorded
+    timelines: list[StepTimeline] = field(default_factory=list)  # one per node with recorded steps
     box_plots: list[BoxPlot] = field(default_factory=list)
     utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)

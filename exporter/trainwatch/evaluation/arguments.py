@@ -1,4 +1,4 @@
-"""The flags that say how rules judge, for every command. Imports no numpy, which `run` must not do yet."""
+"""Defines the flags of rules' parameters, for every command. Imports no numpy, because `run` starts first."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from trainwatch.durations import positive_duration
 
 
 def add_parameters(parser: ArgumentParser) -> None:
-    """`--set` and `--parameters`, for `Settings.parse(arguments.set, arguments.parameters)`."""
+    """Adds `--set` and `--parameters`, for `Settings.parse(arguments.set, arguments.parameters)`."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="Rule.parameter=value",
-        help="set a parameter of a rule, may be repeated",
+        help="set a parameter of a rule; may be repeated",
     )
     parser.add_argument(
         "--parameters",
         type=Path,
         metavar="FILE",
-        help="a YAML file of rules, each with its parameters below it; --set goes before it",
+        help="a YAML file of rules and their parameters; --set overrides it",
     )
 
 
 def add_scan_interval(parser: ArgumentParser) -> None:
-    """`--scan-interval`, in seconds."""
+    """Adds `--scan-interval`, in seconds."""
     parser.add_argument(
         "--scan-interval",
         type=positive_duration,

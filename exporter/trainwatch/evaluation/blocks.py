@@ -1,4 +1,4 @@
-"""Cuts the rows of a stream into blocks that do not depend on the chunks in which they came."""
+"""Cuts the rows of a stream into blocks that do not depend on the chunks of its source."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ import numpy as np
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import NodeSamples, Steps, Times
 
-# Rows of a block: enough that a block's fixed cost is small beside its values, also of a node with few
-# cores; few enough that judging them again for each live view (up to so many rows wait for their block to
-# fill) costs little: 4096 rows of 200 cores are 6 MB of numbers.
+# Rows of a block: enough that a block's fixed cost is small, even for a node with few cores. Few enough to
+# judge an incomplete block again for each live view: 4096 rows of 200 cores are 6 MB of numbers.
 BLOCK_ROWS = 4096
 
 C = TypeVar("C", NodeSamples, Steps)
 
 
 class Blocks(State, Generic[C]):
-    """The snapshots of one node, or the steps of one rank: blocks of `BLOCK_ROWS` rows and where scans end.
+    """The samples of one node or the steps of one rank, cut into blocks of `BLOCK_ROWS` rows and into scans.
 
-    A scan ends each `scan_interval` seconds, counted from the stream's first moment rounded down to the
-    minute; one in which nothing came is none. Always the same blocks make results the same to the last bit.
+    A scan ends every `scan_interval` seconds, counted from the first row's minute. Scans without rows are
+    skipped. Equal blocks make results equal to the last bit, however the source is chunked.
     """
 
     def __init__(self, scan_interval: float) -> None:
         self.scan_interval = scan_interval
         self.rows = 0
         self.origin = 0.0
-        self.last_scan = -1  # the number of the scan that the last row handed out belongs to
+        self.last_scan = -1  # the number of the scan of the last yielded row
         self.pending: list[C] = []
         self.pending_rows = 0
 
     def add(self, chunk: C) -> Iterator[tuple[C, Scans]]:
-        """The blocks that the chunk completes."""
+        """Yields the blocks that the chunk completes."""
         if not len(chunk):
             return
         if not self.rows:
@@ -52,7 +51,7 @@ class Blocks(State, Generic[C]):
             yield block, self._scans(block)
 
     def rest(self) -> Iterator[tuple[C, Scans]]:
-        """What no block was filled with yet; the last, shorter scan ends with it."""
+        """Yields the rows of the incomplete block; the last, shorter scan ends with it."""
         if self.rows:
             block = _joined(self.pending)
             yield block, np.append(self._scans(block), len(block))
@@ -70,7 +69,7 @@ class Blocks(State, Generic[C]):
 
 
 def _times(chunk: NodeSamples | Steps) -> Times:
-    """When each row became known: when a snapshot was taken, when a step ended."""
+    """Returns when each sample was taken, or when each step ended."""
     return chunk.times if isinstance(chunk, NodeSamples) else chunk.starts + chunk.durations
 
 
@@ -80,7 +79,7 @@ def _rows(chunk: C, start: int, stop: int) -> C:
 
 
 def _joined(chunks: list[C]) -> C:
-    """One chunk of all rows. A device that only later chunks have is missing (NaN) in earlier ones."""
+    """Returns one chunk of all rows. Devices that only later chunks have are NaN in earlier rows."""
     if len(chunks) == 1:
         return chunks[0]
     columns = zip(*(_arrays(chunk) for chunk in chunks), strict=True)

@@ -1,4 +1,4 @@
-"""The result of a rule as SageMaker Debugger writes it, so that notebooks written for it keep working."""
+"""Writes the result of a rule as SageMaker Debugger does, so that notebooks for it keep working."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainwatch.evaluation.json_values import json_value
 
 
 def rule_json(result: RuleResult) -> dict[str, Any]:
-    """The content of `profiler-reports/<Rule>.json`. A number that is not known is null: JSON has no NaN.
+    """Returns the content of `profiler-reports/<Rule>.json`. Unknown numbers are null: JSON has no NaN.
 
     Debugger has `RuleTriggered`, `Violations`, `Datapoints`, `RuleParameters` and `Details`; the fields in
     lower case are our own.
@@ -29,7 +29,7 @@ def rule_json(result: RuleResult) -> dict[str, Any]:
 
 
 def _parameters(result: RuleResult) -> str:
-    """ "threshold:50" and so on, a line a parameter, whole numbers without a point."""
+    """Returns lines such as "threshold:50", one per parameter, whole numbers without a point."""
     lines = result.debugger_parameters or result.parameters
     return "\n".join(f"{name}:{_written(value)}" for name, value in lines.items())
 

@@ -1,4 +1,4 @@
-"""How the readings of each device are distributed: box plots and histograms, of what rules keep anyway."""
+"""Computes box plots and histograms of each device's readings, from what rules measure anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwatch.runs.model import RunFacts, gpu_labels
 
 
 def box_plots(node: str, readings: NodeUsage, facts: RunFacts) -> list[BoxPlot]:
-    """The node's mean CPU, then each GPU's utilisation and memory; what was never read is left out."""
+    """Returns box plots of the mean CPU, then of each GPU's utilisation and memory; skips unread devices."""
     boxes = [_box_plot(node, "CPU", "utilisation", readings.cpu)]
     labels = gpu_labels(facts, node, len(readings.gpus))
     for label, gpu in zip(labels, readings.gpus, strict=True):
@@ -36,7 +36,7 @@ def _box_plot(
 
 
 def histograms(node: str, readings: NodeLoad, facts: RunFacts) -> list[UtilisationHistogram]:
-    """Of the GPUs that were read."""
+    """Returns the histograms of the GPUs that were read."""
     labels = gpu_labels(facts, node, len(readings.counts))
     return [
         UtilisationHistogram(node, label, counts.tolist())

@@ -1,4 +1,4 @@
-"""Evaluates all heuristics over a run in one pass: once, or again and again while the run goes on."""
+"""Evaluates all rules over a run in one pass: once, or repeatedly while the run continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainwatch.runs.model import NodeSamples, RunFacts, Source, Steps, labelled
 from trainwatch.status import Status
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
-# What the report shows, whatever the rules ask for.
+# Measurements of the report, whatever the rules need.
 REPORTED: tuple[Measure[Any], ...] = (Usage(), Load(), StepDurations(), Timeline())
 T = TypeVar("T")
 
@@ -40,14 +40,14 @@ def evaluate(
     scan_interval: float = SCAN_INTERVAL,
     progress: Callable[[int], None] | None = None,
 ) -> Analysis:
-    """Everything about a finished run. `progress` is told the snapshots and steps read so far."""
+    """Returns the analysis of a finished run; calls `progress` with the samples and steps read so far."""
     evaluator = Evaluator(source, settings, scan_interval)
     evaluator.advance(progress)
     return evaluator.analysis()
 
 
 class Evaluator:
-    """Reads a source as it grows. Memory: a block a node and rank, small histories, 8 bytes a step."""
+    """Reads a source as it grows. Memory: a block per node and rank, short histories, 8 bytes per step."""
 
     def __init__(
         self, source: Source, settings: Settings | None = None, scan_interval: float = SCAN_INTERVAL
@@ -60,7 +60,7 @@ class Evaluator:
         self._nodes: dict[str, _Node] = {}
 
     def advance(self, progress: Callable[[int], None] | None = None) -> None:
-        """Takes in what the source has got since the last call."""
+        """Reads the source's new rows since the last call."""
         rows = 0
         for chunk in self._source.read():
             if chunk.node not in self._nodes:
@@ -74,37 +74,36 @@ class Evaluator:
         return _Node(self._rules, self._scan_interval, self._source.facts.interval)
 
     def analysis(self) -> Analysis:
-        """Everything so far, the last and shorter scan with it; disturbs nothing."""
+        """Returns the analysis of all rows so far, including the last, shorter scan; changes no state."""
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
         results = [RuleResult.of(rule, _verdict(rule, nodes, run)) for rule in self._rules]
         symptoms = {rule.name for rule in self._rules if rule.is_symptom}
-        stddev = next(one.parameters.stddev for one in self._rules if isinstance(one, StepOutlier))
+        stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)
 
 
 def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) -> Verdict:
-    """Returns what a rule makes of the run so far. A rule that fails does not take the others with it."""
+    """Returns the verdict of a rule for the run so far. A failure of one rule does not stop the others."""
     try:
         tallies = Tallies({name: node.tallies[rule.name] for name, node in nodes.items()})
         verdict = rule.conclude(run, tallies)
     except Exception as error:  # noqa: BLE001 - a report without one rule is better than none
         return Verdict(Status.FAILED, f"This rule failed with {type(error).__name__}: {error}")
-    goes_on = run.facts.end is None
-    collecting = goes_on and verdict.status is Status.NOT_ENOUGH_DATA
+    collecting = run.facts.end is None and verdict.status is Status.NOT_ENOUGH_DATA
     return replace(verdict, status=Status.COLLECTING) if collecting else verdict
 
 
 class _Node(State):
-    """All that is remembered of one node: what was measured, and what the rules said at each scan."""
+    """The state of one node: its measurements, and the rules' tallies of their scans."""
 
     def __init__(self, rules: list[Rule[Any, Any]], scan_interval: float, interval: float) -> None:
         self.scan_interval = scan_interval
         self.rules = rules
-        asked = (measure for rule in self.rules for measure in (rule.measure, *rule.details_of))
+        measures = (measure for rule in self.rules for measure in (rule.measure, *rule.details_of))
         self.energy = EnergyUse(interval)
-        self.measured = NodeMeasurements([*asked, *REPORTED, self.energy])
+        self.measured = NodeMeasurements([*measures, *REPORTED, self.energy])
         self.tallies: dict[str, dict[Subject, Tally]] = {rule.name: {} for rule in self.rules}
         self.heatmap = HeatmapOfNode()
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
@@ -122,7 +121,7 @@ class _Node(State):
                 self._observe_steps(steps, scans)
 
     def settled(self) -> _Node:
-        """A copy that has seen every row so far."""
+        """Returns a copy that has read every row so far."""
         copy = self.copy()
         for block, scans in copy.samples.rest():
             copy._observe(block, scans)
@@ -150,13 +149,13 @@ class _Node(State):
                 tally.add(rule.judge(view), getattr(view, "new", None), getattr(view, "times", None))
 
     def _starved(self, cause: str) -> StarvedSamples:
-        """What the rule about this cause counts as starved."""
-        asked = (rule.measure for rule in self.rules)
-        return self.measured[next(one for one in asked if isinstance(one, Starved) and one.cause == cause)]
+        """Returns the samples that the rule of this cause counts as starved."""
+        measures = (rule.measure for rule in self.rules if isinstance(rule.measure, Starved))
+        return self.measured[next(measure for measure in measures if measure.cause == cause)]
 
 
 def _order(result: RuleResult, symptoms: set[str]) -> tuple[object, ...]:
-    """Fired first, and of these causes first; then by seconds lost, then by times triggered."""
+    """Returns the sort key: findings first, causes before symptoms, then seconds lost and times triggered."""
     place = list(Status).index(result.status)
     return place, result.rule in symptoms, -result.seconds_lost, -result.triggered, result.rule
 
@@ -165,26 +164,26 @@ def _analysis(
     facts: RunFacts, nodes: dict[str, _Node], rules: list[RuleResult], outlier_deviations: float
 ) -> Analysis:
     heatmaps = (node.heatmap.heatmap(name, facts) for name, node in nodes.items())
-    starts = [one.start for one in facts.ranks] + ([] if facts.start is None else [facts.start])
+    starts = [rank.start for rank in facts.ranks] + ([] if facts.start is None else [facts.start])
     return Analysis(
         run=facts.name,
         command=facts.command,
         exit_status=facts.exit_status,
         start=facts.start if facts.start is not None else min(starts, default=None),
         first_step_start=min(
-            (one.first_step_start for one in facts.ranks if one.first_step_start is not None), default=None
+            (rank.first_step_start for rank in facts.ranks if rank.first_step_start is not None), default=None
         ),
         last_step_end=max(
-            (one.last_step_end for one in facts.ranks if one.last_step_end is not None), default=None
+            (rank.last_step_end for rank in facts.ranks if rank.last_step_end is not None), default=None
         ),
         end=facts.end,
         finished=facts.end is not None,
-        framework=next((_framework(one.framework, one.framework_version) for one in facts.ranks), ""),
-        world_size=max((one.world_size for one in facts.ranks), default=0),
-        ranks=len({one.rank for one in facts.ranks}),
-        nodes=sorted({*nodes, *(one.node for one in facts.nodes)}),
+        framework=next((f"{rank.framework} {rank.framework_version}".strip() for rank in facts.ranks), ""),
+        world_size=max((rank.world_size for rank in facts.ranks), default=0),
+        ranks=len({rank.rank for rank in facts.ranks}),
+        nodes=sorted({*nodes, *(node.node for node in facts.nodes)}),
         cores={name: node.cores for name, node in nodes.items()},
-        gpus={one.node: [f"{gpu.gpu}: {gpu.model}" for gpu in one.gpus] for one in facts.nodes},
+        gpus={node.node: [f"{gpu.gpu}: {gpu.model}" for gpu in node.gpus] for node in facts.nodes},
         interval=facts.interval,
         samples_taken=sum(node.samples.rows for node in nodes.values()),
         samples_missed=facts.samples_missed,
@@ -194,8 +193,8 @@ def _analysis(
         usage=usage_rows({name: node.measured[Usage()] for name, node in nodes.items()}),
         heatmaps=_known(heatmaps),
         steps=_distributions(nodes, outlier_deviations),
-        phase_seconds=_summed([one.phase_seconds for one in facts.ranks]),
-        component_seconds=_summed([one.component_seconds for one in facts.ranks]),
+        phase_seconds=_summed([rank.phase_seconds for rank in facts.ranks]),
+        component_seconds=_summed([rank.component_seconds for rank in facts.ranks]),
         loaders=_loaders(facts),
         gpu_use=_gpu_use(nodes, facts),
         energy=energy({name: node.measured[node.energy] for name, node in nodes.items()}, facts),
@@ -205,17 +204,15 @@ def _analysis(
             box for name, node in nodes.items() for box in box_plots(name, node.measured[Usage()], facts)
         ],
         utilisation_histograms=[
-            one for name, node in nodes.items() for one in histograms(name, node.measured[Load()], facts)
+            histogram
+            for name, node in nodes.items()
+            for histogram in histograms(name, node.measured[Load()], facts)
         ],
     )
 
 
 def _known(values: Iterable[T | None]) -> list[T]:
     return [value for value in values if value is not None]
-
-
-def _framework(name: str, version: str) -> str:
-    return f"{name} {version}".strip()
 
 
 def _summed(parts: list[dict[str, float]]) -> dict[str, float]:
@@ -227,7 +224,7 @@ def _summed(parts: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _distributions(nodes: dict[str, _Node], deviations: float) -> list[StepDistribution]:
-    """Returns the steps by rank, phase and node; histograms leave out what took so many deviations longer."""
+    """Returns the steps by rank, phase and node; histograms leave out steps above `deviations`."""
     series = [
         (rank, phase, name, durations)
         for name, node in nodes.items()
@@ -242,18 +239,18 @@ def _distributions(nodes: dict[str, _Node], deviations: float) -> list[StepDistr
             standard_deviation=durations.sums.standard_deviation,
             **durations.distribution(durations.limit(deviations))._asdict(),
         )
-        for rank, phase, _, durations in sorted(series, key=lambda one: one[:3])
+        for rank, phase, _, durations in sorted(series, key=lambda found: found[:3])
     ]
 
 
 def _gpu_use(nodes: dict[str, _Node], facts: RunFacts) -> list[GpuUse]:
-    known = {one.node: one.gpus for one in facts.nodes}
+    known = {node.node: node.gpus for node in facts.nodes}
     rows = []
     for name, node in nodes.items():
         gpus = labelled(facts, name, node.measured[Usage()].gpus)
         for column, (label, gpu) in enumerate(gpus):
-            its = known.get(name, ())[column : column + 1]
-            rows.append(_use_of_gpu(name, label, gpu, its[0].memory_bytes if its else 0.0))
+            here = known.get(name, ())[column : column + 1]
+            rows.append(_use_of_gpu(name, label, gpu, here[0].memory_bytes if here else 0.0))
     return rows
 
 
@@ -274,15 +271,15 @@ def _use_of_gpu(node: str, label: str, gpu: GpuUsage, memory_bytes: float) -> Gp
 
 
 def _percent(ratio: float) -> float:
-    """To three digits after the point; NaN where nothing was read (then a maximum is minus infinity)."""
+    """Returns percent with three decimals, or NaN if nothing was read (a maximum is then minus infinity)."""
     return round(100 * ratio, 3) if np.isfinite(ratio) else np.nan
 
 
 def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
     return [
         {
-            "node": one.node,
-            "rank": one.rank,
+            "node": rank.node,
+            "rank": rank.rank,
             "phase": loader.phase,
             "workers": loader.workers,
             "pin_memory": loader.pin_memory,
@@ -293,6 +290,6 @@ def _loaders(facts: RunFacts) -> list[dict[str, Any]]:
             "fetch_cpu_seconds": loader.fetch_cpu_seconds,
             "fetch_core_wait_seconds": loader.fetch_core_wait_seconds,
         }
-        for one in sorted(facts.ranks, key=lambda one: (one.rank, one.node, one.start))
-        for loader in one.loaders
+        for rank in sorted(facts.ranks, key=lambda rank: (rank.rank, rank.node, rank.start))
+        for loader in rank.loaders
     ]

@@ -1,4 +1,4 @@
-"""Values as JSON can hold them."""
+"""Converts values to what JSON can hold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def json_value(value: Any) -> Any:
-    """The same with null for numbers that JSON lacks: NaN and infinity say that something is not known."""
+    """Returns the value with null instead of NaN and infinity, which mean that a number is unknown."""
     if isinstance(value, Mapping):
         return {str(key): json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Parameters that a person set, on the command line or in a file."""
+"""Reads the parameters of rules, from the command line or a file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from trainwatch.rules.parameters import Specification, Value, specifications
 
 @dataclass(frozen=True)
 class Settings:
-    """Values by rule and parameter; what is not set has its default."""
+    """Values by rule and parameter; the other parameters have their defaults."""
 
     values: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, words: Iterable[str], file: Path | None = None) -> Settings:
-        """Settings from `Rule.parameter=value` words, which go before those of a YAML file.
+        """Returns the settings of `Rule.parameter=value` words, which override those of a YAML file.
 
-        Raises UserError where a rule or a parameter is unknown, or a value is out of its bounds.
+        Raises UserError if a rule or a parameter is unknown, or a value is out of its bounds.
         """
-        values = {rule: dict(its) for rule, its in cls.read(file).values.items()} if file else {}
+        values = {rule: dict(known) for rule, known in cls.read(file).values.items()} if file else {}
         for word in words:
             name, equals, text = word.partition("=")
             rule, dot, parameter = name.strip().partition(".")
@@ -40,7 +40,7 @@ class Settings:
 
     @classmethod
     def read(cls, file: Path) -> Settings:
-        """Settings from a YAML file of rules, each with its parameters. Raises UserError as `parse` does."""
+        """Returns the settings of a YAML file of rules and parameters. Raises UserError as `parse` does."""
         try:
             content = yaml.safe_load(file.read_text(encoding="utf-8"))
         except OSError as error:
@@ -52,31 +52,28 @@ class Settings:
                 f"{file}{line}: is not YAML; write `Rule:` and below it `parameter: value`"
             ) from None
         values: dict[str, dict[str, Value]] = {}
-        for rule, its in _mapping(content, str(file)).items():
-            for parameter, value in _mapping(its, f"{file}: {rule}").items():
+        for rule, parameters in _mapping(content, str(file)).items():
+            for parameter, value in _mapping(parameters, f"{file}: {rule}").items():
                 specification = _specification(str(rule), str(parameter), str(file))
                 with _Naming(f"{file}: {rule}.{parameter}"):
                     values.setdefault(rule, {})[parameter] = _checked(specification, value)
         return cls(values)
 
     def words(self) -> tuple[str, ...]:
-        """The `Rule.parameter=value` words that say the same."""
+        """Returns the settings as `Rule.parameter=value` words."""
         return tuple(
             f"{rule}.{parameter}={'none' if value is None else value}"
-            for rule, its in self.values.items()
-            for parameter, value in its.items()
+            for rule, parameters in self.values.items()
+            for parameter, value in parameters.items()
         )
 
     def rules(self) -> list[Rule[Any, Any]]:
-        """Every heuristic, with its parameters as they were set."""
-        return [
-            heuristic(heuristic.parameters_type(**self.values.get(name, {})))
-            for name, heuristic in all_rules().items()
-        ]
+        """Returns every rule with these parameters."""
+        return [rule(rule.parameters_type(**self.values.get(name, {}))) for name, rule in all_rules().items()]
 
 
 class _Naming:
-    """Turns a ValueError into the user's mistake, and says where it was made."""
+    """A context that turns a ValueError into a UserError with the place of the value."""
 
     def __init__(self, where: str) -> None:
         self.where = where

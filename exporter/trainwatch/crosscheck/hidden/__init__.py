@@ -1,1 +1,1 @@
-"""What lies between two scrapes: what Prometheus said against every sample that was recorded."""
+"""Compares what Prometheus stored with every recorded sample: what may scrapes have hidden?"""

@@ -1,4 +1,4 @@
-"""All series of a recorded run as the exporter published them after each snapshot."""
+"""Replays all series of a recorded run as the exporter published them after each sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.measurements.scraped import Labels, Vector
 from trainwatch.sampling.exposition import Exposition
 
-LOOK_BACK = 300_000  # milliseconds: so old may the sample be that Prometheus takes for the present one
-REMEMBERED = 4096  # vectors: the same moment is looked at by several evaluations
+LOOK_BACK = 300_000  # milliseconds: the age up to which Prometheus treats a value as current
+REMEMBERED = 4096  # vectors: several evaluations read the same moment
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
 Matrix = NDArray[np.float64]
@@ -26,10 +26,10 @@ Matrix = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How snapshots came to Prometheus.
+    """When samples were taken, and how late Prometheus saw them.
 
-    `since`: when the first one was taken that was ever scraped. `interval`: from one to the next. `late`: so
-    late one was seen, at most.
+    `since` is the time of the first sample that was scraped, `interval` the time between samples. `late` is
+    the longest delay until a scrape saw a sample.
     """
 
     since: Milliseconds
@@ -39,19 +39,19 @@ class Sampling:
 
 @dataclass
 class Series:
-    """Series of one name and node: (len(labels), len(times)) values, NaN where there was none."""
+    """Series of one name and node: (len(labels), len(times)) values, NaN if there was no value."""
 
     times: NDArray[np.int64]
     labels: list[Labels]
     values: Matrix
 
     def before(self, time: Milliseconds) -> int:
-        """The column of the last snapshot until then; -1 where there was none yet."""
+        """Returns the column of the last sample until then, or -1."""
         return int(np.searchsorted(self.times, time, side="right")) - 1
 
 
 class Archive:
-    """Between two moments, and Prometheus' look-back before. Labels are those of Prometheus' series."""
+    """The series of a run between two moments and Prometheus's look-back before, with Prometheus's labels."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Archive:
         end: Milliseconds,
         progress: Callable[[int], None],
     ) -> None:
-        """`targets`: the labels that Prometheus gives to what it scrapes from each node."""
+        """Replays the run; `targets` are the labels that Prometheus adds to the series of each node."""
         self.run = run.name
         self._series: dict[str, list[Series]] = {}
         self._column = lru_cache(maxsize=REMEMBERED)(self._read_column)
@@ -87,7 +87,7 @@ class Archive:
         return sorted(self._series)
 
     def choose(self, chosen: Selection) -> list[Series]:
-        """The series of each node."""
+        """Returns the selected series of each node."""
         if chosen not in self._chosen:
             matchers = [*_MATCHER.findall(chosen.matchers)]
             if chosen.of_run:
@@ -98,7 +98,7 @@ class Archive:
         return self._chosen[chosen]
 
     def vector(self, chosen: Selection, time: Milliseconds) -> Vector:
-        """The values that a scrape at that moment had seen."""
+        """Returns the values that a scrape at that moment saw."""
         found: Vector = {}
         for node, series in enumerate(self.choose(chosen)):
             column = series.before(time)
@@ -125,11 +125,11 @@ class Archive:
             row = np.full(len(times), np.nan)
             numbers, values = zip(*points, strict=True)
             row[list(numbers)] = values
-            its_labels, rows = by_name.setdefault(name, ([], []))
-            its_labels.append(target | frozenset(labels.items()))
+            all_labels, rows = by_name.setdefault(name, ([], []))
+            all_labels.append(target | frozenset(labels.items()))
             rows.append(row)
-        for name, (its_labels, rows) in by_name.items():
-            self._series.setdefault(name, []).append(Series(times, its_labels, np.array(rows)))
+        for name, (all_labels, rows) in by_name.items():
+            self._series.setdefault(name, []).append(Series(times, all_labels, np.array(rows)))
 
 
 def _matching(series: Series, matchers: list[tuple[str, str, str]]) -> Series:
@@ -142,6 +142,6 @@ def _matching(series: Series, matchers: list[tuple[str, str, str]]) -> Series:
 
 
 def _holds(value: str, sign: str, wanted: str) -> bool:
-    """As PromQL matches: a pattern matches all of the value."""
+    """Returns whether a value matches as in PromQL, where a pattern matches the whole value."""
     equal = re.fullmatch(wanted, value) is not None if "~" in sign else value == wanted
     return equal != sign.startswith("!")

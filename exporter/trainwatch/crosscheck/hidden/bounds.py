@@ -1,8 +1,8 @@
-"""Each value and alert of a rule, compared with what all samples until then say.
+"""Compares each value and alert of a rule with what all samples until then give.
 
-Between two scrapes Prometheus knows nothing of what goes on: what a rule says may be as old as the last
-scrape. So a value must be what the rule would have said of some moment since the scrape before, and an alert
-must not be later (or earlier) than with the oldest (or youngest) of them.
+Prometheus sees nothing between two scrapes, so a rule's value may be as old as the last scrape. It must
+equal the rule's value at some moment since the scrape before. An alert must be no later than with the
+oldest of these values, and no earlier than with the youngest.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from trainwatch.measurements.scraped import Labels, without
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
-STATES = (None, "pending", "firing")  # the later ones need the condition to hold for longer
+STATES = (None, "pending", "firing")  # in the order in which an alert reaches them
 
 
 class Bounds:
-    """One rule against the recording. Raises UserError where the server fails."""
+    """The comparison of one rule with the recording. Raises UserError if the server fails."""
 
     def __init__(
         self,
         server: Server,
         archive: Archive,
-        heuristic: Rule[Any, Any],
+        rule: Rule[Any, Any],
         scraping: Scraping,
         stored: Stored,
         sampling: Sampling,
     ) -> None:
-        self.heuristic, self.scraping, self.stored = heuristic, scraping, stored
+        self.rule, self.scraping, self.stored = rule, scraping, stored
         self.archive, self.sampling = archive, sampling
         scrapes = stored.window.scrapes
         self.scrape = scrapes.mostly
@@ -48,15 +48,15 @@ class Bounds:
         self.possible = self._possible()
 
     def compared(self) -> list[Compared]:
-        """A line for each recorded series, and one for the alerts."""
+        """Returns one result per recorded series, and one for the alerts."""
         found = [self._compare_series(series) for series in self.stored.records]
-        alerts = Compared(self.heuristic.name, "ALERTS")
+        alerts = Compared(self.rule.name, "ALERTS")
         for position, alert in enumerate(self.stored.rules.alerts):
             self._compare_alert(alerts, position, alert)
         return [*found, alerts]
 
     def _seen_targets(self, server: Server) -> list[set[Labels]]:
-        """At each moment of the grid the targets of which Prometheus had samples of the run."""
+        """Returns, for each moment of the grid, the targets with samples of the run."""
         samples = Readings(server, self.stored.window.run, self.stored.grid)
         return [
             {without(labels, "run") for labels in samples.at(index)("trainwatch_samples_total")}
@@ -64,24 +64,24 @@ class Bounds:
         ]
 
     def _possible(self) -> list[list[Expected]]:
-        """By evaluation, what the rule might have said, by how old the last scrape was."""
-        found: list[list[Expected]] = [[one] for one in self.exact]
+        """Returns, for each evaluation, what the rule may record for each possible age of the last scrape."""
+        found: list[list[Expected]] = [[exact] for exact in self.exact]
         sample = self.sampling.interval
         for age in range(-sample, self.oldest + sample, sample):
-            expected, looks_back = self._expected(age, 0)
-            variants = [expected]
+            undisturbed, looks_back = self._expected(age, 0)
+            variants = [undisturbed]
             if looks_back:
                 variants += [self._expected(age, jitter)[0] for jitter in self._jitters(age)]
             for variant in variants:
-                for possible, one in zip(found, variant, strict=True):
-                    possible.append(one)
+                for possible, expected in zip(found, variant, strict=True):
+                    possible.append(expected)
         return found
 
     def _jitters(self, age: Milliseconds) -> list[Milliseconds]:
-        """How much more than whole scrapes may lie between the last scrape and earlier ones; but for 0.
+        """Returns by how much earlier scrapes may be off from whole intervals, without 0.
 
-        A snapshot more or less, and more where snapshots come late, or scrapes do. What looks like an old
-        scrape may be an old snapshot in a young one, and so it is then with earlier scrapes.
+        That is one sample more or less, and more if samples or scrapes come late. What looks like an old
+        scrape may be an old sample in a recent scrape, and so may earlier scrapes.
         """
         sample, scrapes = self.sampling.interval, self.stored.window.scrapes
         late, missed = self.sampling.late, scrapes.longest - scrapes.mostly
@@ -100,18 +100,18 @@ class Bounds:
         for time in self.stored.times:
             index = grid.index(time)
             assert index is not None
-            found.append(played.expected(index, self.heuristic, self.scraping))
+            found.append(played.expected(index, self.rule, self.scraping))
         return found, played.looks_back
 
     def _compare_series(self, series: str) -> Compared:
-        found = Compared(self.heuristic.name, series)
+        found = Compared(self.rule.name, series)
         samples = self.stored.records[series]
         for number, time in enumerate(self.stored.times):
             if time < self.stored.window.start:
                 continue
             theirs = samples.get(time, {})
             exact = self.exact[number].values_of(series)
-            possible = [one.values_of(series) for one in self.possible[number]]
+            possible = [expected.values_of(series) for expected in self.possible[number]]
             for labels in dict.fromkeys(labels for vector in (theirs, *possible) for labels in vector):
                 values = [vector[labels] for vector in possible if labels in vector]
                 must_be = len(values) == len(possible) and self._is_seen(time, labels)
@@ -123,11 +123,11 @@ class Bounds:
         return index is not None and any(target <= labels for target in self.seen[index])
 
     def _compare_alert(self, found: Compared, position: int, alert: Alert) -> None:
-        """No alert may be in an earlier state than with the least possible conditions, nor in a later one."""
-        every = [[frozenset(one.conditions[position]) for one in possible] for possible in self.possible]
+        """Checks that no alert is in an earlier or later state than the possible conditions allow."""
+        every = [[expected.conditions[position] for expected in possible] for possible in self.possible]
         least = self._states(alert, [frozenset.intersection(*conditions) for conditions in every])
         most = self._states(alert, [frozenset.union(*conditions) for conditions in every])
-        exact = self._states(alert, [one.conditions[position] for one in self.exact])
+        exact = self._states(alert, [expected.conditions[position] for expected in self.exact])
         own = self.stored.own_labels(alert)
         stored = dict(self.stored.alerting)
         actual: list[dict[Labels, str]] = []
@@ -142,9 +142,9 @@ class Bounds:
                 low, high = (STATES.index(states[number].get(labels)) for states in (least, most))
                 restoring = theirs is None and time in self.stored.restoring
                 if not low <= STATES.index(theirs) <= high and not restoring and self._is_seen(time, labels):
-                    said = " or ".join(state or "nothing" for state in STATES[low : high + 1])
+                    allowed = " or ".join(state or "nothing" for state in STATES[low : high + 1])
                     found.excesses.append(
-                        Disagreement(found.what, time, "ALERTS", labels | own, said, theirs)
+                        Disagreement(found.subject, time, "ALERTS", labels | own, allowed, theirs)
                     )
         self._note_delays(found, exact, actual)
 
@@ -154,7 +154,7 @@ class Bounds:
     def _note_delays(
         self, found: Compared, exact: Sequence[dict[Labels, str]], actual: Sequence[dict[Labels, str]]
     ) -> None:
-        """How much later alerts fired than all samples until then would have let them."""
+        """Notes how much later alerts fired than they would have with every sample."""
         found.bound = max(found.bound, (self.oldest + self.stored.grid.step) / 1000)
         times = self.stored.times
         before: set[Labels] = set()
@@ -164,5 +164,5 @@ class Bounds:
             if time >= self.stored.window.start:
                 waiting |= dict.fromkeys(fire - before, time)
             before = fire
-            for labels in [one for one in waiting if actual[number].get(one) == "firing"]:
+            for labels in [labels for labels in waiting if actual[number].get(labels) == "firing"]:
                 found.largest = max(found.largest, (time - waiting.pop(labels)) / 1000)

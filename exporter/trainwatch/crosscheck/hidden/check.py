@@ -1,4 +1,4 @@
-"""The comparison of what Prometheus said of a run with the recording of the same run."""
+"""Compares what Prometheus stored of a run with the recording of the same run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def compare_with_recording(
     intervals: Mapping[str, Milliseconds],
     window: Window,
 ) -> list[Compared]:
-    """Lines of raw series, and of what each rule recorded. Raises UserError where they cannot be compared."""
+    """Compares raw series, and what each rule recorded. Raises UserError if they cannot be compared."""
     window = replace(window, end=min(window.end, round(1000 * run.known_until)))
     targets = _targets(server, run, window)
-    rules = [one for one in options.settings.rules() if one.prometheus_rules(options.scraping) is not None]
+    rules = [rule for rule in options.settings.rules() if rule.prometheus_rules(options.scraping) is not None]
     stored = [
-        (one, Stored(server, one, options.scraping, intervals[group], window))
-        for one in rules
-        if (group := f"trainwatch-{one.name}") in intervals
+        (rule, Stored(server, rule, options.scraping, intervals[group], window))
+        for rule in rules
+        if (group := f"trainwatch-{rule.name}") in intervals
     ]
-    first = min((its.times[0] for _, its in stored if its.times), default=window.start)
+    first = min((kept.times[0] for _, kept in stored if kept.times), default=window.start)
     names = metrics(read_groups(render(options)[RULES], RULES))
-    with shown("snapshots replayed", sum(len(run.times(node)) for node in run.nodes)) as progress:
+    with shown("samples replayed", sum(len(run.times(node)) for node in run.nodes)) as progress:
         archive = Archive(run, targets, names, min(first, window.start), window.end, progress)
     sample = round(1000 * run.facts.interval)
     scrapes = Scrapes(server, archive, window)
@@ -48,22 +48,21 @@ def compare_with_recording(
     sampling = Sampling(since, sample, scrapes.late)
     found = scrapes.compared()
     with shown("rules compared with the recording", len(stored)) as progress:
-        for number, (heuristic, its) in enumerate(stored):
-            if its.times:
-                bounds = Bounds(server, archive, heuristic, options.scraping, its, sampling)
-                found += bounds.compared()
+        for number, (rule, kept) in enumerate(stored):
+            if kept.times:
+                found += Bounds(server, archive, rule, options.scraping, kept, sampling).compared()
             progress(number + 1)
     return found
 
 
 def _first_scrape(server: Server, window: Window, since: Milliseconds) -> Milliseconds:
-    """What was sampled before it, Prometheus has never seen."""
+    """Returns the time of the first scrape: Prometheus never saw earlier samples."""
     points = server.points(f"{SAMPLES}{{{matcher('run', window.run)}}}", since, window.end)
     return min((int(times[0]) for times, _ in points.values()), default=window.start)
 
 
 def _targets(server: Server, run: RecordedRun, window: Window) -> dict[str, Labels]:
-    """The labels of what Prometheus scrapes from each node; `instance` is the node, if there are several."""
+    """Returns the target labels of each node; `instance` must be the node if there are several."""
     selector = f"{SAMPLES}{{{matcher('run', run.name)}}}"
     found = [without(labels, "run") for labels in server.points(selector, window.start, window.end)]
     if len(run.nodes) == 1 and len(found) == 1:
@@ -71,9 +70,9 @@ def _targets(server: Server, run: RecordedRun, window: Window) -> dict[str, Labe
     by_instance = {dict(target).get("instance", ""): target for target in found}
     for node in run.nodes:
         if node not in by_instance:
-            there = ", ".join(sorted(by_instance)) or "none"
+            known = ", ".join(sorted(by_instance)) or "no instance"
             raise UserError(
-                f"--recording: Prometheus has no instance {node} of run {run.name}, but {there}; "
-                "its scrape configuration must name nodes as the recording does"
+                f"--recording: Prometheus has no instance {node} of run {run.name}, but {known}; "
+                "set `instance` to the recording's node names in the scrape configuration"
             )
     return {node: by_instance[node] for node in run.nodes}

@@ -1,4 +1,4 @@
-"""What the comparison with a recording came to, a line for each series."""
+"""Collects the results of the comparison with a recording, one per series."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TOLERANCE = 2e-6
 class Compared:
     """One series of Prometheus, of all its labels.
 
-    `largest` is the largest difference from what all samples until then say, `bound` the largest that a
-    scrape may have hidden; both in the series' unit, or for ALERTS seconds.
+    `largest` is the largest difference from the value by all samples until then, `bound` the largest that
+    scrapes may have hidden. Both are in the unit of the series, or in seconds for ALERTS.
     """
 
-    what: str  # the rule, or "samples"
+    subject: str  # the rule, or "samples"
     series: str
     values: int = 0
     largest: float = 0.0
@@ -38,23 +38,23 @@ class Compared:
         theirs: float | None,
         must_be: bool,
     ) -> None:
-        """One value: what it may be, and whether it must be at all."""
+        """Compares one stored value with those that are possible; `must_be` if a missing one is an error."""
         if theirs is None:
             if must_be:
-                self._exceeds(time, labels, _said(possible), None)
+                self._exceeds(time, labels, _range(possible), None)
             return
         self.values += 1
         numbers = [value for value in possible if not math.isnan(value)]
         if math.isnan(theirs):
             if len(numbers) == len(possible):
-                self._exceeds(time, labels, _said(possible), theirs)
+                self._exceeds(time, labels, _range(possible), theirs)
             return
         if not numbers:
-            self._exceeds(time, labels, _said(possible), theirs)
+            self._exceeds(time, labels, _range(possible), theirs)
             return
         low, high = min(numbers), max(numbers)
         if not (low - _slack(low) <= theirs <= high + _slack(high)):
-            self._exceeds(time, labels, _said(possible), theirs)
+            self._exceeds(time, labels, _range(possible), theirs)
         if exact is not None and math.isfinite(exact) and math.isfinite(theirs):
             self.largest = max(self.largest, abs(theirs - exact))
             self.bound = max(self.bound, high - exact, exact - low)
@@ -62,14 +62,14 @@ class Compared:
     def _exceeds(
         self, time: Milliseconds, labels: Labels, expected: str | None, recorded: float | None
     ) -> None:
-        self.excesses.append(Disagreement(self.what, time, self.series, labels, expected, recorded))
+        self.excesses.append(Disagreement(self.subject, time, self.series, labels, expected, recorded))
 
 
 def _slack(value: float) -> float:
     return TOLERANCE * max(1.0, abs(value)) if math.isfinite(value) else 0.0
 
 
-def _said(possible: Sequence[float]) -> str:
+def _range(possible: Sequence[float]) -> str:
     numbers = [value for value in possible if not math.isnan(value)]
     if not possible:
         return "nothing"

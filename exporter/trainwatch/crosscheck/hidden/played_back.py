@@ -1,4 +1,4 @@
-"""A rule's series as they were at each of its evaluations, had the last scrape been so old."""
+"""Gives a rule its series as they were at each evaluation, for a given age of the last scrape."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from trainwatch.rules.promql import Scraping
 
 
 class PlayedBack:
-    """Raw series come from the archive, what the rule recorded before from Prometheus.
+    """Raw series from the archive, and the rule's earlier records from Prometheus.
 
-    `age`: of the last scrape at each evaluation; 0 gives what all samples until then say. `scrape`: from one
-    scrape to the next. `jitter`: how much earlier than that all scrapes but the last one were.
+    `age` is the age of the last scrape at each evaluation; 0 uses every sample. `scrape` is the time between
+    scrapes. `jitter` is by how much all scrapes except the last one were earlier.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class PlayedBack:
         self._archive, self._recorded, self._grid = archive, recorded, grid
         self._since = sampling.since
         self._scrape, self._age, self._jitter = scrape, age, jitter
-        self._own: Mapping[str, Vector] = {}  # what the rule records at this moment
+        self._own: Mapping[str, Vector] = {}  # the rule's records at this moment
         self._reads_own = False
         self.looks_back = False  # whether it read raw series of earlier scrapes
 
@@ -48,7 +48,7 @@ class PlayedBack:
         return self._grid.time(index) / 1000
 
     def expected(self, index: int, rule: Rule[Any, Any], scraping: Scraping) -> Expected:
-        """What the rule must say. Its records are read by each other, so it is asked until they stay."""
+        """Returns what the rule must record. Records read each other: repeats until they do not change."""
         self._own, self._reads_own = {}, False
         found = expected(rule, Moment(self, index), scraping)
         for _ in found.records:
@@ -73,7 +73,7 @@ class PlayedBack:
         return self._raw_window(index, chosen, length) if is_raw else self._own_window(index, chosen, length)
 
     def _scraped(self, ago: Milliseconds) -> Milliseconds:
-        """How long before the evaluation the scrape was that is the last one so long ago."""
+        """Returns the age of the last scrape before the moment `ago` before the evaluation."""
         if not ago:
             return self._age
         return ago + (self._age - ago) % self._scrape + self._jitter
@@ -97,7 +97,7 @@ class PlayedBack:
         }
 
     def _own_window(self, index: int, chosen: Selection, length: Milliseconds) -> dict[Labels, Points]:
-        """What Prometheus recorded before, and what is recorded now."""
+        """Returns the earlier records of Prometheus, and those of this moment."""
         self._reads_own = True
         now = self._grid.time(index)
         found = {}

@@ -1,4 +1,4 @@
-"""Each scrape that Prometheus stored, compared with the samples that were recorded until then."""
+"""Compares each scrape that Prometheus stored with the samples recorded until then."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.measurements.scraped import Labels, Points, Vector, grouped, without
 
-# A recording keeps the sum of some series: their label, and those that count.
+# A recording keeps the sum of some series: the label to sum over, and the series that count.
 SUMMED = {
     "trainwatch_gpu_throttle_seconds_total": ("reason", 'reason=~"sw_thermal|hw_thermal"'),
     "trainwatch_gpu_xid_errors_total": ("xid", ""),
     "trainwatch_gpu_ecc_errors_total": ("severity", 'severity="uncorrected"'),
 }
-BUSY = 2000  # milliseconds: where scrapes are closer together, a snapshot may still be so late
+BUSY = 2000  # milliseconds: a sample may be this late even if scrapes are more frequent
 # The exporter counts its ticks from its own start, not from the recording's.
 OWN = {"trainwatch_sampler_ticks_total"}
 
 
 class Scrapes:
-    """Raises UserError where the server fails.
+    """The stored scrapes of a run. Raises UserError if the server fails.
 
-    A scrape sees the state after the last snapshot before it, or the one before that where a snapshot was
-    just being taken, or one that was taken until the scrape was answered. `late`: so much later than it was
-    due a snapshot was seen; on a busy machine more than nothing, but never more than from scrape to scrape.
+    A scrape sees the last sample before it. It may see the sample before that, if one was just being taken,
+    or one that was taken until the scrape was answered. `late` is the longest delay until a sample was seen:
+    above 0 on a busy machine, and at most the time between scrapes.
     """
 
     def __init__(self, server: Server, archive: Archive, window: Window) -> None:
         self._server, self._archive, self._window = server, archive, window
         points = server.points(f"{SAMPLES}{{{matcher('run', window.run)}}}", window.start, window.end)
-        self._points = {without(labels, "run"): its for labels, its in points.items()}
+        self._points = {without(labels, "run"): series for labels, series in points.items()}
         late = max((self._lateness(target) for target in self._points), default=0)
         self.late = min(late, max(window.scrapes.mostly, BUSY))
 
     def compared(self) -> list[Compared]:
-        """A line for each raw series that rules read."""
+        """Returns one result per raw series that rules read."""
         return [self._compare(name) for name in self._archive.names if name not in OWN]
 
     def _lateness(self, target: Labels) -> Milliseconds:
-        """By the number of samples that each scrape had: how old the next one was, which it had not."""
+        """Returns the age of the oldest sample that a scrape missed, by the number of samples it counted."""
         (series,) = (
             series
             for series in self._archive.choose(Selection(SAMPLES))
             if any(target <= labels for labels in series.labels)
         )
         times, counts = self._points[target]
-        behind = np.searchsorted(np.nan_to_num(series.values[0]), counts, side="right")
-        there = behind < len(series.times)
-        ages = times[there] - series.times[behind[there]]
+        missed = np.searchsorted(np.nan_to_num(series.values[0]), counts, side="right")
+        exists = missed < len(series.times)
+        ages = times[exists] - series.times[missed[exists]]
         return int(max(ages.max(initial=0), 0))
 
     def _compare(self, name: str) -> Compared:
@@ -67,8 +67,8 @@ class Scrapes:
             stored = self._server.points(f"{name}{{{chosen}}}", self._window.start, self._window.end)
             for target, (times, _) in self._points.items():
                 if any(target <= labels for labels in series.labels):
-                    its = {labels: points for labels, points in stored.items() if target <= labels}
-                    theirs = _by_time(its, label)
+                    of_target = {labels: points for labels, points in stored.items() if target <= labels}
+                    theirs = _by_time(of_target, label)
                     for time in times.tolist():
                         self._compare_scrape(found, series, label, time, theirs.get(time, {}))
         return found
@@ -104,4 +104,4 @@ def _vector(series: Series, column: int, summed: str) -> Vector:
     vector = {labels: value for labels, value in zip(series.labels, values, strict=True) if not isnan(value)}
     if not summed:
         return vector
-    return {labels: sum(its) for labels, its in grouped(vector, summed).items()}
+    return {labels: sum(parts) for labels, parts in grouped(vector, summed).items()}

@@ -1,1 +1,1 @@
-"""A Prometheus of its own for a recording: what it would have scraped, and what its rules say of it."""
+"""Replays a recording into a temporary Prometheus, and evaluates the rules there."""

@@ -1,9 +1,9 @@
-"""The cross-check without a server: a recording, played back into a Prometheus of its own.
+"""Cross-checks without a server: replays a recording into a temporary Prometheus.
 
-Prometheus evaluates its rules at the present only, and `promtool tsdb create-blocks-from rules` knows no
-alerts, no order of rules, and no end of a recorded series: what a rule recorded 5 minutes ago still counts.
-Here each rule of a group is evaluated by a real Prometheus at each moment, and what it says is stored before
-the next rule is: recorded values as they come, the end of a series where it has none any more.
+Prometheus evaluates its rules only for the present. `promtool tsdb create-blocks-from rules` evaluates no
+alerts, keeps no order of rules, and never ends a recorded series. Here a real Prometheus evaluates each rule
+of a group at each moment, and the result is stored before the next rule: recorded values, and the end of
+series that have no value any more.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from trainwatch.rules import all_rules
 def check_recording(
     run: RecordedRun, rules: Rendered, start: Milliseconds | None, end: Milliseconds | None
 ) -> list[Outcome]:
-    """Scrapes are as far apart as the rules are rendered for; each evaluation is at the time of a scrape.
+    """Checks a recording, scraped at the interval that the rules are rendered for.
 
-    Raises UserError where Prometheus is not installed, or a rule file cannot be evaluated.
+    Each evaluation is at the time of a scrape. Raises UserError if Prometheus is not installed, or a rule
+    file cannot be evaluated.
     """
     groups = [group for place, text in rules.texts.items() for group in read_groups(text, place)]
     checked = [group for group in groups if group.name.removeprefix("trainwatch-") in all_rules()]
@@ -63,9 +64,9 @@ def _evaluate(
     end: Milliseconds,
     progress: Callable[[int], None],
 ) -> None:
-    """Stores what the rules say from `start` to `end`. `progress` is told the number of rules done.
+    """Evaluates and stores the rules from `start` to `end`; calls `progress` with the number of rules done.
 
-    Raises UserError where Prometheus refuses an expression.
+    Raises UserError if Prometheus refuses an expression.
     """
     done = 0
     for group in groups:
@@ -101,7 +102,7 @@ def _labelled(labels: Labels, rule: FileRule) -> Labels:
 
 
 def _series(name: str, grid: Grid, found: Sequence[Vector]) -> Iterator[Series]:
-    """By series its values, and None where it has none any more."""
+    """Yields the values of each series, and None where the series ends."""
     for labels in dict.fromkeys(labels for vector in found for labels in vector):
         points: list[tuple[Milliseconds, float | None]] = []
         for index, vector in enumerate(found):

@@ -1,4 +1,4 @@
-"""Runs a Prometheus for this process alone: it scrapes nothing, knows no rules, and takes what is written."""
+"""Runs a temporary Prometheus without targets and rules, which stores what is written to it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,30 @@ from trainwatch.runs.prometheus.api import TIMEOUT
 
 STARTING = 60.0  # seconds until it must be ready
 STOPPING = 10.0
-# One node is written after the other, and what rules recorded after all of them: out of order.
+# Nodes are written one after the other, and the rules' records after all nodes: out of order.
 CONFIG = "storage:\n  tsdb:\n    out_of_order_time_window: 36500d\n"
 
 
 class LocalPrometheus:
+    """A temporary Prometheus on this machine."""
+
     def __init__(self, url: str) -> None:
         self.url = url
 
     def write(self, series: Iterable[Series]) -> None:
-        """Stores samples. Raises UserError where Prometheus does not take them."""
+        """Stores samples. Raises UserError if Prometheus refuses them."""
         for body in requests_of(series):
             answer = requests.post(f"{self.url}/api/v1/write", data=body, headers=HEADERS, timeout=TIMEOUT)
             if answer.status_code // 100 != 2:
                 reason = " ".join(answer.text.split()) or f"HTTP status {answer.status_code}"
-                raise UserError(f"the local Prometheus takes no samples ({reason}); it must be 2.42 or later")
+                raise UserError(
+                    f"the local Prometheus refuses samples ({reason}); install Prometheus 2.42 or later"
+                )
 
 
 @contextmanager
 def local_prometheus() -> Iterator[LocalPrometheus]:
-    """Runs inside the `with`, and leaves nothing behind. Raises UserError if it does not start."""
+    """Yields a server that runs inside the `with`. Raises UserError if it does not start."""
     binary = shutil.which("prometheus")
     if binary is None:
         raise UserError(
@@ -77,8 +81,8 @@ def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> 
     deadline = time.monotonic() + STARTING
     while not _is_ready(url):
         if process.poll() is not None or time.monotonic() > deadline:
-            said = log.read_text(errors="replace").strip().splitlines()
-            raise UserError(f"the local Prometheus does not start: {said[-1] if said else 'it says nothing'}")
+            lines = log.read_text(errors="replace").strip().splitlines()
+            raise UserError(f"the local Prometheus does not start: {lines[-1] if lines else 'no message'}")
         time.sleep(0.05)
 
 

@@ -1,7 +1,7 @@
-"""Prometheus's remote write 1.0, as far as it takes samples: protobuf in snappy's framing.
+"""Writes samples in Prometheus's remote write 1.0: protobuf in snappy's framing.
 
-Source: https://prometheus.io/docs/specs/prw/remote_write_spec/ (WriteRequest, TimeSeries, Label, Sample). Of
-snappy's block format only literals are used: it needs no compression from this process to the next one.
+Source: https://prometheus.io/docs/specs/prw/remote_write_spec/ (WriteRequest, TimeSeries, Label, Sample).
+Only literals of snappy's block format are used: samples for a process on the same machine stay uncompressed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ HEADERS = {
     "Content-Type": "application/x-protobuf",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-STALE = struct.pack("<Q", 0x7FF0000000000002)  # the NaN by which Prometheus marks the end of a series
+STALE = struct.pack("<Q", 0x7FF0000000000002)  # the NaN that marks the end of a series
 SAMPLES = 10_000  # in one request
 LITERAL = 1 << 16  # bytes, the longest whose length takes two bytes
 
 
 def requests_of(series: Iterable[Series]) -> Iterator[bytes]:
-    """The bodies of requests that write these series, each in the order of time."""
+    """Yields the bodies of requests that write these series, each ordered by time."""
     parts: list[bytes] = []
     samples = 0
     for labels, points in series:
@@ -39,17 +39,17 @@ def requests_of(series: Iterable[Series]) -> Iterator[bytes]:
 
 
 def request(series: Iterable[bytes]) -> bytes:
-    """The body of a request; each series is its labels in the order of their names, then its samples."""
-    return _in_snappy(b"".join(_message(1, one) for one in series))
+    """Returns the body of a request; each series is its labels, sorted by name, then its samples."""
+    return _in_snappy(b"".join(_message(1, content) for content in series))
 
 
 def label(name: str, value: str) -> bytes:
-    """A label as a part of a series."""
+    """Encodes a label of a series."""
     return _message(1, _message(1, name.encode()) + _message(2, value.encode()))
 
 
 def samples_of(points: Samples) -> bytes:
-    """Samples as a part of a series."""
+    """Encodes samples of a series."""
     return b"".join(
         _message(
             2, b"\x09" + (STALE if value is None else struct.pack("<d", value)) + b"\x10" + _number(time)
@@ -59,12 +59,12 @@ def samples_of(points: Samples) -> bytes:
 
 
 def _message(field: int, content: bytes) -> bytes:
-    """A field whose content has a length."""
+    """Encodes a field with its length."""
     return _number(field << 3 | 2) + _number(len(content)) + content
 
 
 def _number(value: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """Encodes a number with seven bits per byte, the lowest first."""
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

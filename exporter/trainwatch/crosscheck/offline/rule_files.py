@@ -1,4 +1,4 @@
-"""The rules of Prometheus rule files, as they stand there."""
+"""Reads the rules of Prometheus rule files."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ class FileRule:
 
 @dataclass(frozen=True)
 class FileGroup:
+    """A group of rules."""
+
     name: str
     interval: Milliseconds
     rules: Sequence[FileRule]
 
 
 def read_groups(text: str, place: str) -> list[FileGroup]:
-    """The groups of a file. Raises UserError, which names `place`, where it is no rule file."""
+    """Returns the groups of a file. Raises UserError, which names `place`, if it is not a rule file."""
     try:
         return [_group(group) for group in yaml.safe_load(text)["groups"]]
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, ArgumentTypeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{place}: is no rule file of Prometheus ({reason}); see `promtool check rules`"
+            f"{place}: is not a Prometheus rule file ({reason}); see `promtool check rules`"
         ) from None
 
 
 def metrics(groups: Sequence[FileGroup]) -> set[str]:
-    """The raw series that the rules read."""
+    """Returns the names of the raw series that the rules read."""
     return {name for group in groups for rule in group.rules for name in _METRIC.findall(rule.expression)}
 
 

@@ -1,1 +1,1 @@
-"""Plays a recording back through the exporter's own counters, to see what a scrape at any moment had seen."""
+"""Replays a recording through the exporter's own counters, to see what any scrape would have seen."""

@@ -1,4 +1,4 @@
-"""One node of a recorded run: its snapshots, counted again by the exporter's own counters."""
+"""Counts the samples of a recorded node again, with the exporter's own counters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAT = "sw_thermal"
 
 
 class ReplayedNode:
-    """What the node's exporter published; time only goes on. `directory` is empty, and the node's own."""
+    """The node's exporter, replayed forward in time; `directory` is an empty folder for this node alone."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class ReplayedNode:
         self._rows = _rows(facts, samples)
         self._next = next(self._rows, None)
         self._last: _Row | None = None
-        self._now = -inf  # of the last snapshot
+        self._now = -inf  # of the last sample
         self._counters = SampleCounters(None, self._active)
         self._host = _Host()
 
     def families(self, moment: float) -> list[Family]:
-        """What a scrape at the moment had seen; nothing before the first snapshot."""
-        while self._next is not None and self._next.snapshot.time <= moment:
+        """Returns what a scrape at the moment saw; nothing before the first sample."""
+        while self._next is not None and self._next.sample.time <= moment:
             self._last = self._next
-            self._now = self._last.snapshot.time
-            self._counters.count(self._last.snapshot)
+            self._now = self._last.sample.time
+            self._counters.count(self._last.sample)
             self._host.count(self._last)
             self._next = next(self._rows, None)
         if self._last is None:
@@ -63,16 +63,16 @@ class ReplayedNode:
         self._counters.close()
 
     def _active(self) -> list[str]:
-        """The run, while one of its processes lives; one without processes was told by a flag."""
+        """Returns the run while a process of it is alive, or always if it was named by a flag."""
         ledgers = self._ledgers.values()
-        lives = any(ledger.start <= self._now < ledger.until for ledger in ledgers)
-        return [self._run] if lives or not ledgers else []
+        alive = any(ledger.start <= self._now < ledger.until for ledger in ledgers)
+        return [self._run] if alive or not ledgers else []
 
 
 class _Row(NamedTuple):
-    """A snapshot, and the counters of each GPU that the driver keeps, by its label."""
+    """A sample, and the driver's counters of each GPU by label."""
 
-    snapshot: Sample
+    sample: Sample
     heat_seconds: dict[str, float]
     ecc_errors: dict[str, float]
     xid_errors: dict[str, float]
@@ -102,14 +102,12 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             gpus = {
                 label: GpuSample(load, share * size, size if not isnan(share) else nan)
                 for label, load, share, size in zip(labels, gpu, used, memory, strict=False)
-                if not (isnan(load) and isnan(share))  # else it did not answer
+                if not (isnan(load) and isnan(share))  # both are missing if it did not answer
             }
             known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
             cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
-            snapshot = Sample(
-                time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus
-            )
-            yield _Row(snapshot, *map(by_gpu, counters))
+            sample = Sample(time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus)
+            yield _Row(sample, *map(by_gpu, counters))
 
 
 class _Host:
@@ -129,7 +127,7 @@ class _Host:
         self._last_count: dict[str, float] = {}
 
     def count(self, row: _Row) -> None:
-        """Takes the errors of a snapshot: those that came since the one before have the last number."""
+        """Counts the errors of a sample; those since the sample before have the last XID."""
         self._ticks += 1
         for gpu, count in row.xid_errors.items():
             before = self._last_count.get(gpu, 0.0)
@@ -140,14 +138,14 @@ class _Host:
             self._last_count[gpu] = count
 
     def publish(self, row: _Row) -> None:
-        """Publishes what a scrape sees whose last snapshot this is."""
-        snapshot, gpus = row.snapshot, row.snapshot.gpus
+        """Publishes what a scrape sees if this is the last sample before it."""
+        sample, gpus = row.sample, row.sample.gpus
         self.ticks.publish({(): self._ticks})
         self.cores.publish(
-            {(cpu,): busy for cpu, busy in zip(snapshot.cpus, snapshot.cpu_utilization, strict=True)}
+            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization, strict=True)}
         )
-        self.used.publish({(gpu,): sample.memory_used_bytes for gpu, sample in gpus.items()})
-        self.total.publish({(gpu,): sample.memory_total_bytes for gpu, sample in gpus.items()})
+        self.used.publish({(gpu,): read.memory_used_bytes for gpu, read in gpus.items()})
+        self.total.publish({(gpu,): read.memory_total_bytes for gpu, read in gpus.items()})
         self.heat.publish({(gpu, HEAT): seconds for gpu, seconds in row.heat_seconds.items()})
         self.ecc.publish({(gpu, "uncorrected"): errors for gpu, errors in row.ecc_errors.items()})
         self.xids.publish(dict(self._errors))

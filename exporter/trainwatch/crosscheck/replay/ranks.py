@@ -1,4 +1,4 @@
-"""The ledgers of a recorded run's processes, as the exporter read them at any moment."""
+"""Replays the ledgers of a recorded run's processes, as the exporter read them at any moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_WAITS = (0,) * (len(WAIT_BOUNDS) + 1)  # no rule reads them, nor the fetches
 
 
 class Step(NamedTuple):
-    """Times are seconds since the epoch."""
+    """A recorded step; times are seconds since the epoch."""
 
     end: float
     phase: str
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 class ReplayedLedger(LedgerReader):
-    """Reads no file: what it says of its process comes from a recording, as of the moment `now`."""
+    """A ledger whose content comes from a recording, as of the moment `now`; no file is read."""
 
     def __init__(
         self, path: Path, run: str, facts: RankFacts, steps: Iterable[Step], interval: float
@@ -53,8 +53,8 @@ class ReplayedLedger(LedgerReader):
         self.now = -inf
         self._coming = deque(steps)
         self._loaders = tuple(
-            LoaderTotals(one.phase, one.workers, one.pin_memory, one.prefetch_factor, NO_WAITS, 0.0, None)
-            for one in facts.loaders
+            LoaderTotals(kept.phase, kept.workers, kept.pin_memory, kept.prefetch_factor, NO_WAITS, 0.0, None)
+            for kept in facts.loaders
         )
         self._first_step: float | None = None
         self._last_step: float | None = None
@@ -64,7 +64,7 @@ class ReplayedLedger(LedgerReader):
         self._components = [0.0] * len(COMPONENTS)
 
     def advance(self, now: float) -> None:
-        """Lets all happen that had happened by then."""
+        """Replays everything up to `now`."""
         if now >= self.start > self.now:
             self.path.touch()
         self.now = now
@@ -99,7 +99,7 @@ class ReplayedLedger(LedgerReader):
         return [], 0
 
     def close(self) -> None:
-        """There is no file."""
+        """Does nothing: no file is open."""
 
     def _count(self, step: Step) -> None:
         if self._first_step is None:
@@ -114,7 +114,7 @@ class ReplayedLedger(LedgerReader):
 
 
 def end_of(facts: RankFacts, interval: float) -> float:
-    """When the exporter saw the process dead: a killed one a sample after it was last seen alive."""
+    """Returns when the exporter saw that the process ended: if killed, one sample after its last sign."""
     if facts.end is not None:
         return facts.end
     return facts.last_alive + interval if facts.last_alive is not None else inf
@@ -123,20 +123,20 @@ def end_of(facts: RankFacts, interval: float) -> float:
 def replayed_ledgers(
     directory: Path, run: str, ranks: Sequence[RankFacts], steps: Sequence[Steps], interval: float
 ) -> dict[Path, ReplayedLedger]:
-    """A ledger for each process of a node, which puts an empty file into `directory` when it begins."""
+    """Returns a ledger per process of a node; each creates an empty file in `directory` when it starts."""
     ledgers = {}
     for number, facts in enumerate(ranks):
         later = [other.start for other in ranks if other.rank == facts.rank and other.start > facts.start]
         path = directory / f"{number}{SUFFIX}"
-        its = (one for one in steps if one.rank == facts.rank)
+        of_rank = (chunk for chunk in steps if chunk.rank == facts.rank)
         ledgers[path] = ReplayedLedger(
-            path, run, facts, _between(its, facts.start, min(later, default=inf)), interval
+            path, run, facts, _between(of_rank, facts.start, min(later, default=inf)), interval
         )
     return ledgers
 
 
 def _between(chunks: Iterable[Steps], start: float, end: float) -> list[Step]:
-    """The steps of one process of a rank, in the order in which they ended."""
+    """Returns the steps of one process of a rank, in the order of their ends."""
     found = [
         Step(begun + took, PHASES[phase], begun, took, tuple(components))
         for steps in chunks

@@ -1,4 +1,4 @@
-"""A recorded run, played back node by node."""
+"""Replays a recorded run node by node."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from trainwatch.sampling.exposition import Exposition
 from trainwatch.sampling.families import Family
 
 JOB = "trainwatch"
-SCRAPES_IN_A_PIECE = 240  # so that memory does not grow with the run
+SCRAPES_IN_A_PIECE = 240  # limits memory for long runs
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
 class RecordedRun:
-    """The rows of a recording. Raises UserError where it cannot be read, or has no snapshot."""
+    """The rows of a recording. Raises UserError if it cannot be read, or has no samples."""
 
     def __init__(self, directory: Path) -> None:
         source = RecordingDirectory(directory)
@@ -33,7 +33,7 @@ class RecordedRun:
         self.samples = [chunk for chunk in chunks if isinstance(chunk, NodeSamples) and len(chunk)]
         self.steps = [chunk for chunk in chunks if isinstance(chunk, Steps)]
         if not self.samples:
-            raise UserError(f"--recording {directory}: has no snapshot; give the recording of a run")
+            raise UserError(f"--recording {directory}: has no samples; give the recording of a run")
 
     @property
     def name(self) -> str:
@@ -45,27 +45,27 @@ class RecordedRun:
 
     @property
     def start(self) -> float:
-        """The first snapshot, in seconds since the epoch."""
+        """Returns the time of the first sample, in seconds since the epoch."""
         return min(float(samples.times[0]) for samples in self.samples)
 
     @property
     def end(self) -> float:
-        """The last one."""
+        """Returns the time of the last sample."""
         return max(float(samples.times[-1]) for samples in self.samples)
 
     @property
     def known_until(self) -> float:
-        """The end, unless a process was killed: that it lived was recorded once a second."""
+        """Returns the end, or earlier if a process was killed: its life was recorded once per second."""
         last = (rank.last_alive for rank in self.facts.ranks if rank.killed)
         return min([self.end, *(moment - RANKS_SECONDS for moment in last if moment is not None)])
 
     def times(self, node: str) -> list[float]:
-        """Of all snapshots of a node."""
+        """Returns the times of a node's samples."""
         return [time for samples in self.samples if samples.node == node for time in samples.times.tolist()]
 
     @contextmanager
     def replay(self) -> Iterator[list[ReplayedNode]]:
-        """Its nodes, each as it was before its first snapshot."""
+        """Yields the nodes, each as it was before the first sample."""
         with ExitStack() as stack:
             nodes = []
             for facts in self.facts.nodes:
@@ -79,9 +79,9 @@ class RecordedRun:
     def scraped(
         self, moments: Sequence[Milliseconds], names: Set[str], progress: Callable[[int], None]
     ) -> Iterator[Series]:
-        """Returns what Prometheus would have stored of these series, scraping at these moments, in pieces.
+        """Yields what Prometheus would have stored of these series, scraping at these moments.
 
-        A series that a scrape has no longer ends there. `progress` is told the number of scrapes done.
+        A series ends at the first scrape without it. Calls `progress` with the number of scrapes done.
         """
         done = 0
         with self.replay() as nodes:
@@ -100,15 +100,15 @@ class RecordedRun:
                         before = set(values)
                         done += 1
                         progress(done)
-                    for series, its_points in points.items():
+                    for series, stored in points.items():
                         name, labels = name_and_labels(series)
-                        yield {"__name__": name, **target, **labels}, its_points
+                        yield {"__name__": name, **target, **labels}, stored
 
 
 def values_of(
     exposition: Exposition, families: Sequence[Family], names: Set[str]
 ) -> Iterator[tuple[str, str]]:
-    """Each series of these names as it is written, `name{labels}`, and its value."""
+    """Yields each series of these names as `name{labels}`, and its value."""
     chosen = [family for family in families if not names.isdisjoint(_series_of(family))]
     for line in exposition.write(chosen, "text").decode().splitlines():
         if not line.startswith("#"):
@@ -117,7 +117,7 @@ def values_of(
 
 
 def name_and_labels(series: str) -> tuple[str, dict[str, str]]:
-    """`name{label="value"}` apart."""
+    """Splits `name{label="value"}` into the name and the labels."""
     name, _, labels = series.partition("{")
     return name, {
         label: _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
@@ -126,6 +126,6 @@ def name_and_labels(series: str) -> tuple[str, dict[str, str]]:
 
 
 def _series_of(family: Family) -> tuple[str, ...]:
-    """The names under which Prometheus stores it."""
+    """Returns the names under which Prometheus stores a family."""
     suffixes = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
     return tuple(f"{family.name}{suffix}" for suffix in suffixes)
