@@ -26,8 +26,7 @@ HOUR = 3_600_000
 SETTLED = 5_000
 
 EXAMPLES = """\
-Examples:
-
+examples:
   trainwatch crosscheck --prometheus http://localhost:9090
   trainwatch crosscheck --prometheus http://localhost:9090 --run resnet --start 2026-11-20T12:00:00Z
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
