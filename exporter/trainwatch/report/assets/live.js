@@ -72,12 +72,15 @@
 
   // What the reader looks at stays where it is, whatever grew above it; so does the focus.
   function keepingPlace(change) {
-    const anchor = [...sections].find((section) => section.getBoundingClientRect().bottom > 60);
-    const before = anchor ? anchor.getBoundingClientRect().top : 0;
+    const places = [...document.querySelectorAll("main > section[id], main details[id]")];
+    const shown = places.filter((place) => place.getBoundingClientRect().bottom > 60);
+    const read = shown.filter((place) => place.getBoundingClientRect().top < 60).pop() ?? shown[0]; // the innermost
+    const before = read ? read.getBoundingClientRect().top : 0;
     const focused = pathTo(document.activeElement);
     change();
     if (focused) document.querySelector(focused)?.focus({ preventScroll: true });
-    if (anchor && scrollY > 0) scrollBy({ top: anchor.getBoundingClientRect().top - before, behavior: "instant" });
+    const now = read && document.getElementById(read.id);
+    if (now && scrollY > 0) scrollBy({ top: now.getBoundingClientRect().top - before, behavior: "instant" });
   }
 
   function pathTo(element) {
