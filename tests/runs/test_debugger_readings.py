@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.errors import UserError
-from trainwatch.runs.debugger import DebuggerOutput
+from trainwatch.runs.debugger import DebuggerOutput, system
 from trainwatch.runs.debugger.system import HOLD_BACK
 from trainwatch.runs.model import NodeSamples, RunFacts
 
@@ -27,11 +27,13 @@ def directory(tmp_path: Path) -> DebuggerDirectory:
 
 def read(root: Path, block_bytes: int = 1 << 20) -> tuple[dict[str, NodeSamples], RunFacts]:
     """All samples of each node, joined, and the facts."""
-    source = DebuggerOutput(root, block_bytes=block_bytes)
+    source = DebuggerOutput(root)
     chunks: dict[str, list[NodeSamples]] = {}
-    for chunk in source.read():
-        if isinstance(chunk, NodeSamples):
-            chunks.setdefault(chunk.node, []).append(chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "BLOCK_BYTES", block_bytes)
+        for chunk in source.read():
+            if isinstance(chunk, NodeSamples):
+                chunks.setdefault(chunk.node, []).append(chunk)
     return {node: joined(pieces) for node, pieces in chunks.items()}, source.facts
 
 
@@ -248,11 +250,14 @@ def test_lines_that_come_minutes_late_are_left_out_and_said(directory: DebuggerD
     assert any(sentence.startswith("1 readings of algo-1") for sentence in facts.unknowns)
 
 
-def test_progress_ends_with_all_bytes_read(directory: DebuggerDirectory) -> None:
+def test_progress_ends_with_all_bytes_read(
+    directory: DebuggerDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "BLOCK_BYTES", 300)
     directory.write_readings(snapshot(START, (5.0,) * 20))
     size = directory.files[0].stat().st_size
     told: list[tuple[int, int]] = []
-    list(DebuggerOutput(directory.root, lambda *bytes_: told.append(bytes_), block_bytes=300).read())
+    list(DebuggerOutput(directory.root, lambda *bytes_: told.append(bytes_)).read())
     assert told == sorted(told)
     assert len(told) > 3
     assert told[-1] == (size, size)

@@ -17,7 +17,7 @@ from trainwatch.cli import main
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
 from trainwatch.runs.traces import KinetoTraces
-from trainwatch.runs.traces.summary import SLICES, Intervals, TraceSummary
+from trainwatch.runs.traces.trace import SLICES, Intervals, TraceSummary
 
 BASE = 1_700_000_000  # seconds since the epoch
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

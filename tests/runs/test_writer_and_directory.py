@@ -17,6 +17,7 @@ import pytest
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS
 from trainwatch.runs.recording import directory
+from trainwatch.runs.recording import writer as writer_module
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.files import RunFile
 from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
@@ -27,9 +28,9 @@ from tests.support.recording import START, Seen, header, sample, step, totals
 MINUTE = 120  # ticks
 
 
-def record(folder: Path, ticks: range, node: str = "n1", part_seconds: float = 60.0) -> RecordingWriter:
+def record(folder: Path, ticks: range, node: str = "n1") -> RecordingWriter:
     """A writer that has been given these ticks, each with a step of rank 0."""
-    writer = RecordingWriter(folder, node, 0.5, "resnet", part_seconds=part_seconds)
+    writer = RecordingWriter(folder, node, 0.5, "resnet")
     for tick in ticks:
         writer.sample(sample(tick))
         writer.steps(header(), [step(tick)])
@@ -199,9 +200,12 @@ def test_no_temporary_file_and_no_journal_stays_behind(tmp_path: Path) -> None:
     assert files(tmp_path, "**/*.unfinished") == []
 
 
-def test_a_reader_sees_each_row_once_while_journals_become_parts(tmp_path: Path) -> None:
+def test_a_reader_sees_each_row_once_while_journals_become_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "PART_SECONDS", 7.0)
     ticks = 1500
-    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet", part_seconds=7.0)
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
     seen = Seen(tmp_path)
     done = threading.Event()
 

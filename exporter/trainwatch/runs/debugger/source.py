@@ -9,7 +9,7 @@ from pathlib import Path
 from trainwatch.errors import UserError
 from trainwatch.runs.debugger.files import find, job_name
 from trainwatch.runs.debugger.framework import Process, Rank, ranks_of
-from trainwatch.runs.debugger.system import BLOCK_BYTES, GAP_UNIT, SampleBuilder, read_readings
+from trainwatch.runs.debugger.system import GAP_UNIT, SampleBuilder, read_readings
 from trainwatch.runs.model import NodeFacts, NodeSamples, RunFacts, Source, Steps, in_time_order
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 5.0, 60.0)  # seconds between samples that a job can be configured for
@@ -26,13 +26,10 @@ class DebuggerOutput(Source):
     Raises UserError if the directory is not Debugger's or is empty, and while reading if a line is corrupt.
     """
 
-    def __init__(
-        self, directory: Path, progress: Progress | None = None, block_bytes: int = BLOCK_BYTES
-    ) -> None:
+    def __init__(self, directory: Path, progress: Progress | None = None) -> None:
         self._files = find(directory)
         self._directory = directory
         self._progress = progress
-        self._block_bytes = block_bytes
         self._bytes_read, self._bytes = 0, self._files.bytes()
         self._nodes = {node: SampleBuilder(node) for node in self._files.system}
         self._ranks: list[tuple[Rank, Steps]] = []
@@ -95,9 +92,7 @@ class DebuggerOutput(Source):
     def _samples(self, node: str) -> Iterator[NodeSamples]:
         builder = self._nodes[node]
         for path in self._files.system[node]:
-            for readings in read_readings(
-                path, node, self._truncated.append, self._advance, self._block_bytes
-            ):
+            for readings in read_readings(path, node, self._truncated.append, self._advance):
                 samples = builder.add(readings)
                 if samples is not None:
                     yield samples

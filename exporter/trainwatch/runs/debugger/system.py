@@ -71,18 +71,14 @@ class Readings:
 
 
 def read_readings(
-    path: Path,
-    node: str,
-    truncated: Callable[[Path], None],
-    progress: Callable[[int], None],
-    block_bytes: int,
+    path: Path, node: str, truncated: Callable[[Path], None], progress: Callable[[int], None]
 ) -> Iterator[Readings]:
     """Yields the readings of one file, one block at a time; `progress` gets the bytes of each block.
 
     A last line that cannot be parsed is a half-written file, which `truncated` gets. Raises UserError if
     another line is corrupt, or a reading is of another node than the one in the file's name.
     """
-    for block, first_line, is_last_line in _blocks(path, block_bytes):
+    for block, first_line, is_last_line in _blocks(path):
         progress(len(block))
         readings = None if is_last_line else _from_columns(block, node)
         readings = readings or _from_lines(block, path, node, first_line, is_last_line)
@@ -92,11 +88,11 @@ def read_readings(
             yield readings
 
 
-def _blocks(path: Path, block_bytes: int) -> Iterator[tuple[bytes, int, bool]]:
+def _blocks(path: Path) -> Iterator[tuple[bytes, int, bool]]:
     """Yields whole lines, the number of the first of them, and whether they are only the file's last line."""
     rest, line = b"", 1
     with open(path, "rb") as file:
-        while data := file.read(block_bytes):
+        while data := file.read(BLOCK_BYTES):
             rest += data
             cut = rest.rstrip().rfind(b"\n") + 1
             if cut:

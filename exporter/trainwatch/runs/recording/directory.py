@@ -7,7 +7,7 @@ becomes: a part holds its journal's rows in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -272,24 +272,17 @@ class _Samples:
 _TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
 
 
-@dataclass
-class _Counted:
-    rows: int = 0
-    highest: int = -1
-
-
 class _Steps:
     """Reads the finished steps of one node's ranks."""
 
     def __init__(self, folder: Path, samples: _Samples) -> None:
         self.stream = _Stream(folder, "steps")
         self._samples = samples
-        self._counted: dict[tuple[_Process, str], _Counted] = {}  # by process and phase
+        self._counted: dict[tuple[_Process, str], tuple[int, int]] = {}  # rows, highest number + 1
 
     def lost(self, process: _Process) -> int:
         """Returns how many steps of this process have no record: gaps in the steps' numbers."""
-        counted = (value for key, value in self._counted.items() if key[0] == process)
-        return sum(value.highest + 1 - value.rows for value in counted)
+        return sum(end - rows for (key, _), (rows, end) in self._counted.items() if key == process)
 
     def read(self) -> Iterator[Steps]:
         for group in _groups(self.stream.tables(), "start", lambda _, __, rows: rows <= CHUNK_STEPS):
@@ -315,10 +308,9 @@ class _Steps:
         keys = ["rank", "pid", "rank_start", "phase"]
         counts = table.group_by(keys).aggregate([("number", "count"), ("number", "max")])
         for row in counts.to_pylist():
-            process = (row["rank"], row["pid"], row["rank_start"])
-            counted = self._counted.setdefault((process, row["phase"]), _Counted())
-            counted.rows += row["number_count"]
-            counted.highest = max(counted.highest, row["number_max"])
+            key = (row["rank"], row["pid"], row["rank_start"]), row["phase"]
+            rows, end = self._counted.get(key, (0, 0))
+            self._counted[key] = rows + row["number_count"], max(end, row["number_max"] + 1)
 
 
 def _groups(

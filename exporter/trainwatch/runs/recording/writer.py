@@ -78,11 +78,8 @@ class RecordingWriter:
     are not recorded again. Raises UserError if the directory is not writable, or has another writer.
     """
 
-    def __init__(
-        self, directory: Path, node: str, interval: float, run: str, part_seconds: float = PART_SECONDS
-    ) -> None:
+    def __init__(self, directory: Path, node: str, interval: float, run: str) -> None:
         self._folder = directory / node.replace("/", "_")
-        self._part_seconds = part_seconds
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(self._folder)
@@ -179,7 +176,7 @@ class RecordingWriter:
             self._retry_at = None
 
     def _record_sample(self, sample: Sample) -> None:
-        minute = int(sample.time // self._part_seconds)
+        minute = int(sample.time // PART_SECONDS)
         if minute != self._minute:
             self._minute = minute
             self._write_ranks()

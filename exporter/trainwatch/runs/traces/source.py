@@ -24,8 +24,7 @@ from trainwatch.runs.model import (
     Steps,
     facts_of_steps,
 )
-from trainwatch.runs.traces.summary import NamedTime, TraceSummary, summarise
-from trainwatch.runs.traces.trace import Trace, load
+from trainwatch.runs.traces.trace import NamedTime, Trace, TraceSummary, load, summarise
 
 ENDINGS = (".pt.trace.json", ".pt.trace.json.gz")
 Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
