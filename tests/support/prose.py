@@ -36,6 +36,7 @@ CHECKED = (
     "exporter/trainwatch/evaluation/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
     "exporter/trainwatch/nvidia/*.py",
+    "exporter/trainwatch/sampling/*.py",
     "exporter/trainwatch/training/**/*.py",
     "grafana/*.ini",
     "grafana/*.yaml",

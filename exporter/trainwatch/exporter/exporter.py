@@ -56,7 +56,7 @@ class Exporter:
         self._counters = SampleCounters(
             state_directory,
             lambda: training.active_runs if training else (),
-            told=run,
+            run=run,
             retention=run_retention,
             now=clock.time(),
         )

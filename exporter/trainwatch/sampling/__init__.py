@@ -1,1 +1,1 @@
-"""Looks at the node every 500 ms: sampler, sample counters, metric families and how they are written."""
+"""Samples the node every 500 ms: sampler, sample counters, metric families and their exposition."""

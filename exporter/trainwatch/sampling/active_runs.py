@@ -7,27 +7,27 @@ from collections.abc import Collection, Iterable
 
 
 class ActiveRuns:
-    """A run is active while one of its ledgers is held, or the exporter was told it by `--run`.
+    """A run is active while one of its ledgers is held, or while the exporter has `--run`.
 
-    Where neither says so, a compute process on a GPU makes an `unnamed-<UTC start>` run, from when the
-    first one appears until none is left. Processes that were on a GPU while a named run was active
-    belong to that run: they make no unnamed one while they take their time to exit.
+    Without both, compute processes on GPUs make a run `unnamed-<UTC start>`, from the first such process
+    to the end of the last. Processes that were on a GPU while a named run was active belong to that run:
+    they make no unnamed run if they are slow to exit.
     """
 
-    def __init__(self, told: str | None = None) -> None:
-        self._told = told
+    def __init__(self, run: str | None = None) -> None:
+        self._run = run
         self._claimed: set[int] = set()
         self.unnamed: str | None = None
         self.unnamed_pids: frozenset[int] = frozenset()
 
     def resume(self, unnamed: str, pids: Iterable[int]) -> None:
-        """Goes on with an unnamed run of an exporter before this one, if these processes still run."""
+        """Continues an unnamed run of an earlier exporter, if these processes still run."""
         self.unnamed = unnamed
         self.unnamed_pids = frozenset(pids)
 
     def at(self, now: float, of_ledgers: Collection[str], gpu_processes: Collection[int]) -> set[str]:
-        """The names of the runs active at `now` (seconds since the epoch)."""
-        named = {*of_ledgers, *([self._told] if self._told else [])}
+        """Returns the names of the runs active at `now` (seconds since the epoch)."""
+        named = {*of_ledgers, *([self._run] if self._run else [])}
         processes = set(gpu_processes)
         if named:
             self._claimed |= processes

@@ -1,4 +1,4 @@
-"""What every collector is: one source, read at each tick of the sampler."""
+"""The base class of collectors: each reads one source at each tick of the sampler."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trainwatch.sampling.sample import Sample
 
 
 class SourceAbsentError(OSError):
-    """This node does not have what the collector reads, as many have no GPU: worth a note, no warning."""
+    """The node does not have the collector's source, such as a GPU: logged as information, not as warning."""
 
 
 class Collector(ABC):
-    """Reads one source. `@collector` above the class makes it one of the exporter's.
+    """Reads one source. `@collector` above the class adds it to the exporter.
 
     `name` becomes the flag `--[no-]collector.NAME` and the label of `trainwatch_collector_success`.
     """
@@ -27,23 +27,23 @@ class Collector(ABC):
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
-        """Adds the collector's own flags: at least the root that it reads, so that tests feed it files."""
+        """Adds the collector's own flags."""
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
-        """Returns the collector that these flags ask for."""
+        """Returns a collector with the settings of these flags."""
         return cls()
 
     @abstractmethod
     def collect(self, sample: Sample) -> None:
         """Reads the source, publishes to `families` and fills this collector's part of `sample`.
 
-        Raises on failure: the registry then clears every family of the collector, so that nothing
-        stale is published, and sets its `trainwatch_collector_success` to 0. Other collectors go on.
+        Raises on failure. The registry then clears every family of the collector, so that no stale value is
+        published, and sets its `trainwatch_collector_success` to 0. Other collectors continue.
         """
 
     def close(self) -> None:
-        """Lets go of what the collector holds. Called once, when the exporter stops."""
+        """Releases the collector's resources. Called once, when the exporter stops."""
 
 
 C = TypeVar("C", bound="type[Collector]")

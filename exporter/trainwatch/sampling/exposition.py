@@ -1,8 +1,8 @@
 """Writes metric families as Prometheus reads them: text format 0.0.4 and OpenMetrics 1.0.
 
 Sources: prometheus.io/docs/instrumenting/exposition_formats and the OpenMetrics 1.0 specification.
-A histogram's `le` is written as OpenMetrics wants it ("1.0", not "1") in both formats, so that a
-series keeps its name whichever format the server negotiates.
+A histogram's `le` is written as OpenMetrics requires ("1.0", not "1") in both formats. So a series keeps
+its labels whichever format the server negotiates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONTENT_TYPES: Mapping[Format, str] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 
-# What each kind is called in `# TYPE`, and which suffix of the name the family's own lines leave off.
+# Names of kinds in `# TYPE` of the text format, and suffixes that OpenMetrics removes in `# TYPE`.
 _TEXT_TYPES = {"info": "gauge", "unknown": "untyped"}
 _OPENMETRICS_SUFFIXES = {"counter": "_total", "info": "_info"}
 
@@ -33,7 +33,7 @@ _TEXT_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 class Exposition:
-    """Writes families, and remembers what of their lines stays the same from scrape to scrape."""
+    """Writes families, and caches the parts of lines that are the same at each scrape."""
 
     def __init__(self) -> None:
         self._writers: dict[Family, _FamilyWriter] = {}
@@ -41,7 +41,7 @@ class Exposition:
         self._lock = Lock()
 
     def write(self, families: Iterable[Family], format: Format) -> bytes:
-        """All samples that the families publish now; families without any are left out."""
+        """Returns all samples that the families publish now, without the families that have none."""
         with self._lock:
             parts: list[str] = []
             for family in families:
@@ -93,7 +93,7 @@ class _FamilyWriter:
         return f"{family.name}{suffix}{{{','.join(pairs)}}} " if pairs else f"{family.name}{suffix} "
 
     def _line_prefixes(self, values: LabelValues) -> list[str]:
-        """The beginnings of one histogram's lines: its buckets, its sum and its count."""
+        """Returns the beginnings of one histogram's lines: its buckets, its sum and its count."""
         bounds = [number(float(bound)) for bound in self._family.bounds] + ["+Inf"]
         lines = [self._prefix(values, "_bucket", bound) for bound in bounds]
         return [*lines, self._prefix(values, "_sum"), self._prefix(values, "_count")]
@@ -108,9 +108,9 @@ class _Prefixes(Generic[Prefix]):
         self._prefixes: list[Prefix] = []
 
     def of(self, published: Mapping[LabelValues, object]) -> list[Prefix]:
-        """Built anew for series that came, forgotten for series that went."""
+        """Returns the prefixes of the published series. Builds those of new series, drops those of old."""
         series = list(published)
-        if series != self._series:  # seldom; comparing lists costs less than a look-up for each series
+        if series != self._series:  # rare; comparing lists costs less than a look-up per series
             known = dict(zip(self._series, self._prefixes, strict=True))
             self._prefixes = [known[key] if key in known else self._build(key) for key in series]
             self._series = series
@@ -131,7 +131,7 @@ def _write_histogram(
 
 
 def _plain(values: Collection[float]) -> bool:
-    """Whether `repr` writes every value as Prometheus reads it: only ints and finite floats."""
+    """Returns whether `repr` writes every value as Prometheus reads it: only ints and finite floats."""
     if not set(map(type, values)) <= _NUMBERS:
         return False
     try:
@@ -141,7 +141,7 @@ def _plain(values: Collection[float]) -> bool:
 
 
 def number(value: float) -> str:
-    """A sample value as both formats write it: integers as integers, floats with every digit."""
+    """Formats a sample value for both formats: integers as integers, floats with every digit."""
     if isinstance(value, int):
         return str(int(value))  # a bool is an int too
     value = float(value)
@@ -166,7 +166,7 @@ def _text_metadata(family: Family) -> str:
 
 
 def _openmetrics_metadata(family: Family) -> str:
-    """OpenMetrics names a counter or info family without the suffix that its samples carry."""
+    """Returns the metadata, with the name of a counter or info family without the suffix of its samples."""
     name = family.name.removesuffix(_OPENMETRICS_SUFFIXES.get(family.kind, ""))
     words = family.help.translate(_LABEL_ESCAPES)
     return f"# TYPE {name} {family.kind}\n# HELP {name} {words}\n"

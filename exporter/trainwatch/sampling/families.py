@@ -1,4 +1,4 @@
-"""Metric families: the values that the exporter publishes, kept in the shape in which they are written."""
+"""Metric families: the values that the exporter publishes, as the exposition needs them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# "unknown" is for the few samples that are none of the others: `untyped` in the text format.
+# "unknown" is for the few samples of no other kind: `untyped` in the text format.
 Kind = Literal["gauge", "counter", "histogram", "info", "unknown"]
 LabelValues = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """A single observation worth pointing at: OpenMetrics writes it behind its bucket."""
+    """A single observation, which OpenMetrics writes after its bucket."""
 
     labels: Mapping[str, str]
     value: float
@@ -22,7 +22,7 @@ class Exemplar:
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """`counts` has one count a bound of the family and one more for +Inf; they are not cumulative."""
+    """`counts` has one count per bound of the family and one for +Inf; they are not cumulative."""
 
     counts: Sequence[int]
     sum: float
@@ -32,9 +32,9 @@ class HistogramValue:
 class Family:
     """One metric family: name, type, help, label names and the samples it publishes now.
 
-    `name` is written as given (counters carry their `_total`, info metrics their `_info`), with the
-    `trainwatch_` prefix included. Publishing replaces every sample at once, so a scrape in another
-    thread sees either the old samples or the new ones, and a device that went away leaves none behind.
+    `name` is written as given, with the prefix `trainwatch_` and the suffix of its kind, such as `_total`.
+    Publishing replaces all samples at once. So a scrape in another thread sees either the old samples or
+    the new samples, and a device that is gone has none.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Family:
         self.histograms: Mapping[LabelValues, HistogramValue] = {}
 
     def publish(self, samples: Mapping[LabelValues, float]) -> None:
-        """Replaces the samples; the mapping belongs to the family from here on."""
+        """Replaces the samples; the mapping then belongs to the family."""
         self.samples = samples
 
     def publish_histograms(self, histograms: Mapping[LabelValues, HistogramValue]) -> None:
-        """Replaces the histograms; the mapping belongs to the family from here on."""
+        """Replaces the histograms; the mapping then belongs to the family."""
         self.histograms = histograms
 
     def clear(self) -> None:

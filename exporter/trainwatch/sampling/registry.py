@@ -1,4 +1,4 @@
-"""Runs the collectors of a tick, each in isolation: one that fails or hangs costs only its own metrics."""
+"""Runs the collectors of a tick in isolation: a collector that fails or hangs loses only its own metrics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PATIENCE_SECONDS = 2.0
 
 
 class Registry:
-    """The collectors, and how each of them did at the last tick.
+    """The collectors, and the result of each at the last tick.
 
-    Collectors run one after another on a thread of the registry's own. When one does not return within
-    `patience` seconds it is written off: the thread is left to it, a new one goes on with the collectors
-    behind it, and it is asked again only after that call has returned. No collector is ever called
-    twice at once (NVML must be polled from one thread at a time).
+    Collectors run one after another on the registry's own thread. A collector that does not return within
+    `patience` seconds hangs: it keeps that thread, and a new thread continues with the next collectors. It
+    is called again only after that call has returned. No collector is ever called twice at once, because
+    NVML must be polled from one thread at a time.
     """
 
     def __init__(self, collectors: Sequence[Collector], patience: float = PATIENCE_SECONDS) -> None:
@@ -45,27 +45,27 @@ class Registry:
         )
 
     def collect(self, sample: Sample) -> None:
-        """Lets every collector read its source and fill `sample`; returns though some fail or hang."""
+        """Calls every collector to fill `sample`. Returns even if some fail or hang."""
         waiting = [entry for entry in self._entries if not entry.hanging]
         while waiting:
             crew = self._crew = self._crew or _Crew()
             late = crew.run(waiting, sample, self._patience)
             if late is None:
                 break
-            self._crew = None  # the thread is left to it
+            self._crew = None  # the late collector keeps the thread
             waiting = waiting[waiting.index(late) + 1 :]
         self._success.publish({(entry.name,): int(entry.succeeded) for entry in self._entries})
         self._duration.publish({(entry.name,): entry.seconds for entry in self._entries})
 
     def families(self) -> Iterable[Family]:
-        """What may be published: nothing of a collector that hangs, though it may publish any moment."""
+        """Yields the families to publish, without those of collectors that hang."""
         for entry in self._entries:
             if not entry.hanging:
                 yield from entry.families
         yield from self.own_families()
 
     def own_families(self) -> Iterable[Family]:
-        """How the collectors did."""
+        """Returns the families about the collectors themselves."""
         return (self._success, self._duration)
 
     def close(self) -> None:
@@ -94,11 +94,11 @@ class _Entry:
         self.seconds = 0.0
         self._complaint: str | None = None
         self._absent = False  # the last reading failed because there is nothing to read
-        self._lock = Lock()  # between a reading that ends late and the one who writes it off
+        self._lock = Lock()  # between a reading that ends late and `give_up`
         self._reading = False
 
     def read(self, sample: Sample) -> bool:
-        """Whether the reading ended in time, well or not; after a late one the thread has to go."""
+        """Reads the source. Returns whether the reading ended in time; otherwise its thread must end."""
         with self._lock:
             self._reading = True
         begin = perf_counter()
@@ -108,22 +108,22 @@ class _Entry:
             complaint = None
         except SourceAbsentError as error:
             complaint, self._absent = describe(error), True
-        except Exception as error:  # noqa: BLE001 - whatever a source raises, the other collectors go on
+        except Exception as error:  # noqa: BLE001 - whatever a source raises, the other collectors continue
             complaint = describe(error)
         seconds = perf_counter() - begin
         with self._lock:
             self._reading = False
-            if self.hanging:  # the tick it was asked for is over: what it has published is stale
+            if self.hanging:  # the tick is over: the collector's samples are stale
                 self._clear()
                 self.hanging = False
-                logger.info("collector %s returned after %.1f s, asking it again", self.name, seconds)
+                logger.info("collector %s returned after %.1f s, calling it again", self.name, seconds)
                 return False
             self.seconds = seconds
             self._report(complaint)
             return True
 
-    def write_off(self, patience: float) -> bool:
-        """Whether the reading was still going on, and so the collector hangs from now on."""
+    def give_up(self, patience: float) -> bool:
+        """Marks the collector as hanging if its reading still runs. Returns whether it hangs."""
         with self._lock:
             if self._reading:
                 self.hanging = True
@@ -132,7 +132,7 @@ class _Entry:
             return self.hanging
 
     def _report(self, complaint: str | None) -> None:
-        """Says what went wrong once, not at each tick."""
+        """Logs a failure once, not at each tick."""
         self.succeeded = complaint is None
         if complaint is not None:
             self._clear()
@@ -150,26 +150,26 @@ class _Entry:
 
 
 class _Crew:
-    """A thread that reads collectors one after another, and says which of them it is at."""
+    """A thread that reads collectors one after another, and notes which it reads now."""
 
     def __init__(self) -> None:
         self._tasks: SimpleQueue[tuple[Sequence[_Entry], Sample] | None] = SimpleQueue()
         self._done = Event()
-        self._at: tuple[_Entry, float] | None = None  # the entry being read, and since when (monotonic)
+        self._current: tuple[_Entry, float] | None = None  # the entry being read, and since when (monotonic)
         Thread(target=self._work, name="collectors", daemon=True).start()
 
     def run(self, entries: Sequence[_Entry], sample: Sample, patience: float) -> _Entry | None:
-        """Returns when all are done, or with the first that took more than `patience` seconds."""
+        """Returns None when all are done, or the first entry that took more than `patience` seconds."""
         self._done.clear()
-        self._at = None
+        self._current = None
         self._tasks.put((entries, sample))
         remaining = patience
         while not self._done.wait(remaining):
             remaining = patience
-            if self._at is not None:
-                entry, since = self._at
+            if self._current is not None:
+                entry, since = self._current
                 remaining = max(0.0, since + patience - monotonic())
-                if remaining == 0 and entry.write_off(patience):
+                if remaining == 0 and entry.give_up(patience):
                     return entry
         return None
 
@@ -180,7 +180,7 @@ class _Crew:
         while (task := self._tasks.get()) is not None:
             entries, sample = task
             for entry in entries:
-                self._at = (entry, monotonic())
+                self._current = (entry, monotonic())
                 if not entry.read(sample):
                     return
             self._done.set()

@@ -1,4 +1,4 @@
-"""One 500 ms sample of a node: what the sampler hands to the sample counters and to the recording."""
+"""One sample of a node, which the sampler passes to the sample counters and to the recording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import nan
 
 @dataclass(slots=True)
 class GpuSample:
-    """What one GPU said. Ratios are 0..1, everything else in base units; NaN where the GPU gives none."""
+    """The values of one GPU. Ratios are 0..1, all others in base units; NaN if the GPU has no value."""
 
     utilization: float = nan
     memory_used_bytes: float = nan
@@ -18,12 +18,12 @@ class GpuSample:
     temperature_celsius: float = nan
     sm_clock_hertz: float = nan
     energy_joules: float = nan  # counter, since the driver was loaded
-    throttle_seconds: float = nan  # counter, all reasons but idle and application clocks
-    thermal_throttle_seconds: float = nan  # of it because of heat (sw_thermal, hw_thermal)
-    power_throttle_seconds: float = nan  # of it because of power (sw_power_cap, hw_power_brake)
+    throttle_seconds: float = nan  # counter, all reasons except idle and application clocks
+    thermal_throttle_seconds: float = nan  # the part because of heat (sw_thermal, hw_thermal)
+    power_throttle_seconds: float = nan  # the part because of power (sw_power_cap, hw_power_brake)
     ecc_uncorrected_errors: float = nan  # counter, since the driver was loaded
     xid_errors: float = nan  # counter of all XID errors, since the exporter started
-    last_xid: float = nan  # the number of the last one; one of the GPU goes before one of the program
+    last_xid: float = nan  # the last error's number; an error of the GPU precedes one of the program
     sm_active: float = nan
     tensor_active: float = nan
     power_limit_watts: float = nan
@@ -33,12 +33,11 @@ class GpuSample:
 
 @dataclass(slots=True)
 class Sample:
-    """A node at one moment. A collector that failed or is off leaves its part as it is here: empty.
+    """A node at one moment. The part of a collector that failed or is off stays empty, as it is here.
 
-    `cpu_*` have one value a core, in the order of `cpus`; byte counters are sums over devices,
-    counted since boot; `gpus` is keyed by the `gpu` label (NVML's index as a string) and holds only
-    GPUs that answered, and of one that is lost its XID errors. `gpu_processes` maps the pid of each compute
-    process on a GPU to its gpu label.
+    `cpu_*` have one value per core, in the order of `cpus`. Byte counters are sums over devices since boot.
+    `gpus` has the GPUs that answered, by the `gpu` label (NVML's index as a string), and the XID errors of
+    lost GPUs. `gpu_processes` maps the pid of each compute process on a GPU to its gpu label.
     """
 
     time: float  # seconds since the epoch

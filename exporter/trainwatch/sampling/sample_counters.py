@@ -1,7 +1,7 @@
 """Counts every sample of every active run, and keeps the counts when the exporter is killed.
 
-The rules speak of samples taken every 500 ms, of which a scrape every 15 s would see one in thirty.
-Counting them here makes the answers exact at any scrape interval.
+The rules count samples taken every 500 ms, but a scrape every 15 s sees only one in thirty. Counting
+the samples here makes the answers exact at any scrape interval.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SampleCounters:
-    """The sample counters of all runs; a sink of the sampler, and families that a scrape publishes.
+    """The sample counters of all runs: a sink of the sampler, and families that a scrape publishes.
 
-    `runs_of_ledgers` gives the names of the runs whose ledgers are held now. Each run has a file in
-    `directory` (None: nothing is kept), which goes `retention` seconds after the run's last sample.
+    `runs_of_ledgers` returns the names of the runs whose ledgers are held now. `run` is the run of the
+    exporter's flag `--run`. Each run has a file in `directory` (None: the counts are only in memory), which
+    is removed `retention` seconds after the run's last sample.
     """
 
     def __init__(
         self,
         directory: Path | None,
         runs_of_ledgers: Callable[[], Collection[str]],
-        told: str | None = None,
+        run: str | None = None,
         retention: float = 300.0,
         now: float = 0.0,
     ) -> None:
@@ -48,7 +49,7 @@ class SampleCounters:
         self._directory = None if self._lock_descriptor is None else directory
         self._runs_of_ledgers = runs_of_ledgers
         self._retention = retention
-        self._active = ActiveRuns(told)
+        self._active = ActiveRuns(run)
         self._runs: dict[str, _Run] = {}
         self._unwritable: set[str] = set()
         self._lock = Lock()  # between a tick that counts and a scrape that publishes
@@ -71,16 +72,16 @@ class SampleCounters:
             for name in self._runs.keys() - active:
                 if sample.time - self._runs[name].last_sample > self._retention:
                     self._runs.pop(name).drop()
-        for name in active:  # not under the lock: a disk that hangs must not hold up a scrape
+        for name in active:  # not under the lock: a disk that hangs must not block a scrape
             self._save(self._runs[name])
 
     def publish(self) -> None:
-        """Publishes the counts of this moment; called by a scrape, because cumulating is its business."""
+        """Publishes the current counts. Called by a scrape, because a tick must not pay for cumulating."""
         with self._lock:
             self._families.publish({name: run.tally for name, run in self._runs.items()})
 
     def close(self) -> None:
-        """Lets go of the files; the counts stay in them."""
+        """Closes the files; the counts stay in them."""
         with self._lock:
             for run in self._runs.values():
                 run.close()
@@ -98,7 +99,7 @@ class SampleCounters:
         try:
             run.save()
         except OSError as error:
-            if run.name not in self._unwritable:  # said once; the counting goes on in memory
+            if run.name not in self._unwritable:  # warned once; the counting continues in memory
                 logger.warning("%s: the sample counters cannot be kept: %s", run.path, error.strerror)
             self._unwritable.add(run.name)
         else:
@@ -118,19 +119,19 @@ class SampleCounters:
 
 
 class _Run:
-    """One run's counts and the file that keeps them."""
+    """The counts of one run, and the file that keeps them."""
 
     def __init__(self, name: str, path: Path | None) -> None:
         self.name = name
         self.path = path
         self.tally = SampleTally()
         self.last_sample = 0.0  # seconds since the epoch
-        self.pids: list[int] = []  # of an unnamed run: the processes that it was made for
+        self.pids: list[int] = []  # of an unnamed run: its processes
         self._file = StateFile(path) if path else None
 
     @classmethod
     def load(cls, path: Path) -> _Run | None:
-        """The run that a file holds. A file that cannot be used is said, and set aside."""
+        """Returns the run of a file. Renames a file that cannot be used, after a warning."""
         file = StateFile(path)
         try:
             header, _, counts = file.read().partition(b"\n")
@@ -142,7 +143,7 @@ class _Run:
             _set_aside(path, error)
             return None
         except OSError as error:
-            logger.warning("%s: cannot be read: %s; counting afresh", path, error.strerror)
+            logger.warning("%s: cannot be read: %s; counting from 0", path, error.strerror)
             return None
         run.path, run._file = path, file
         return run
@@ -172,17 +173,17 @@ class _Run:
 
 def _set_aside(path: Path, reason: Exception) -> None:
     aside = path.with_suffix(".unusable")
-    logger.warning("%s: %s; set aside as %s, counting afresh", path, reason, aside.name)
+    logger.warning("%s: %s; renamed to %s, counting from 0", path, reason, aside.name)
     try:
         path.replace(aside)
     except OSError as error:
-        logger.warning("%s: cannot be set aside: %s", path, error.strerror)
+        logger.warning("%s: cannot be renamed: %s", path, error.strerror)
 
 
 def _lock(directory: Path) -> int | None:
-    """Makes the directory's state files this exporter's alone; the kernel lets go when it dies.
+    """Locks the directory's state files for this exporter; the kernel unlocks them when it dies.
 
-    Returns the descriptor that holds the lock; None, after a warning, if the files cannot be had.
+    Returns the descriptor that holds the lock; None, after a warning, if the files cannot be locked.
     """
     descriptor = None
     try:
@@ -191,7 +192,7 @@ def _lock(directory: Path) -> int | None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return descriptor
     except BlockingIOError:
-        reason = "another exporter keeps its own there; give this one its own --state-dir"
+        reason = "another exporter uses the directory; give this exporter its own --state-dir"
     except OSError as error:
         reason = error.strerror or str(error)
     if descriptor is not None:
@@ -268,7 +269,7 @@ class _Families:
                 for gpu, histogram in tally.gpu_memory.items()
             }
         )
-        with_gpus = {run: tally for run, tally in tallies.items() if tally.gpu}  # else no GPU can starve
+        with_gpus = {run: tally for run, tally in tallies.items() if tally.gpu}  # without, no GPU can starve
         self.starved.publish(
             {
                 (run, cause, above, below): count

@@ -1,4 +1,4 @@
-"""Counts the samples of one run so that counting is cheap and every threshold's answer is exact."""
+"""Counts the samples of one run: counting is cheap, and the answer is exact at every threshold."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from trainwatch.sampling.families import HistogramValue
 from trainwatch.sampling.sample import Sample
 
-# Utilisation in steps of 0.02, which has every default threshold among its bounds (0.1, 0.5, 0.7, 0.9).
+# Utilisation in steps of 0.02, so every default threshold is a bound (0.1, 0.5, 0.7, 0.9).
 BOUNDS = tuple(step / 50 for step in range(1, 51))
 GRID = tuple(step / 10 for step in range(1, 10))
 CAUSES = ("cpu", "io")
 
 _CELLS = len(GRID) + 1
-# Ratios of counters that meet a threshold exactly must not miss it by the last bit of a sum or a
-# difference (1 - 0.3 is not 0.7); the evaluation's float32 samples have 7 digits as well.
+# A ratio that equals a threshold must not miss it by the last bit of a sum or a difference (1 - 0.3 is
+# not 0.7). The evaluation's float32 samples also have 7 digits.
 _DIGITS = 7
 
 
 class Histogram:
-    """How many samples fell between which bounds; a sample on a bound belongs below it (`le`)."""
+    """The number of samples in each bucket; a sample on a bound belongs to the bucket below it (`le`)."""
 
     def __init__(self) -> None:
         self.counts = array("Q", bytes(8 * (len(BOUNDS) + 1)))
@@ -40,10 +40,10 @@ class Histogram:
 
 
 class StarvedGrid:
-    """Samples by their busiest core and their idlest GPU, each known to the step of the grid.
+    """Counts of samples by the grid steps of their busiest core and their idlest GPU.
 
-    A cell (i, j) holds the samples whose cause was above exactly the first i thresholds and whose
-    GPU was below all but the first j, so one addition a sample answers all 81 pairs of thresholds.
+    In the samples of a cell (i, j) the cause was above exactly the first i thresholds, and the GPU was
+    below all except the first j. So one addition per sample answers all 81 pairs of thresholds.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class StarvedGrid:
         self.cells[above * _CELLS + not_below] += 1
 
     def counts(self) -> list[list[int]]:
-        """[i][j]: samples with the cause strictly above GRID[i] and the GPU strictly below GRID[j]."""
+        """Returns [i][j]: samples with the cause strictly above GRID[i], the GPU strictly below GRID[j]."""
         rows = [self.cells[row * _CELLS : (row + 1) * _CELLS].tolist() for row in range(_CELLS)]
         totals = [0] * _CELLS
         counts: list[list[int]] = []
@@ -66,7 +66,7 @@ class StarvedGrid:
 
 
 class LowCounts:
-    """Samples by their idlest GPU."""
+    """Counts of samples by the grid step of their idlest GPU."""
 
     def __init__(self) -> None:
         self.cells = array("Q", bytes(8 * _CELLS))
@@ -75,7 +75,7 @@ class LowCounts:
         self.cells[bisect_right(GRID, round(gpu, _DIGITS))] += 1
 
     def counts(self) -> list[int]:
-        """[j]: samples with some GPU strictly below GRID[j]."""
+        """Returns [j]: samples with some GPU strictly below GRID[j]."""
         return list(accumulate(self.cells[:-1]))
 
 
@@ -92,14 +92,14 @@ class SampleTally:
         self.low = LowCounts()
 
     def add(self, sample: Sample) -> None:
-        """Counts one sample. What it lacks (a GPU that is away, a failed reading) is not counted."""
+        """Counts one sample. Missing values, as of a lost GPU or a failed reading, are not counted."""
         self.samples += 1
         cpu_max, cpu_mean = _max_and_mean(sample.cpu_utilization)
         io_max, io_mean = _max_and_mean(sample.cpu_io_wait)
         self.cpu.add(cpu_mean)
         self.io_wait.add(io_mean)
         for gpu, reading in sample.gpus.items():
-            if gpu not in self.gpu:  # its histograms begin with its first reading
+            if gpu not in self.gpu:  # its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
             self.gpu[gpu].add(reading.utilization)
             self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
@@ -113,14 +113,14 @@ class SampleTally:
                 self.starved[cause].add(value, idlest)
 
     def to_bytes(self) -> bytes:
-        """All counts, in the order of `_parts`; `from_bytes` needs the same GPUs to read them."""
+        """Returns all counts, in the order of `_parts`; `from_bytes` needs the same GPUs to read them."""
         sums = array("d", [histogram.sum for histogram in self._histograms()])
         counts = b"".join(part.tobytes() for part in self._parts())
         return array("Q", [self.samples]).tobytes() + sums.tobytes() + counts
 
     @classmethod
     def from_bytes(cls, content: bytes, gpus: Iterable[str]) -> SampleTally:
-        """The tally that `to_bytes` wrote. Raises ValueError where the length does not fit the GPUs."""
+        """Returns the tally that `to_bytes` wrote. Raises ValueError if the length does not fit the GPUs."""
         tally = cls()
         for gpu in gpus:
             tally.gpu[gpu], tally.gpu_memory[gpu] = Histogram(), Histogram()
@@ -142,7 +142,7 @@ class SampleTally:
         return [self.cpu, self.io_wait, *self.gpu.values(), *self.gpu_memory.values()]
 
     def _parts(self) -> list[array[Any]]:
-        """Every array of counts, in the order of the state file."""
+        """Lists every array of counts, in the order of the state file."""
         grids = [self.starved[cause].cells for cause in CAUSES]
         return [self.low.cells, *grids, *(histogram.counts for histogram in self._histograms())]
 

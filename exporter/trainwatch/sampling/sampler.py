@@ -1,4 +1,4 @@
-"""Takes a sample each interval, without drift, and hands it to whoever keeps it."""
+"""Takes a sample every interval, without drift, and passes it to its sinks."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Sink = Callable[[Sample], None]
 
 
 class Clock:
-    """The time as the sampler has it: the real one, unless a simulation sets another."""
+    """The sampler's clock: the system's, unless a simulation replaces it."""
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Returns seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Returns seconds since some moment; they never go back."""
         return time.monotonic()
 
     def wait(self, stopping: Event, seconds: float) -> bool:
-        """Waits for `seconds`, or until the event is set. Returns whether it is."""
+        """Waits for `seconds`, or until the event is set. Returns whether it was set."""
         return stopping.wait(seconds)
 
 
 class Schedule:
-    """Absolute deadlines, `interval` apart: a late tick does not put off the ones behind it."""
+    """Absolute deadlines, `interval` apart: a late tick does not delay later ticks."""
 
     def __init__(self, interval: float, now: float) -> None:
         self._interval = interval
         self._origin = now
-        self._next = 0  # the number of the next deadline; the first one is now
+        self._next = 0  # the number of the next deadline; the first deadline is now
 
     def wait_seconds(self, now: float) -> float:
-        """Seconds until the next deadline; negative when it has passed."""
+        """Returns the seconds until the next deadline; negative if it has passed."""
         return self._origin + self._next * self._interval - now
 
     def tick(self, now: float) -> int:
-        """Takes the deadline that has come; returns how many others have passed unserved."""
+        """Serves the deadline that has passed. Returns how many other deadlines were missed."""
         due = int((now - self._origin) / self._interval)
         missed = max(0, due - self._next)
         self._next += missed + 1
@@ -65,7 +65,7 @@ class Sampler:
     ) -> None:
         self._registry = registry
         self._interval = interval
-        self._sinks = dict.fromkeys(sinks, "")  # and what each complained of last
+        self._sinks = dict.fromkeys(sinks, "")  # each with its last complaint
         self._clock = clock or Clock()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
@@ -84,11 +84,11 @@ class Sampler:
         self._publish()
 
     def start(self) -> None:
-        """Starts ticking, at once for the first time."""
+        """Starts ticking, with the first tick at once."""
         self._thread.start()
 
     def stop(self, patience: float = 5.0) -> bool:
-        """Lets a tick in progress end, for `patience` seconds at most. Returns whether it did."""
+        """Waits for a tick in progress, for at most `patience` seconds. Returns whether the thread ended."""
         self._stopping.set()
         if self._thread.ident is not None:  # it was started
             self._thread.join(patience)
@@ -96,12 +96,12 @@ class Sampler:
 
     @property
     def ready(self) -> bool:
-        """Whether a first sample has been taken."""
+        """Returns whether a first sample has been taken."""
         return self._last_tick is not None
 
     def fresh(self) -> bool:
-        """Whether the last sample is young enough to be published: of the last few ticks."""
-        # A collector that hangs holds a tick up for the registry's patience, 2 s, before it is written off.
+        """Returns whether the last sample is new enough to be published: from one of the last few ticks."""
+        # A collector that hangs delays one tick by the registry's patience, 2 s.
         age_limit = max(4 * self._interval, 4.0)
         return self._last_tick is not None and self._clock.monotonic() - self._last_tick < age_limit
 
@@ -113,7 +113,7 @@ class Sampler:
             self.tick()
 
     def tick(self) -> None:
-        """Takes one sample; the sampler's thread does so at each deadline."""
+        """Takes one sample; the sampler's thread calls this at each deadline."""
         sample = Sample(time=self._clock.time(), interval=self._interval)
         self._registry.collect(sample)
         for sink, last_complaint in self._sinks.items():

@@ -1,9 +1,9 @@
-"""A small file that is replaced as a whole many times a minute and is never half-written.
+"""A small file that is often replaced as a whole and is never half-written.
 
-Two slots take turns; each has a sequence number and a checksum, and the newest whole one counts. So a
-`kill -9` between or within two writes leaves the state before or the state after. Writing is one
-`pwrite` and not a store into a mapping: it costs some microseconds more, but a full file system then
-raises OSError, where a store would end the process with SIGBUS.
+Two slots take turns. Each has a sequence number and a checksum, and the newest complete slot counts. So a
+`kill -9` between or within two writes leaves the state before or the state after. Writing is one `pwrite`
+and not a store into a mapping. It takes some microseconds longer, but a full file system then raises
+OSError, whereas a store would end the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from zlib import crc32
 MAGIC = b"TWSTATE\n"
 VERSION = 1
 
-_HEADER = struct.Struct("<8sII")  # magic, version, bytes a slot
-_SLOT = struct.Struct("<QII")  # sequence number, length and checksum of what follows
+_HEADER = struct.Struct("<8sII")  # magic, version, bytes per slot
+_SLOT = struct.Struct("<QII")  # sequence number, length and checksum of the state that follows
 _SLOT_ALIGNMENT = 4096
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW  # the directory may be one that every user can write to
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW  # every user may be able to write to the directory
 
 
 class StateFileError(Exception):
-    """The file cannot be used; the message says why in a line."""
+    """The file cannot be used; the message has the reason, on one line."""
 
 
 class StateFile:
-    """One state, replaced by `write`. Raises OSError where the file system refuses."""
+    """One state, replaced by `write`. Raises OSError if the file system refuses."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class StateFile:
         self._sequence = 0
 
     def read(self) -> bytes:
-        """The newest state that is whole. Raises StateFileError on a corrupt or foreign file."""
+        """Returns the newest complete state. Raises StateFileError on a corrupt or foreign file."""
         content = self.path.read_bytes()
         if len(content) < _HEADER.size or not content.startswith(MAGIC):
             raise StateFileError("not a state file")
@@ -55,7 +55,7 @@ class StateFile:
         return found[1]
 
     def write(self, state: bytes) -> None:
-        """Makes `state` what `read` returns, now or in a process that comes after this one."""
+        """Stores the state that `read` returns, now or in a later process."""
         if self._slot_bytes < _SLOT.size + len(state):
             self._create(state)
             return
@@ -77,13 +77,13 @@ class StateFile:
             self._descriptor = None
 
     def _create(self, state: bytes) -> None:
-        """A new file with room for `state`, in place of the old one at once."""
+        """Replaces the file by a new file with room for `state`, atomically."""
         self.close()
         slot_bytes = -(-(_SLOT.size + len(state)) // _SLOT_ALIGNMENT) * _SLOT_ALIGNMENT
         sequence = (self._sequence + 2) & ~1  # even: the first slot's
         content = _HEADER.pack(MAGIC, VERSION, slot_bytes) + _slot(sequence, state)
         unfinished = self.path.with_suffix(".new")
-        unfinished.unlink(missing_ok=True)  # of a writer that was killed
+        unfinished.unlink(missing_ok=True)  # left by a writer that was killed
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o644)
         with open(descriptor, "wb") as file:
             file.write(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
