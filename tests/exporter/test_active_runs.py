@@ -8,10 +8,10 @@ NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC
 UNNAMED = "unnamed-20261120T132700"
 
 
-def test_every_run_with_a_held_ledger_and_the_one_told_are_active() -> None:
+def test_every_run_with_a_held_ledger_and_the_run_of_the_flag_are_active() -> None:
     assert ActiveRuns().at(NOW, {"a", "b"}, ()) == {"a", "b"}
-    assert ActiveRuns(told="c").at(NOW, {"a"}, ()) == {"a", "c"}
-    assert ActiveRuns(told="c").at(NOW, (), {7}) == {"c"}
+    assert ActiveRuns(run="c").at(NOW, {"a"}, ()) == {"a", "c"}
+    assert ActiveRuns(run="c").at(NOW, (), {7}) == {"c"}
     assert ActiveRuns().at(NOW, (), ()) == set()
 
 

@@ -14,16 +14,16 @@ NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC
 class Node:
     """An exporter's counters; its life can be ended without a word, and another one begun."""
 
-    def __init__(self, directory: Path | None, told: str | None = None) -> None:
+    def __init__(self, directory: Path | None, run: str | None = None) -> None:
         self.directory = directory
-        self.told = told
+        self.run = run
         self.now = NOW
         self.runs: set[str] = set()
         self.begin()
 
     def begin(self) -> None:
         self.counters = SampleCounters(
-            self.directory, lambda: self.runs, self.told, retention=300, now=self.now
+            self.directory, lambda: self.runs, self.run, retention=300, now=self.now
         )
 
     def restart(self) -> None:
@@ -139,7 +139,7 @@ def test_a_directory_that_cannot_be_made_is_said_and_counting_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    node = Node(tmp_path / "file" / "state", told="resnet")
+    node = Node(tmp_path / "file" / "state", run="resnet")
     node.tick()
     node.tick()
     assert node.published("samples_total") == {("resnet",): 2}
@@ -150,7 +150,7 @@ def test_a_directory_that_cannot_be_made_is_said_and_counting_goes_on(
 def test_a_file_that_cannot_be_written_is_said_once_and_counting_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(tmp_path / "state", told="resnet")
+    node = Node(tmp_path / "state", run="resnet")
     for entry in (tmp_path / "state").iterdir():
         entry.unlink()
     (tmp_path / "state").rmdir()

@@ -35,6 +35,7 @@ CHECKED = (
     "exporter/trainwatch/demo/**/*.py",
     "exporter/trainwatch/evaluation/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
+    "exporter/trainwatch/collectors/*.py",
     "exporter/trainwatch/nvidia/*.py",
     "exporter/trainwatch/sampling/*.py",
     "exporter/trainwatch/training/**/*.py",

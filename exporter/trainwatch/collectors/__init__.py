@@ -1,4 +1,4 @@
-"""What the exporter can read: one module per source, whose class is marked with `@collector`."""
+"""The exporter's collectors: one module per source, whose class is marked with `@collector`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainwatch.sampling.sample import Sample
 def discover() -> list[type[Collector]]:
     """Returns every collector in this folder, by name.
 
-    A collector whose module cannot be imported takes no other down: one of the module's name takes its place
-    and fails at each tick with the reason, so `trainwatch_collector_success` and the log show it.
+    If a module cannot be imported, a collector of the same name replaces it. That collector fails at each
+    tick with the reason, so `trainwatch_collector_success` and the log show it.
     """
     files = [file for folder in __path__ for file in Path(folder).glob("[!_]*.py")]
     return sorted(filter(None, map(_collector_in, files)), key=lambda collector: collector.name)
@@ -25,7 +25,7 @@ def discover() -> list[type[Collector]]:
 
 def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> None:
     """Adds `--[no-]collector.NAME` for each collector, and the collector's own flags."""
-    group = parser.add_argument_group("collectors", "each is on unless its --no-collector.NAME is given")
+    group = parser.add_argument_group("collectors", "each is on unless --no-collector.NAME is given")
     for collector in collectors:
         group.add_argument(
             f"--collector.{collector.name}",
@@ -46,7 +46,7 @@ def enabled(arguments: Namespace, collectors: Iterable[type[Collector]]) -> list
 
 
 def summary(collector: type[Collector]) -> str:
-    """Returns what a collector reads, in a line: the first one of its module's docstring."""
+    """Returns the first line of the docstring of a collector's module."""
     if issubclass(collector, _Unusable):
         return f"cannot be used: {collector.reason}"
     lines = (sys.modules[collector.__module__].__doc__ or "").strip().splitlines()
@@ -66,7 +66,7 @@ def _switch(collector: type[Collector]) -> str:
 
 
 class _Unusable(Collector):
-    """Stands for a collector whose module cannot be imported."""
+    """Replaces a collector whose module cannot be imported."""
 
     reason: ClassVar[str]
 

@@ -1,10 +1,10 @@
-"""How busy each core was since the last tick, and how long it waited for I/O: one read of PROCFS/stat.
+"""The utilisation and I/O wait of each core since the last tick, from PROCFS/stat.
 
 Utilisation is 1 - (idle + iowait) / total, as in psutil.cpu_percent: time stolen by a hypervisor is busy,
 and guest time is not counted again, because the kernel has it in `user` and `nice` already.
 
-psutil rounds its percentages to 0.1 and makes an object of each core. These ratios come from integers, so
-that 45 busy ticks of 50 are exactly 0.9, and from columns of all cores, because there may be hundreds.
+psutil rounds its percentages to 0.1 and makes an object per core. These ratios come from integers, so 45
+busy ticks of 50 are exactly 0.9. They come from columns of all cores, because a node may have hundreds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trainwatch.sampling.sample import Sample
 
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
 CORES = re.compile(rb"(?:^cpu\d.*\n)+", re.MULTILINE)  # not the line "cpu", which is their sum
-FIELDS = 8  # the two of guests are left out: they are part of user and nice
+FIELDS = 8  # without the two of guests, which are part of user and nice
 
 
 class Cores(NamedTuple):
-    """What the cores that are online have done since boot: columns with one value, in ticks, a core."""
+    """The time of each online core since boot: columns with one value per core, in ticks."""
 
     names: tuple[str, ...]  # "0", "1", ...
     busy: list[int]
@@ -35,7 +35,7 @@ class Cores(NamedTuple):
 
 @collector
 class CpuCollector(Collector):
-    """Ratios of the time between two ticks; so the first tick, and a core's first, give none."""
+    """Ratios of the time between two ticks, so the first tick of a core has none."""
 
     name = "cpu"
 
@@ -63,13 +63,13 @@ class CpuCollector(Collector):
         return cls(Path(arguments.path_procfs))
 
     def collect(self, sample: Sample) -> None:
-        before, self._before = self._before, None  # after a failed read nothing spans the gap
+        before, self._before = self._before, None  # no ratio spans a failed read
         now = self._before = read_cores(self.path)
         names, utilization, io_wait = _ratios(before, now) if before else ((), [], [])
         if before and not names and not set(now.names).isdisjoint(before.names):
             raise ValueError(f"{self.path}: no core's time has advanced since the last sample")
 
-        if names != self._names:  # the same objects tick after tick are cheap to compare further on
+        if names != self._names:  # the same objects at every tick are cheap to compare later
             self._names, self._labels = names, [(name,) for name in names]
         self.utilization.publish(dict(zip(self._labels, utilization, strict=True)))
         self.io_wait.publish(dict(zip(self._labels, io_wait, strict=True)))
@@ -79,9 +79,9 @@ class CpuCollector(Collector):
 
 
 def read_cores(path: Path) -> Cores:
-    """What the kernel has counted of each core that is online.
+    """Returns the kernel's counters of each online core.
 
-    Raises OSError where the file cannot be read, ValueError where it is not understood.
+    Raises OSError if the file cannot be read, ValueError if it is not understood.
     """
     lines = CORES.search(path.read_bytes())
     if lines is None:
@@ -91,7 +91,7 @@ def read_cores(path: Path) -> Cores:
     try:
         if width <= FIELDS or len(words) % width:
             raise ValueError(f"lines of {width - 1} counters")
-        # In a line that is too long or too short, int() comes upon the next one's "cpuN".
+        # If a line is too long or too short, int() gets the next line's "cpuN" and fails.
         user, nice, system, idle, io_wait, *interrupts_and_steal = (
             list(map(int, words[field::width])) for field in range(1, 1 + FIELDS)
         )
@@ -102,18 +102,18 @@ def read_cores(path: Path) -> Cores:
 
 
 def _ratios(before: Cores, now: Cores) -> tuple[tuple[str, ...], list[float], list[float]]:
-    """(names, utilisation, I/O wait) of the cores whose time advanced; 0..1 and correctly rounded.
+    """Returns (names, utilisation, I/O wait) of the cores whose time advanced; 0..1, correctly rounded.
 
-    A count that steps back counts as standing still, as in psutil and top: the kernel's
-    Documentation/filesystems/proc.rst says itself that iowait may decrease.
+    A counter that falls counts as unchanged, as in psutil and top: the kernel's documentation
+    (Documentation/filesystems/proc.rst) says that iowait may decrease.
     """
-    if before.names != now.names:  # a core went offline or came online: only those seen twice
+    if before.names != now.names:  # a core went offline or came online: keeps those seen twice
         earlier = set(before.names)
         both = [name for name in now.names if name in earlier]
         before, now = _pick(before, both), _pick(now, both)
     busy, idle, io_wait = (_spent(*columns) for columns in zip(before[1:], now[1:], strict=True))
     total = list(map(add, map(add, busy, idle), io_wait))
-    if 0 in total:  # no time has passed for a core: nothing can be said of it
+    if 0 in total:  # no time has passed for a core, so it has no ratio
         advanced = [name for name, ticks in zip(now.names, total, strict=True) if ticks]
         return _ratios(_pick(before, advanced), _pick(now, advanced))
     return now.names, list(map(truediv, busy, total)), list(map(truediv, io_wait, total))
@@ -125,7 +125,7 @@ def _spent(before: list[int], now: list[int]) -> list[int]:
 
 
 def _pick(cores: Cores, names: list[str]) -> Cores:
-    """Only the cores of these names, in this order."""
+    """Returns the cores of these names, in this order."""
     row_of = {name: row for row, name in enumerate(cores.names)}
     rows = [row_of[name] for name in names]
     busy, idle, io_wait = ([column[row] for row in rows] for column in cores[1:])

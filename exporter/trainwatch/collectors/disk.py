@@ -1,4 +1,4 @@
-"""What each disk read and wrote and how long it was busy, from PROCFS/diskstats."""
+"""Bytes read and written by each disk, and the time it was busy, from PROCFS/diskstats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MILLISECONDS = 1e3  # in a second
 FIELDS = 14  # of a line, since Linux 2.6; later kernels append more
 
 NO_DISKS = r"(z?ram|loop|fd|sr)\d+"
-# Made of other disks, which have counted each byte already: in the metrics, but not in the node's sum.
+# Made of other disks, which count the same bytes: in the metrics, but not in the node's sum.
 STACKED = re.compile(r"(dm-|md|bcache|drbd|zd)\d+")
 PARTITION = re.compile(r"(?P<disk>.*\d)p\d+|(?P<letters>.*[a-z])\d+")  # nvme0n1p2, sda1
 
@@ -32,7 +32,7 @@ class Disk(NamedTuple):
 
 @collector
 class DiskCollector(Collector):
-    """Three counters a whole device; partitions are parts of their disks and are left out."""
+    """Three counters per whole device, without partitions."""
 
     name = "disk"
 
@@ -48,7 +48,7 @@ class DiskCollector(Collector):
         self.io_time = Family(
             "trainwatch_disk_io_time_seconds_total",
             "counter",
-            "Time in which the disk had at least one request to do.",
+            "Time in which the disk had at least one request in progress.",
             ("device",),
         )
         self.families = (self.read, self.written, self.io_time)
@@ -86,9 +86,9 @@ class DiskCollector(Collector):
 
 
 def read_devices(path: Path) -> dict[str, Disk]:
-    """Every block device of diskstats, partitions too, by the kernel's name.
+    """Returns every block device of diskstats, with partitions, by the kernel's name.
 
-    Raises OSError where the file cannot be read, ValueError where a line is not understood.
+    Raises OSError if the file cannot be read, ValueError if a line is not understood.
     """
     devices: dict[str, Disk] = {}
     for line in path.read_bytes().decode(errors="replace").splitlines():
@@ -108,6 +108,6 @@ def read_devices(path: Path) -> dict[str, Disk]:
 
 
 def _is_partition(name: str, devices: Iterable[str]) -> bool:
-    """Whether the disk that `name` would be a part of is listed; some clouds have an xvda1 without xvda."""
+    """Returns whether the disk of the partition `name` is listed; some clouds have an xvda1 without xvda."""
     match = PARTITION.fullmatch(name)
     return match is not None and (match["disk"] or match["letters"]) in devices

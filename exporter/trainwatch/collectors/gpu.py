@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML: load, memory, power, clocks, traffic and errors of each.
 
-docs/gpu.md says where each value comes from, in which tier it is read, and what happens with no driver,
-with an old one, with a call that hangs and with a GPU that is lost.
+docs/gpu.md has the source and the tier of each value. It also describes missing and old drivers, calls that
+hang and lost GPUs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from trainwatch.sampling.families import Family, LabelValues
 from trainwatch.sampling.sample import Sample
 
 PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
-LONGEST_PATIENCE = 1.0  # but never longer than so many seconds
+LONGEST_PATIENCE = 1.0  # but at most this many seconds
 
 
 @collector
 class GpuCollector(Collector):
-    """One label, `gpu`, on everything: NVML's index when the GPU was first seen."""
+    """Every sample has the label `gpu`: NVML's index when the GPU was first seen.
+
+    `library` is the libnvidia-ml.so.1 to use; without it the dynamic loader finds one. `retry_seconds` are
+    between looks for a driver or a lost GPU. Only tests and simulations set them and the other arguments.
+    """
 
     name = "gpu"
 
@@ -37,12 +41,6 @@ class GpuCollector(Collector):
         longest_patience: float = LONGEST_PATIENCE,
         nvml: Nvml | None = None,
     ) -> None:
-        """`library`: the libnvidia-ml.so.1 to use; without it the dynamic loader finds one.
-
-        The other arguments are for tests and simulations: seconds between looks for a driver or a lost
-        GPU, a monotonic clock in seconds, the most seconds that a tick waits for NVML, and what stands in
-        for NVML.
-        """
         self._longest_patience = longest_patience
         nvml = nvml or Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
@@ -69,7 +67,7 @@ class GpuCollector(Collector):
         return cls(library)
 
     def collect(self, sample: Sample) -> None:
-        """Raises `NoReadingError` where there is no driver or GPU, and while a call hangs."""
+        """Raises `NoReadingError` without a driver or a GPU, and while a call hangs."""
         reading = self._thread.read(sample.interval, self.patience(sample.interval))
         samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
         for family, labels, value in reading.values:
@@ -81,7 +79,7 @@ class GpuCollector(Collector):
         sample.driver_version = reading.driver_version
 
     def patience(self, interval: float) -> float:
-        """The most seconds that a tick waits for NVML, with so many seconds from tick to tick."""
+        """Returns the most seconds that a tick waits for NVML, at this interval between ticks."""
         return min(interval * PATIENCE_SHARE, self._longest_patience)
 
     def close(self) -> None:
@@ -97,10 +95,10 @@ def _families() -> Iterable[Family]:
 
     identity = ("uuid", "model", "driver_version", "pci_bus_id")
     yield gauge("up", "Whether the GPU answers (1), or is lost (0).")
-    yield Family("trainwatch_gpu_info", "info", "What the GPU is.", ("gpu", *identity))
+    yield Family("trainwatch_gpu_info", "info", "Identity of the GPU.", ("gpu", *identity))
     yield gauge("utilization_ratio", "Share of the driver's last sample period with a kernel running.")
-    yield gauge("memory_used_bytes", "Memory in use, without what the driver keeps for itself.")
-    yield gauge("memory_total_bytes", "Memory in all.")
+    yield gauge("memory_used_bytes", "Memory in use, without the driver's own memory.")
+    yield gauge("memory_total_bytes", "Total memory.")
     yield gauge(
         "memory_bandwidth_utilization_ratio",
         "Share of the driver's last sample period in which memory was read or written.",
@@ -111,10 +109,10 @@ def _families() -> Iterable[Family]:
     yield gauge("clock_hertz", "Clock frequency, of the multiprocessors (sm) and of the memory.", "clock")
     yield gauge("sm_active_ratio", "Share of the multiprocessors that were busy since the last sample.")
     yield gauge("tensor_active_ratio", "Share of the time since the last sample with tensor operations.")
-    yield gauge("dram_active_ratio", "Memory bandwidth used since the last sample, as a share of the most.")
+    yield gauge("dram_active_ratio", "Share of the peak memory bandwidth used since the last sample.")
     yield counter("busy_seconds", "Utilisation added up over time.")
     yield counter("energy_joules", "Energy used since the driver was loaded.")
-    yield counter("throttle_seconds", "Time for which the clocks were held down, by reason.", "reason")
+    yield counter("throttle_seconds", "Time in which the clocks were throttled, by reason.", "reason")
     yield counter("pcie_receive_bytes", "Received over PCIe since the exporter started.")
     yield counter("pcie_transmit_bytes", "Sent over PCIe since the exporter started.")
     yield counter("nvlink_receive_bytes", "Received over all NVLinks.")

@@ -1,7 +1,7 @@
 """The host's memory and swap, from PROCFS/meminfo.
 
-Used memory is total - available, not total - free: the page cache that a data loader fills is given
-back to whoever needs it.
+Used memory is total - available, not total - free: the kernel gives the page cache that a data loader
+fills to programs that need memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MemoryCollector(Collector):
         self.used = Family(
             "trainwatch_memory_used_bytes",
             "gauge",
-            "Memory that programs could not get without swapping: total less available.",
+            "Memory that programs cannot get without swapping: total less available.",
         )
         self.total = Family("trainwatch_memory_total_bytes", "gauge", "Memory of the host.")
         self.swap_used = Family("trainwatch_swap_used_bytes", "gauge", "Swap space in use.")

@@ -1,9 +1,9 @@
-"""What each network interface received and sent, from PROCFS/1/net/dev (or PROCFS/net/dev).
+"""Bytes received and sent by each network interface, from PROCFS/1/net/dev (or PROCFS/net/dev).
 
-PROCFS/net is of the process that looks, so in a container it is the container's own network; the first
-process's is the node's, wherever the node's /proc is mounted.
+PROCFS/net is the network of the process that reads it: in a container, the container's own. The network of
+process 1 is the node's, wherever the node's /proc is mounted.
 
-RDMA (InfiniBand, RoCE) passes the kernel by and is not in these counters.
+RDMA (InfiniBand, RoCE) bypasses the kernel and is not in these counters.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from trainwatch.sampling.collector import Collector, collector, device_pattern
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
-# Loopback is no network; the others come and go with each container.
+# Loopback is no network; the others exist only as long as a container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
-# Their packets pass another interface too: in the metrics, but not in the node's sum. A dot is a VLAN's.
+# Their packets also pass another interface: in the metrics, but not in the node's sum. VLANs have a dot.
 STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
 # NAME: BYTES packets errs drop fifo frame compressed multicast BYTES packets ...
 LINE = re.compile(r" *(?P<name>.+): *(?P<received>\d+)(?: +\d+){7} +(?P<transmitted>\d+)(?: +\d+){7,} *")
@@ -35,7 +35,7 @@ class Interface(NamedTuple):
 
 @collector
 class NetworkCollector(Collector):
-    """Two counters an interface, as the kernel has them: 0 at boot, or when the interface appears."""
+    """Two counters per interface, from the kernel: 0 at boot, or when the interface appears."""
 
     name = "network"
 

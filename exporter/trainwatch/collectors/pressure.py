@@ -1,7 +1,7 @@
-"""How long some task stood still for want of CPU, I/O or memory: PROCFS/pressure/{cpu,io,memory}.
+"""The time in which some task waited for CPU, I/O or memory, from PROCFS/pressure/{cpu,io,memory}.
 
 The kernel's pressure stall information (Documentation/accounting/psi.rst): the line "some" counts the
-microseconds in which at least one task waited. The name is node_exporter's, in our prefix.
+microseconds in which at least one task waited. The metric has node_exporter's name, with our prefix.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MICROSECONDS = 1e6  # in a second
 
 @collector
 class PressureCollector(Collector):
-    """One counter a resource; none, and no failure, on a kernel without pressure stall information."""
+    """One counter per resource. A kernel without pressure stall information has none, which is no failure."""
 
     name = "pressure"
 
@@ -48,9 +48,9 @@ class PressureCollector(Collector):
 
 
 def read_waiting_seconds(path: Path) -> float | None:
-    """Seconds since boot in which some task waited; None where the kernel does not keep them.
+    """Returns the seconds since boot in which some task waited; None if the kernel does not count them.
 
-    Raises OSError where the file cannot be read, ValueError where it is not understood.
+    Raises OSError if the file cannot be read, ValueError if it is not understood.
     """
     try:
         text = path.read_bytes()

@@ -1,4 +1,4 @@
-"""How far the training processes are and where their steps' time goes: the ledgers of --ledger-dir."""
+"""Steps, their components and data loading of the training processes, from the ledgers of --ledger-dir."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 @collector
 class TrainingCollector(Collector):
-    """Publishes what every ledger in a directory says, summed over the processes that a rank has had.
+    """Publishes the counters of every ledger in a directory, summed over all processes of a rank.
 
-    A ledger whose process has died stays for `retention` seconds, so that Prometheus sees its last
-    totals; then its file is removed. What it counted stays in the totals of its rank as long as the run
-    has other ledgers, so the totals never go back when a rank is restarted.
+    The ledger of a dead process stays for `retention` seconds, so that Prometheus sees its last totals.
+    Then its file is removed, but the rank's totals keep its counts as long as the run has other ledgers. So
+    the totals never fall when a rank is restarted.
     """
 
     name = "training"
@@ -50,10 +50,10 @@ class TrainingCollector(Collector):
         self.directory = directory
         self.retention = retention
         self._open_ledger = open_ledger
-        self.keep_steps = False  # whether someone takes the step records; else they are not gathered
+        self.keep_steps = False  # whether step records are kept for `take_steps`
         self.ledgers: list[Ledger] = []
         self._runs: dict[str, _Run] = {}
-        self._passed_over: dict[Path, tuple[_Signature, int]] = {}  # and how often it was tried
+        self._skipped: dict[Path, tuple[_Signature, int]] = {}  # with the number of tries
         self._steps: list[tuple[LedgerHeader, list[StepRecord]]] = []
         self._lost = 0
         self._first_look = True
@@ -83,7 +83,7 @@ class TrainingCollector(Collector):
 
     @property
     def active_runs(self) -> set[str]:
-        """The runs of which a training process held its ledger at the last look."""
+        """Returns the runs with a training process that held its ledger at the last tick."""
         return {ledger.header.run for ledger in self.ledgers if ledger.alive}
 
     def collect(self, sample: Sample) -> None:
@@ -96,7 +96,7 @@ class TrainingCollector(Collector):
         self._families.publish(self._runs, self._lost)
 
     def take_steps(self) -> list[tuple[LedgerHeader, list[StepRecord]]]:
-        """The steps that finished since the last call, by ledger; needs `keep_steps`."""
+        """Returns the steps that finished since the last call, by ledger; needs `keep_steps`."""
         taken, self._steps = self._steps, []
         return taken
 
@@ -118,8 +118,8 @@ class TrainingCollector(Collector):
                 self._forget(known[path])
             if self._may_be_opened(path, signature):
                 self._open(path, signature)
-        for path in self._passed_over.keys() - set(found):
-            del self._passed_over[path]
+        for path in self._skipped.keys() - set(found):
+            del self._skipped[path]
 
     def _open(self, path: Path, signature: _Signature) -> None:
         try:
@@ -127,9 +127,9 @@ class TrainingCollector(Collector):
         except FileNotFoundError:
             return
         except (LedgerError, OSError) as error:
-            self._pass_over(path, signature, error)
+            self._skip(path, signature, error)
             return
-        self._passed_over.pop(path, None)
+        self._skipped.pop(path, None)
         ledger = Ledger(reader, signature[0], counts_losses=not self._first_look)
         self.ledgers.append(ledger)
         self._runs.setdefault(ledger.header.run, _Run()).ledgers.append(ledger)
@@ -140,7 +140,7 @@ class TrainingCollector(Collector):
         try:
             records, lost = ledger.read(now)
         except (LedgerError, OSError) as error:
-            self._pass_over(ledger.reader.path, _signature_or_none(ledger.reader.path), error, certain=True)
+            self._skip(ledger.reader.path, _signature_or_none(ledger.reader.path), error, certain=True)
             self._forget(ledger)
             return
         self._lost += lost
@@ -150,21 +150,21 @@ class TrainingCollector(Collector):
                 self._steps.append((ledger.header, records))
 
     def _may_be_opened(self, path: Path, signature: _Signature) -> bool:
-        passed = self._passed_over.get(path)
-        return passed is None or passed[0] != signature or passed[1] < 2
+        skipped = self._skipped.get(path)
+        return skipped is None or skipped[0] != signature or skipped[1] < 2
 
-    def _pass_over(
+    def _skip(
         self, path: Path, signature: _Signature | None, error: Exception, certain: bool = False
     ) -> None:
-        """Leaves a file alone until it changes. Says so at the second try: it might just be being made."""
+        """Skips a file until it changes. Warns at the second try: at the first it may be half-written."""
         if signature is None:
             return
-        before = self._passed_over.get(path)
+        before = self._skipped.get(path)
         tries = 2 if certain else before[1] + 1 if before and before[0] == signature else 1
-        self._passed_over[path] = (signature, tries)
+        self._skipped[path] = (signature, tries)
         if tries == 2:
             words = " ".join(str(error).split())
-            logger.warning("%s; passed over", words if str(path) in words else f"{path}: {words}")
+            logger.warning("%s; skipped", words if str(path) in words else f"{path}: {words}")
 
     def _remove(self, ledger: Ledger) -> None:
         path = ledger.reader.path
@@ -172,7 +172,7 @@ class TrainingCollector(Collector):
             if path.exists() and path.stat().st_ino == ledger.inode:
                 path.unlink()
         except OSError as error:
-            self._pass_over(path, _signature_or_none(path), error, certain=True)
+            self._skip(path, _signature_or_none(path), error, certain=True)
         self._forget(ledger)
 
     def _forget(self, ledger: Ledger) -> None:
@@ -184,7 +184,7 @@ class TrainingCollector(Collector):
             del self._runs[ledger.header.run]
 
 
-_Signature = tuple[int, int, int]  # inode, size, last change: a file that was passed over is tried again then
+_Signature = tuple[int, int, int]  # inode, size, last change; a skipped file is tried again if it changes
 
 
 def _signature(path: Path) -> _Signature:
@@ -200,7 +200,7 @@ def _signature_or_none(path: Path) -> _Signature | None:
 
 
 class Ledger:
-    """One ledger and what was read of it last. Times are seconds since the epoch."""
+    """One ledger and its last totals. Times are seconds since the epoch."""
 
     def __init__(self, reader: LedgerReader, inode: int, counts_losses: bool) -> None:
         self.reader = reader
@@ -208,8 +208,8 @@ class Ledger:
         self.totals: LedgerTotals = reader.totals()
         self.alive = False
         self.died: float | None = None  # when it was first seen dead
-        self.end: float | None = None  # of the process: as it said, else as near as it was seen
-        # What a ledger's ring had overwritten before this exporter started is not this exporter's loss.
+        self.end: float | None = None  # of the process: from the ledger, otherwise the nearest known time
+        # Records that were overwritten before this exporter started are not this exporter's loss.
         self._counts_losses = counts_losses
 
     @property
@@ -217,9 +217,9 @@ class Ledger:
         return self.reader.header
 
     def read(self, now: float) -> tuple[list[StepRecord], int]:
-        """New step records and how many were lost. Raises LedgerError, OSError."""
+        """Returns new step records and how many were lost. Raises LedgerError, OSError."""
         was_alive, self.alive = self.alive, self.reader.alive()
-        self.totals = self.reader.totals()  # after the look at the lock: a dead ledger's are its last
+        self.totals = self.reader.totals()  # after the look at the lock: final if the process is dead
         records, lost = self.reader.new_steps()
         if not self.alive:
             self.died = now
@@ -230,7 +230,7 @@ class Ledger:
 
 
 class _Run:
-    """One run: its ledgers, and the sums of those that are gone."""
+    """One run: its ledgers, and the sums of removed ledgers."""
 
     def __init__(self) -> None:
         self.ledgers: list[Ledger] = []
@@ -256,29 +256,29 @@ class _Run:
         return self._exemplars.get((rank, phase))
 
     def retire(self, ledger: Ledger) -> None:
-        """Takes a ledger out, but not what it counted."""
+        """Removes a ledger, but keeps its counts."""
         self.ledgers.remove(ledger)
         self._retired.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
         self._retired_times.append(_times(ledger))
         self._retired_times = [_widest(self._retired_times)]
 
     def ranks(self) -> dict[int, RankTotals]:
-        """What each rank has counted in all of its processes."""
+        """Returns the totals of each rank over all of its processes."""
         totals = deepcopy(self._retired)
         for ledger in self.ledgers:
             totals.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
         return totals
 
     def newest(self) -> dict[int, Ledger]:
-        """Each rank's current process: of its ledgers the one that started last."""
+        """Returns the ledger of each rank that started last, by rank."""
         return {ledger.header.rank: ledger for ledger in sorted(self.ledgers, key=lambda x: x.header.start)}
 
     def times(self) -> tuple[float, float | None, float | None]:
-        """Start, start of the first step, end of the last step."""
+        """Returns the start, the start of the first step and the end of the last step."""
         return _widest([*self._retired_times, *map(_times, self.ledgers)])
 
     def end(self) -> float | None:
-        """When the last process ended; None while there is a live one."""
+        """Returns when the last process ended; None while a process lives."""
         ends = [ledger.end for ledger in self.ledgers if ledger.end is not None]
         return max(ends) if len(ends) == len(self.ledgers) else None
 
@@ -348,7 +348,10 @@ class _Families:
         component = ("run", "rank", "component")
         self.all: list[Family] = []
         self.info = self._add(
-            "run_info", "info", "What trains.", ("run", "framework", "framework_version", "world_size")
+            "run_info",
+            "info",
+            "Framework and size of the run.",
+            ("run", "framework", "framework_version", "world_size"),
         )
         self.start = self._add(
             "run_start_time_seconds", "gauge", "Start of the run, since the epoch.", ("run",)
@@ -369,7 +372,7 @@ class _Families:
             "Sum of the squares of step durations, for their standard deviation.",
             phase,
         )
-        # `unknown`, because a gauge may not have the label `le`; it is there to be joined on it.
+        # `unknown`, because a gauge may not have the label `le`, on which PromQL joins it.
         self.bounds = self._add(
             "step_duration_bound_seconds",
             "unknown",
@@ -400,9 +403,12 @@ class _Families:
         self.prefetch = self._add(
             "dataloader_prefetch_factor", "gauge", "Batches that each worker prepares ahead.", phase
         )
-        self.batch_size = self._add("dataloader_batch_size", "gauge", "Items of a batch of this rank.", phase)
+        self.batch_size = self._add("dataloader_batch_size", "gauge", "Items per batch of this rank.", phase)
         self.queue = self._add(
-            "dataloader_queue_depth", "gauge", "Batches that lay ready when the last one was taken.", phase
+            "dataloader_queue_depth",
+            "gauge",
+            "Batches that were ready when training took the last batch.",
+            phase,
         )
         self.lost = self._add(
             "ledger_records_lost_total",
@@ -411,7 +417,7 @@ class _Families:
         )
 
     def publish(self, runs: Mapping[str, _Run], lost: int) -> None:
-        """Publishes all runs; families that a run has nothing for get no sample of it."""
+        """Publishes all runs. A family has no sample of a run without data for it."""
         self._publish_runs(runs)
         ranks = {
             (run, str(rank)): (totals, runs[run], rank)

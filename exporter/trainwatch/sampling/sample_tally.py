@@ -42,8 +42,8 @@ class Histogram:
 class StarvedGrid:
     """Counts of samples by the grid steps of their busiest core and their idlest GPU.
 
-    In the samples of a cell (i, j) the cause was above exactly the first i thresholds, and the GPU was
-    below all except the first j. So one addition per sample answers all 81 pairs of thresholds.
+    A cell (i, j) has samples whose cause was above exactly the first i thresholds. Their GPU was below all
+    except the first j. So one addition per sample answers all 81 pairs of thresholds.
     """
 
     def __init__(self) -> None:
