@@ -1,56 +1,70 @@
-"""Mutants of rendered rules: each differs from its rule in one operator, number, window or label."""
+"""Mutants of rendered rules: each differs from its rule in one operator, threshold, window or label."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
-import yaml
+Group = dict[str, Any]
 
-NUMBER = r"(?<![\w.:\"\[])(\d+(?:\.\d+)?)(?![\w.\"\]])"
-MUTATIONS: tuple[tuple[str, str], ...] = (
-    # what is looked for, and what takes its place
-    (r" > ", " < "),
-    (r" < ", " > "),
-    (r" >= ", " < "),
-    (r" <= ", " > "),
-    (r" / ", " * "),
-    (r" \* ", " / "),
-    (r" - ", " + "),
-    (r"\band\b", "unless"),
-    (r"\bunless\b", "and"),
-    (r"\bmin\b", "max"),
-    (r"\bmax\b", "min"),
-    (r"\bsum\b", "min"),
-    (r"\bmin_over_time\b", "max_over_time"),
+OPERATORS = {
+    r" > ": " < ",
+    r" < ": " > ",
+    r" >= ": " < ",
+    r" <= ": " > ",
+    r" / ": " * ",
+    r" \* ": " / ",
+    r" - ": " + ",
+    r"\band\b": "unless",
+    r"\bunless\b": "and",
+    r"\bmin\b": "max",
+    r"\bmax\b": "min",
+    r"\bsum\b": "min",
+    r"\bmin_over_time\b": "max_over_time",
+}
+NUMBER = re.compile(r"(?<![\w.:])\d+(?:\.\d+)?(?![\w.])")
+WINDOW = re.compile(r"(?<=\[)\d+(?=[smh])|(?<=offset )\d+(?=[smh])")
+LABEL = re.compile(r'(?<=[=~])"[^"]+"')
+QUOTED = re.compile(r'"[^"]*"')
+# What decides nothing: a change there gives the same rule.
+SAME_RULE = (
+    re.compile(r"0 \* "),  # nothing, for every series that there is
+    re.compile(r" [*] ignoring \(run\) group_right \(\)\s+clamp"),  # times one
+    re.compile(r", [01], [01]\s*\)|, [01]\s*\)$|, 0\.0+1\)|,\s+[01], [01]\s+\)"),  # bounds of clamp and round
 )
 
 
-def mutants(expression: str) -> Iterator[str]:
-    """Every expression that differs from the given one in one place."""
-    for pattern, other in MUTATIONS:
-        for match in re.finditer(pattern, expression):
-            yield expression[: match.start()] + other + expression[match.end() :]
-    for match in re.finditer(NUMBER, expression):
-        yield expression[: match.start()] + f"{3 * float(match[1]) + 0.01:g}" + expression[match.end() :]
-    for match in re.finditer(r"(?<=\[)\d+(?=[smh])|(?<=offset )\d+(?=[smh])", expression):
-        yield expression[: match.start()] + str(3 * int(match[0])) + expression[match.end() :]
-    for match in re.finditer(r'(?<==)"([^"]+)"', expression):
-        yield expression[: match.start()] + '"another"' + expression[match.end() :]
-
-
-def mutants_of_group(group: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """What was changed, and the group with that one change; alerts repeat the condition of their finding."""
-    rules = group["rules"]
-    assert isinstance(rules, list)
-    for number, rule in enumerate(rules):
+def mutants_of(group: Group) -> Iterator[tuple[str, Group]]:
+    """What was changed, and the group with that one change."""
+    for number, rule in enumerate(group["rules"]):
         if "record" in rule:
-            for changed in mutants(rule["expr"]):
-                others = [*rules[:number], {**rule, "expr": changed}, *rules[number + 1 :]]
-                yield f"{rule['record']}: {changed}", {**group, "rules": others}
+            for expression in _changed(rule["expr"]):
+                rules = [*group["rules"]]
+                rules[number] = {**rule, "expr": expression}
+                yield f"{rule['record']}: {' '.join(expression.split())}", {**group, "rules": rules}
 
 
-def read(text: str) -> tuple[str, list[dict[str, object]]]:
-    """The comment that says how the rules were rendered, and their groups."""
-    header = "".join(line for line in text.splitlines(keepends=True) if line.startswith("#"))
-    return header, yaml.safe_load(text)["groups"]
+def _changed(expression: str) -> Iterator[str]:
+    same = [match.span() for pattern in SAME_RULE for match in pattern.finditer(expression)]
+    quoted = [match.span() for match in QUOTED.finditer(expression)]
+    for pattern, other in OPERATORS.items():
+        for match in re.finditer(pattern, expression):
+            if not _within(match, same):
+                yield _with(expression, match, other)
+    for match in NUMBER.finditer(expression):
+        if not _within(match, [*same, *quoted]):
+            value = float(match[0])
+            yield _with(expression, match, f"{3 * value if 0 < value < 1 else 20 * value + 3:g}")
+    for match in WINDOW.finditer(expression):
+        yield _with(expression, match, str(3 * int(match[0])))
+    for match in LABEL.finditer(expression):
+        yield _with(expression, match, '"another"')
+
+
+def _within(match: re.Match[str], spans: list[tuple[int, int]]) -> bool:
+    return any(start < match.end() and match.start() < end for start, end in spans)
+
+
+def _with(expression: str, match: re.Match[str], other: str) -> str:
+    return f"{expression[: match.start()]}{other}{expression[match.end() :]}"

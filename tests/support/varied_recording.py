@@ -17,9 +17,10 @@ INTERVAL = 0.5
 SECONDS = 1500
 ENDS = {"node-a": 1300.0, "node-b": 1440.0}  # when the node's processes end, seconds from the start
 RANKS = {"node-a": (0, 1), "node-b": (2,)}
-GPUS = {"node-a": 3, "node-b": 1}
+GPUS = {"node-a": 3, "node-b": 2}
 FIRST_STEP = {0: 60.0, 1: 75.0, 2: 200.0}
 STANDSTILL = (700.0, 900.0)
+XIDS = ((300, 63), (420, 63), (800, 13), (950, 13), (1100, 94))  # when they come; 13 is the program's
 LOADERS = {
     0: (("train", 4), ("eval", 2)),
     1: (("eval", 3), ("predict", 1)),  # no loader that trains
@@ -79,15 +80,15 @@ def _gpu(node: str, gpu: int, elapsed: float, load: float) -> GpuSample:
         0.3 + 0.05 * np.sin(elapsed / 40),
     )[gpu]
     if node == "node-b":
-        used = 0.9 + 0.09 * elapsed / SECONDS  # is full soon
+        used = 0.9 + 0.09 * elapsed / SECONDS if gpu == 0 else 0.4  # is full soon
     return GpuSample(
         utilization=load,
         memory_used_bytes=float(used) * 80e9,
         memory_total_bytes=80e9,
         thermal_throttle_seconds=(0.02 if elapsed < 600 else 0.2) * elapsed * (gpu + 1),
         ecc_uncorrected_errors=float(3 * (elapsed > 500) if gpu == 0 else 2),
-        xid_errors=float((elapsed > 300) + (elapsed > 800) + (elapsed > 1100)) if gpu == 1 else 0.0,
-        last_xid=63.0 if elapsed < 800 else 13.0 if elapsed < 1100 else 94.0,
+        xid_errors=float(sum(elapsed > when for when, _ in XIDS)) if gpu == 1 else 0.0,
+        last_xid=next((float(xid) for when, xid in reversed(XIDS) if elapsed > when), 0.0),
         model="NVIDIA H100",
         uuid=f"GPU-{node}-{gpu}",
     )

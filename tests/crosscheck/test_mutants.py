@@ -1,0 +1,107 @@
+"""The cross-check notices a change of one operator, threshold, window or label of a rendered rule.
+
+A few mutants are tried, always the same; TRAINWATCH_ALL_MUTANTS=1 tries all of them (6 min on two cores).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+
+import pytest
+import yaml
+from trainwatch.crosscheck.offline.check import check_recording
+from trainwatch.crosscheck.rendered import Rendered
+from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.options import Options
+
+from tests.crosscheck.mutants import mutants_of
+from tests.support.crosscheck import ALERTING
+from tests.support.prometheus import needs_prometheus
+from tests.support.varied_recording import write_varied
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+# So that every rule decides this way and that within the 25 minutes of the recording.
+OPTIONS = Options(
+    (
+        *(
+            f"{rule}.patience=120"
+            for rule in ("CPUBottleneck", "IOBottleneck", "LowGPUUtilization", "BatchSize")
+        ),
+        *(f"{rule}.threshold=20" for rule in ("CPUBottleneck", "IOBottleneck")),
+        *(f"{rule}.window=120" for rule in ("LowGPUUtilization", "BatchSize")),
+        *(f"{rule}.patience=120" for rule in ("GPUMemoryIncrease", "LoadBalancing", "ThermalThrottling")),
+        "GPUMemoryIncrease.window=30",
+        "GPUMemoryLeak.patience=240",
+        "GPUMemoryNearlyFull.patience=120",
+        "StepOutlier.n_outliers=2",
+        "Dataloader.min_threshold=150",
+        "DataStarved.patience=100",
+        "DataStarved.threshold=10",
+        "CommunicationBound.patience=100",
+        "CommunicationBound.threshold=5",
+        "Straggler.window=50",
+        "TrainingStalled.patience=50",
+        "MaxInitializationTime.threshold=2",
+    )
+)
+ROUNDS = 5  # mutants of each rule
+EVERY_MUTANT = bool(os.environ.get("TRAINWATCH_ALL_MUTANTS"))
+
+GROUPS = {
+    group["name"].removeprefix("trainwatch-"): group
+    for group in yaml.safe_load(render(OPTIONS)[HEURISTICS])["groups"]
+}
+# Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
+UNSEEN = {
+    "": r"^trainwatch:rule_status: .*min without",  # 0 or 1, of whichever element
+    "CommunicationBound": r"finding: .*min without",  # all phases pass the patience between two evaluations
+    "DataStarved": r"finding: .*min without",
+    "Dataloader": r"min without|> 43",  # one training loader per rank; never too many workers
+    "GPUError": r'min without|"another"\} offset|"another"\} - ',  # one kind of error per GPU in 5 minutes
+    "GPUMemoryLeak": r"36m|1h12m|1h48m|> 0.06 ",  # longer than the recording; it leaks a lot or not at all
+    # It grows alike in every quarter; it is full soon or never.
+    "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003",
+    "LoadBalancing": r"3e-12",
+    "LowGPUUtilization": r"> 0.15 ",
+    "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
+    "StepOutlier": r"bucket > 3\)",
+    "Straggler": r", 3 \)|min by",  # no step waits for longer than it takes; one slow rank
+    "ThermalThrottling": r"min without",  # the recording has one reason
+    "TrainingStalled": r"> 1003",
+}
+
+
+def mutants(rule: str) -> list[tuple[str, dict[str, object]]]:
+    unseen = re.compile(f"{UNSEEN['']}|{UNSEEN.get(rule, '(?!)')}")
+    found = [(change, group) for change, group in mutants_of(GROUPS[rule]) if not unseen.search(change)]
+    return found if EVERY_MUTANT else random.Random(rule).sample(found, ROUNDS)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    return RecordedRun(write_varied(tmp_path_factory.mktemp("varied") / "recording"))
+
+
+def test_the_rules_as_rendered_say_of_the_recording_what_its_counters_say(recording: RecordedRun) -> None:
+    outcomes = check_recording(
+        recording, Rendered({HEURISTICS: render(OPTIONS)[HEURISTICS]}, OPTIONS), None, None
+    )
+    assert {outcome.rule for outcome in outcomes} == ALERTING
+    assert [outcome.disagreements for outcome in outcomes if outcome.disagreements] == []
+    assert {outcome.rule for outcome in outcomes if not outcome.firing} == set()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(max(len(mutants(rule)) for rule in ALERTING)))
+def test_a_mutant_of_each_rule_is_a_disagreement(recording: RecordedRun, number: int) -> None:
+    chosen = {rule: mutants(rule)[number] for rule in sorted(ALERTING) if number < len(mutants(rule))}
+    groups = [chosen[rule][1] if rule in chosen else group for rule, group in GROUPS.items()]
+    text = yaml.safe_dump({"groups": groups})
+    outcomes = check_recording(recording, Rendered({HEURISTICS: text}, OPTIONS), None, None)
+    disagreeing = {outcome.rule for outcome in outcomes if outcome.disagreements}
+    assert [change for rule, (change, _) in chosen.items() if rule not in disagreeing] == []
+    assert disagreeing <= chosen.keys()
