@@ -14,7 +14,7 @@ import yaml
 from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.prometheus_rules.files import HEURISTICS, render
+from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 
 from tests.crosscheck.mutants import mutants_of
@@ -53,7 +53,7 @@ EVERY_MUTANT = bool(os.environ.get("TRAINWATCH_ALL_MUTANTS"))
 
 GROUPS = {
     group["name"].removeprefix("trainwatch-"): group
-    for group in yaml.safe_load(render(OPTIONS)[HEURISTICS])["groups"]
+    for group in yaml.safe_load(render(OPTIONS)[RULES])["groups"]
 }
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 UNSEEN = {
@@ -87,9 +87,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
 
 
 def test_the_rules_as_rendered_say_of_the_recording_what_its_counters_say(recording: RecordedRun) -> None:
-    outcomes = check_recording(
-        recording, Rendered({HEURISTICS: render(OPTIONS)[HEURISTICS]}, OPTIONS), None, None
-    )
+    outcomes = check_recording(recording, Rendered({RULES: render(OPTIONS)[RULES]}, OPTIONS), None, None)
     assert {outcome.rule for outcome in outcomes} == ALERTING
     assert [outcome.disagreements for outcome in outcomes if outcome.disagreements] == []
     assert {outcome.rule for outcome in outcomes if not outcome.firing} == set()
@@ -101,7 +99,7 @@ def test_a_mutant_of_each_rule_is_a_disagreement(recording: RecordedRun, number:
     chosen = {rule: mutants(rule)[number] for rule in sorted(ALERTING) if number < len(mutants(rule))}
     groups = [chosen[rule][1] if rule in chosen else group for rule, group in GROUPS.items()]
     text = yaml.safe_dump({"groups": groups})
-    outcomes = check_recording(recording, Rendered({HEURISTICS: text}, OPTIONS), None, None)
+    outcomes = check_recording(recording, Rendered({RULES: text}, OPTIONS), None, None)
     disagreeing = {outcome.rule for outcome in outcomes if outcome.disagreements}
     assert [change for rule, (change, _) in chosen.items() if rule not in disagreeing] == []
     assert disagreeing <= chosen.keys()
