@@ -18,7 +18,7 @@ from trainwatch.actions.stopping import Policy, Stopping
 from trainwatch.errors import UserError
 from trainwatch.training.ledger_files import ledger_directory
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
+from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_stopped
 from trainwatch.web.web_config import read_web_config
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def run(arguments: Namespace) -> int:
             ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
         )
         receiver = Receiver(stopping, token, web.authentication)
-        asyncio.run(serve_until_told(receiver.answer, web, sockets, LIMITS))
+        asyncio.run(serve_until_stopped(receiver.answer, web, sockets, LIMITS))
     logger.info("stopped")
     return 0
 

@@ -26,7 +26,7 @@ from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.exporter.pages import Pages
 from trainwatch.training.ledger_files import SHARED_MEMORY
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import log_to_stderr, serve_until_told
+from trainwatch.web.serving import log_to_stderr, serve_until_stopped
 from trainwatch.web.web_config import WebConfig
 from trainwatch.words import number
 
@@ -151,7 +151,7 @@ class _Demo:
             if self._begun_ago:
                 self._simulate_the_past()
             self._exporter.start()
-            asyncio.run(serve_until_told(Pages(self._exporter).answer, WebConfig(), sockets))
+            asyncio.run(serve_until_stopped(Pages(self._exporter).answer, WebConfig(), sockets))
         finally:
             self._close()
         logger.info("stopped")

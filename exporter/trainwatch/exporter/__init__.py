@@ -1,1 +1,1 @@
-"""`trainwatch exporter`: the node exporter, put together from its parts."""
+"""`trainwatch exporter`: the node exporter, assembled from its parts."""

@@ -1,4 +1,4 @@
-"""`trainwatch exporter`: samples this node and serves its metrics until it is told to stop."""
+"""`trainwatch exporter`: samples this node and serves its metrics until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.pages import Pages
 from trainwatch.training.ledger_files import open_directory
 from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_told
+from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_stopped
 from trainwatch.web.web_config import read_web_config
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ what the collectors read:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Every flag of `trainwatch exporter`, those of the collectors included."""
+    """Adds every flag of `trainwatch exporter`, with the collectors' flags."""
     collectors = discover()
     width = max(len(collector.name) for collector in collectors)
     table = "\n".join(f"  {collector.name:{width}}  {summary(collector)}" for collector in collectors)
@@ -55,13 +55,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="time between two samples (default: %(default)s)",
     )
     sampling.add_argument(
-        "--run", metavar="NAME", help="count samples for this run all the time, with ledgers or without"
+        "--run", metavar="NAME", help="always count samples for this run, with or without ledgers"
     )
     sampling.add_argument(
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="where the sample counters are kept over a restart (default: the ledger directory)",
+        help="directory that keeps the sample counters over a restart (default: the ledger directory)",
     )
     sampling.add_argument(
         "--run-retention",
@@ -94,13 +94,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_flags(parser, collectors)
     add_log_level(parser)
     parser.add_argument(
-        "--exit-with-parent", action="store_true", help="exit when the process that started this one is gone"
+        "--exit-with-parent", action="store_true", help="exit when the process that started the exporter ends"
     )
     parser.set_defaults(collectors=collectors)
 
 
 def run(arguments: Namespace) -> int:
-    """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
     log_to_stderr(arguments.log_level)
     if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -122,13 +122,13 @@ def run(arguments: Namespace) -> int:
         stack.callback(exporter.close)
         exporter.start()
         pages = Pages(exporter, arguments.report_dir, web.authentication)
-        asyncio.run(serve_until_told(pages.answer, web, sockets, parent=parent))
+        asyncio.run(serve_until_stopped(pages.answer, web, sockets, parent=parent))
     logger.info("stopped")
     return 0
 
 
 def _shared_directory(ledgers: Path) -> Path:
-    """Returns the ledger directory, made as a training process makes it: for every user to train in."""
-    with suppress(OSError):  # said by who needs it
+    """Returns the ledger directory, made as a training process makes it: every user can write to it."""
+    with suppress(OSError):  # reported when the directory is used
         os.close(open_directory(str(ledgers)))
     return ledgers

@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Samples one node. `tick` or, after `start`, a thread takes a sample; `scrape` says what was seen.
+    """Samples one node. `tick` or, after `start`, a thread takes a sample; `scrape` publishes the metrics.
 
-    `run` is active all the time, with ledgers or without. The sample counters are kept in
-    `state_directory` (None: they do not survive a restart), and published for `run_retention` seconds after
-    a run's end. `recording` is a directory that gets every sample and step.
+    `run` is always active, with or without ledgers. The sample counters are kept in `state_directory`
+    (None: they do not survive a restart), and published for `run_retention` seconds after a run's end.
+    `recording` is a directory that gets every sample and step.
 
-    The last four are for simulations: what the time is, who else wants the samples, the scenario's name, and
-    the seconds that a collector may take, so that a busy machine takes nothing from it.
+    The last four are for simulations: the clock, more sinks of samples, the scenario's name, and the seconds
+    that a collector may take, which must suffice on a busy machine.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Exporter:
         self._exposition = Exposition()
 
     def start(self) -> None:
-        """Begins to sample."""
+        """Starts to sample."""
         self._sampler.start()
 
     def tick(self) -> None:
-        """Takes one sample now, if the sampler was not started: for tests, benchmarks and simulations."""
+        """Takes one sample now, instead of `start`: for tests, benchmarks and simulations."""
         self._sampler.tick()
 
     def ready(self) -> bool:
@@ -78,7 +78,7 @@ class Exporter:
         return self._sampler.ready
 
     def scrape(self, format: Format) -> bytes:
-        """Returns all metrics of now; while the sampler is stuck, only those of the exporter itself."""
+        """Returns all current metrics; while the sampler hangs, only those of the exporter itself."""
         self._process.read()
         families: list[Family] = []
         if self._sampler.fresh():
@@ -94,9 +94,9 @@ class Exporter:
             self._recording.catch_up()
 
     def close(self) -> None:
-        """Ends the sampling, then takes the steps that finished since the last tick."""
+        """Ends the sampling, then records the steps that finished since the last tick."""
         if not self._sampler.stop():
-            logger.warning("the sampler hangs in a reading; leaving it behind")
+            logger.warning("the sampler hangs in a reading; exiting without it")
             return
         if self._recording:
             self._recording.close()
@@ -105,7 +105,7 @@ class Exporter:
 
 
 class _Recording:
-    """Hands samples, steps and ranks to the recording."""
+    """Passes samples, steps and ranks to the recording."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the exporter answers at which path."""
+"""The exporter's pages, by path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ body {{ max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
 </head>
 <body>
 <h1>Trainwatch on {node}</h1>
-{notice}<p>This exporter publishes what the node's processors, GPUs and training processes do.</p>
+{notice}<p>This exporter publishes metrics of the node's processors, GPUs and training processes.</p>
 <ul>
 <li><a href="/metrics">Metrics</a> for Prometheus</li>
 {report}<li><a href="/-/healthy">Healthy?</a> and <a href="/-/ready">ready?</a></li>
@@ -63,14 +63,14 @@ class Pages:
         }
 
     async def answer(self, request: Request) -> Response:
-        """The response to one request, whatever it asks for."""
+        """Returns the response to any request."""
         if self._authentication and not await self._authentication.allows(
             request.headers.get("authorization", "")
         ):
             return _text(HTTPStatus.UNAUTHORIZED, "Unauthorized", **{"WWW-Authenticate": "Basic"})
         page = self._pages.get(request.path)
         if page is None:
-            return _text(HTTPStatus.NOT_FOUND, "Not found: see / for what there is")
+            return _text(HTTPStatus.NOT_FOUND, "Not found: / lists all pages")
         if request.method not in ("GET", "HEAD"):
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET and HEAD", Allow="GET, HEAD")
         return page(request)
@@ -101,10 +101,10 @@ class Pages:
         try:
             return _html(self._report.read_bytes())
         except FileNotFoundError:
-            return _text(HTTPStatus.NOT_FOUND, "No report yet: the first one comes with the first findings")
+            return _text(HTTPStatus.NOT_FOUND, "No report yet: the first evaluation writes it")
 
     def _report_content(self, request: Request) -> Response:
-        """The page up to its scripts, which who has it open already runs: a tenth of its size."""
+        """Returns the page without its scripts, which an open page already runs: a tenth of its size."""
         whole = self._report_page(request)
         return replace(whole, body=whole.body.partition(b"<script>")[0])
 
@@ -118,10 +118,10 @@ def _html(page: bytes) -> Response:
 
 
 def negotiate(accept: str) -> Format:
-    """The format that an `Accept` header asks for; text where it asks for neither or nothing.
+    """Returns the format that an `Accept` header prefers, otherwise text.
 
-    The most specific range that matches a format gives its q (RFC 9110, 12.5.1). OpenMetrics is
-    written only for who names it: `*/*` gets text, as browsers and curl send it.
+    The most specific range that matches a format gives its q (RFC 9110, 12.5.1). Only clients that name
+    OpenMetrics get it: `*/*`, which browsers and curl send, gets text.
     """
     text, openmetrics = (-1, 0.0), (-1, 0.0)  # (how specific, q)
     for media_range, parameters, quality in accepted(accept):

@@ -1,4 +1,4 @@
-"""The exporter's own process, under the names that every Prometheus client library gives them.
+"""Metrics of the exporter's own process, with the names of Prometheus's client libraries.
 
 Source: prometheus.io/docs/instrumenting/writing_clientlibs, "Standard and runtime collectors".
 """
@@ -14,9 +14,9 @@ from trainwatch.sampling.families import Family
 
 
 class ProcessMetrics:
-    """Read at each scrape, always from the real /proc: --path.procfs is for the node's metrics.
+    """Process metrics, read at each scrape from the real /proc: --path.procfs is for the node's metrics.
 
-    `simulated` names the scenario where the node's metrics are no real node's: a label then says so.
+    `simulated` is the scenario of simulated metrics: it becomes a label.
     """
 
     def __init__(self, simulated: str = "") -> None:
@@ -30,7 +30,7 @@ class ProcessMetrics:
         self._build = Family(
             "trainwatch_exporter_build_info",
             "info",
-            "What this exporter is built from; the value is always 1.",
+            "Versions of this exporter and of Python; the value is always 1.",
             ("version", "python_version", "python_implementation", *(("simulated",) if simulated else ())),
         )
         self.families = (
@@ -47,7 +47,7 @@ class ProcessMetrics:
         self._start.publish({(): self._self.create_time()})
 
     def read(self) -> None:
-        """Publishes what the process uses now."""
+        """Publishes the resources that the process uses now."""
         with self._self.oneshot():
             times, memory = self._self.cpu_times(), self._self.memory_info()
             self._cpu.publish({(): times.user + times.system})

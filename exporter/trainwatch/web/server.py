@@ -1,9 +1,9 @@
 """The exporter's HTTP/1.1 server: one thread, any number of slow clients.
 
-Every connection is a coroutine with a deadline for each thing that a client can drag out: its TLS
-handshake, its request, the reading of its response. A client that is slow, silent or hostile waits for
-itself alone. When there are too many connections the one that has been idle longest goes, those that never
-sent a whole request first; so strangers who open sockets push out one another, not Prometheus.
+Every connection is a coroutine with a deadline for the TLS handshake, the request and the reading of the
+response. So a client that is slow, silent or hostile delays only itself. If there are too many connections,
+the server drops the one that was idle longest, and first those that never sent a whole request. So clients
+that only open sockets replace each other, not Prometheus.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
-GZIP_FROM_BYTES = 1024  # below, gzip would save less than its header and the work cost
+GZIP_FROM_BYTES = 1024  # below, gzip is not worth its header and its CPU time
 GZIP_LEVEL = 1  # a scrape at level 6 is 10 % smaller and takes 4 times as long
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one client may take. Seconds and bytes."""
+    """The limits of clients, in seconds and bytes."""
 
     connections: int = 128
     request_seconds: float = 10.0  # from the first byte of a request to its last
@@ -42,11 +42,11 @@ class Limits:
     first_seconds: float = 10.0  # from the connection to the first byte, TLS handshake included
     response_seconds: float = 30.0  # for reading a response to its end
     head_bytes: int = 16 * 1024  # request line and headers
-    body_bytes: int = 0  # a request's body; 0: no handler asks for one
+    body_bytes: int = 0  # a request's body; 0: no handler reads bodies
 
 
 class RequestError(Exception):
-    """A request that cannot be served as it is: a handler may raise it, too. `text` is one line."""
+    """A request that cannot be served. Handlers may raise it, too. `text` is one line."""
 
     def __init__(self, status: HTTPStatus, text: str = "") -> None:
         super().__init__(text or status.phrase)
@@ -63,7 +63,7 @@ async def _no_body() -> bytes:
 
 @dataclass(frozen=True)
 class Request:
-    """`body` reads the request's body, within the server's limits, and raises RequestError; call it once."""
+    """A request. `body` reads its body once, within the server's limits. It may raise RequestError."""
 
     method: str
     path: str
@@ -83,14 +83,14 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Address(NamedTuple):
-    """Where to listen; an empty host is every address of the node, IPv4 and IPv6."""
+    """An address to listen on; an empty host is every address of the node, IPv4 and IPv6."""
 
     host: str
     port: int
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT`, `:PORT` or `[IPv6]:PORT`. Raises UserError on anything else."""
+    """Parses `HOST:PORT`, `:PORT` or `[IPv6]:PORT`. Raises UserError on anything else."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:]*)):(\d{1,5})", text)
     if match is None or int(match[3]) > 65535:
         raise UserError(f"--web.listen-address {text}: must be [HOST]:PORT, as :9870 or [::1]:9870")
@@ -98,7 +98,7 @@ def parse_address(text: str) -> Address:
 
 
 def bind(address: Address) -> socket.socket:
-    """A listening socket. Raises UserError where the port is taken or the host is not this node's."""
+    """Returns a listening socket. Raises UserError if the port is taken or the host is not this node's."""
     shown = f"{f'[{address.host}]' if ':' in address.host else address.host}:{address.port}"
     try:
         if not address.host:
@@ -109,13 +109,13 @@ def bind(address: Address) -> socket.socket:
             except OSError:
                 if not both:
                     raise
-                # IPv6 is compiled in but switched off on this node
+                # The kernel has IPv6, but it is switched off on this node.
                 return socket.create_server(("", address.port))
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         family, *_, where = min(found, key=lambda info: info[0] != socket.AF_INET)  # IPv4 first, as Go does
         return socket.create_server((str(where[0]), address.port), family=family)
     except OSError as error:
-        # create_server adds the address to `strerror`; a host that is not found has no errno of the system
+        # create_server adds the address to `strerror`; an unknown host has no errno of the system.
         number = error.errno or 0
         reason = (os.strerror(number) if number > 0 else error.strerror or str(error)).lower()
         raise UserError(
@@ -124,7 +124,7 @@ def bind(address: Address) -> socket.socket:
 
 
 class Server:
-    """Serves requests on sockets that listen already, until it is closed."""
+    """Serves requests on listening sockets, until it is closed."""
 
     def __init__(
         self, handler: Handler, tls: ssl.SSLContext | None = None, limits: Limits | None = None
@@ -136,7 +136,7 @@ class Server:
         self._acceptors: list[asyncio.Task[None]] = []
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
-        """Starts to accept connections; the sockets belong to the server from here on."""
+        """Starts to accept connections; the sockets then belong to the server."""
         self._acceptors += [asyncio.create_task(self._accept(listening)) for listening in sockets]
 
     async def close(self) -> None:
@@ -153,7 +153,7 @@ class Server:
             while True:
                 try:
                     connection, _ = await loop.sock_accept(listening)
-                except OSError as error:  # gone before it was accepted, or no descriptor left
+                except OSError as error:  # closed before it was accepted, or no descriptor is left
                     logger.debug("a connection could not be accepted: %s", error)
                     await asyncio.sleep(0.1)
                     continue
@@ -189,13 +189,13 @@ class Server:
                 use.since = loop.time()
             writer.close()
             await asyncio.wait_for(writer.wait_closed(), self._limits.first_seconds)
-        except (OSError, asyncio.TimeoutError):  # the client's doing: left, too slow, no TLS
+        except (OSError, asyncio.TimeoutError):  # caused by the client: left, too slow, no TLS
             pass
         except Exception:
             logger.exception("a connection could not be served")
         finally:
-            # A reset, where the client is not done yet: else the kernel would keep the unread response.
-            with suppress(OSError):  # closed already: the ordinary end
+            # Resets a connection whose client has not read the response, which the kernel would keep.
+            with suppress(OSError):  # closed already: the usual end
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
@@ -203,29 +203,29 @@ class Server:
                 connection.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, use: _Use) -> bool:
-        """Answers one request; returns whether the connection stays open for another."""
+        """Answers one request. Returns whether the connection stays open for another."""
         limits = self._limits
         try:
             head = await self._read_head(
                 reader, limits.idle_seconds if use.requests else limits.first_seconds
             )
             request, keep = _parse(head)
-        except RequestError as mistake:
-            writer.write(_render(mistake.response, False, False))
+        except RequestError as error:
+            writer.write(_render(error.response, False, False))
             await asyncio.wait_for(writer.drain(), limits.response_seconds)
             return False
         except asyncio.IncompleteReadError:
             return False
         body = _Body(reader, request.headers, limits)
         response = await self._answer(replace(request, body=body.read))
-        keep = keep and body.ended  # else what is left of the body would be taken for another request
+        keep = keep and body.ended  # otherwise the rest of the body would be read as another request
         writer.write(_render(response, keep, request.method == "HEAD"))
         await asyncio.wait_for(writer.drain(), limits.response_seconds)
         await body.discard()
         return keep
 
     async def _read_head(self, reader: asyncio.StreamReader, patience: float) -> bytes:
-        """Bytes up to the empty line. Raises TimeoutError, IncompleteReadError, RequestError."""
+        """Reads up to the empty line. Raises TimeoutError, IncompleteReadError, RequestError."""
         first = await asyncio.wait_for(reader.readexactly(1), patience)
         try:
             rest = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), self._limits.request_seconds)
@@ -236,8 +236,8 @@ class Server:
     async def _answer(self, request: Request) -> Response:
         try:
             response = await self._handler(request)
-        except RequestError as mistake:
-            return mistake.response
+        except RequestError as error:
+            return error.response
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"Internal Server Error\n")
@@ -251,7 +251,7 @@ class Server:
 
 
 class _Use:
-    """How a connection has been used; the least useful one is the first to go."""
+    """The use of a connection; the least used connection is dropped first."""
 
     def __init__(self, now: float) -> None:
         self.requests = 0
@@ -263,21 +263,21 @@ class _Use:
 
 
 class _Body:
-    """The body of one request, read only when a handler asks for it."""
+    """The body of one request, read only if a handler needs it."""
 
     def __init__(self, reader: asyncio.StreamReader, headers: Mapping[str, str], limits: Limits) -> None:
         self._reader = reader
         self._limits = limits
         self._chunked = "transfer-encoding" in headers
         length = headers.get("content-length", "0")
-        self._left = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None  # None: nobody knows
+        self._left = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None  # None: unknown
 
     @property
     def ended(self) -> bool:
         return self._left == 0 and not self._chunked
 
     async def read(self) -> bytes:
-        """All of it. Raises RequestError where it is too long, too slow, or of unknown length."""
+        """Reads all of it. Raises RequestError if it is too long, too slow, or of unknown length."""
         if self._chunked:
             raise RequestError(HTTPStatus.LENGTH_REQUIRED)
         if self._left is None:
@@ -296,7 +296,7 @@ class _Body:
         return body
 
     async def discard(self) -> None:
-        """Takes in what the client still sends, within limits: a reset could cost it our response."""
+        """Reads the rest that the client sends, within limits: after a reset it might lose our response."""
         room = 0 if self.ended else self._limits.body_bytes
         if self._left is not None and not self._chunked:
             room = min(room, self._left)
@@ -314,7 +314,7 @@ _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
 
 
 def _parse(head: bytes) -> tuple[Request, bool]:
-    """The request, and whether the client wants to send another on the same connection."""
+    """Returns the request, and whether the client wants to keep the connection."""
     first, *lines = head.decode("latin-1").strip("\r\n").split("\r\n")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
@@ -347,13 +347,13 @@ def _render(response: Response, keep: bool, head_only: bool) -> bytes:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether an `Accept-Encoding` header lets the answer be gzip."""
+    """Returns whether an `Accept-Encoding` header allows gzip."""
     qualities = {coding: quality for coding, _, quality in accepted(accept_encoding)}
     return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) > 0
 
 
 def accepted(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
-    """Returns what an `Accept` or `Accept-Encoding` header lists: names, parameters and quality 0..1."""
+    """Yields the entries of an `Accept` or `Accept-Encoding` header: name, parameters and quality 0..1."""
     for element in header.split(","):
         name, *words = (word.strip() for word in element.split(";"))
         parameters = {

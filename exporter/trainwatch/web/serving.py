@@ -1,4 +1,4 @@
-"""What every command with a web server does in the same way: flags, log, serving until it is told to stop."""
+"""The parts that all commands with a web server share: flags, log, and serving until a signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARENT_CHECK_SECONDS = 0.5
 
 
 def add_serving_flags(parser: ArgumentParser, default_address: str) -> _ArgumentGroup:
-    """`--web.listen-address` (`arguments.listen`) and `--web.config.file`; gives the group, for more such."""
+    """Adds `--web.listen-address` (`arguments.listen`) and `--web.config.file`. Returns their group."""
     web = parser.add_argument_group("serving")
     web.add_argument(
         "--web.listen-address",
@@ -41,14 +41,14 @@ def add_serving_flags(parser: ArgumentParser, default_address: str) -> _Argument
     return web
 
 
-async def serve_until_told(
+async def serve_until_stopped(
     handler: Handler,
     web: WebConfig,
     sockets: Sequence[socket.socket],
     limits: Limits | None = None,
     parent: int | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, or until the process `parent` is no longer this one's parent."""
+    """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +77,7 @@ async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
 
 
 def add_log_level(parser: ArgumentParser) -> None:
-    """`--log-level`, for `log_to_stderr`."""
+    """Adds `--log-level`, for `log_to_stderr`."""
     parser.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -87,14 +87,14 @@ def add_log_level(parser: ArgumentParser) -> None:
 
 
 def log_to_stderr(level: str) -> None:
-    """Everything from this level (debug, info, warning, error) on."""
+    """Logs everything at this level (debug, info, warning, error) or above on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 class _OneLine(logging.Formatter):
-    """One line an event, whatever a message holds; a traceback follows only an error of our own."""
+    """One line per event, even if a message has several; only unexpected errors have a traceback."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return super().formatMessage(record).replace("\n", r"\n")

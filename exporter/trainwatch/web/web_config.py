@@ -1,7 +1,7 @@
 """Reads --web.config.file: TLS and basic authentication, in the format of Prometheus's exporter-toolkit.
 
-Source: github.com/prometheus/exporter-toolkit, docs/web-configuration.md. Supported is what Python's
-ssl can do; every other key is refused by name, because ignoring one could leave a door open.
+Source: github.com/prometheus/exporter-toolkit, docs/web-configuration.md. Keys that Python's ssl does not
+support are errors, because ignoring a key could leave the exporter unprotected.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TLS_KEYS = ("cert_file", "key_file", "client_ca_file", "client_auth_type", "min
 
 
 class BasicAuthentication:
-    """Checks passwords against bcrypt hashes, on a thread of its own because bcrypt is slow by design.
+    """Checks passwords against bcrypt hashes, on a separate thread because bcrypt is slow by design.
 
-    A password that was right once is remembered by its digest, so only strangers pay for bcrypt and
-    their guesses, checked one after another, delay nobody who has been here before.
+    The digest of a correct password is kept, so each client pays for bcrypt once. Wrong passwords are
+    checked one after another and do not delay clients whose password is known.
     """
 
     def __init__(self, users: Mapping[str, bytes]) -> None:
@@ -48,7 +48,7 @@ class BasicAuthentication:
         self._nobody = next(iter(self._users.values()))
 
     async def allows(self, authorization: str) -> bool:
-        """Whether an `Authorization` header names a user and the user's password."""
+        """Returns whether an `Authorization` header has a user with the correct password."""
         scheme, _, encoded = authorization.partition(" ")
         if scheme.lower() != "basic":
             return False
@@ -73,17 +73,17 @@ class BasicAuthentication:
 
 @dataclass(frozen=True)
 class WebConfig:
-    """TLS and passwords; without a file, neither."""
+    """TLS and passwords; neither without a file."""
 
     tls: ssl.SSLContext | None = None
     authentication: BasicAuthentication | None = None
 
 
 def read_web_config(path: Path | None) -> WebConfig:
-    """Returns what the file asks for. Raises UserError that names the file and the key that is wrong."""
+    """Returns the settings of the file. Raises UserError with the file and the wrong key."""
     if path is None:
         return WebConfig()
-    import yaml  # only who gives the flag pays for it
+    import yaml  # only needed with the flag
 
     try:
         content: Any = yaml.safe_load(path.read_text())
@@ -112,7 +112,7 @@ def _tls(path: Path, settings: Mapping[str, Any]) -> ssl.SSLContext:
     certificate = _existing_file(path, settings, "cert_file")
     private_key = _existing_file(path, settings, "key_file")
     try:
-        # A certificate or key that asks for a pass phrase would wait for a terminal: give a wrong one.
+        # An encrypted key would ask for its pass phrase on the terminal: give a wrong pass phrase.
         context.load_cert_chain(certificate, private_key, password=lambda: b"")
     except (ssl.SSLError, OSError) as error:
         raise UserError(
@@ -154,7 +154,7 @@ def _check(password: bytes, hashed: bytes) -> bool:
 
     try:
         return bool(bcrypt.checkpw(password, hashed))
-    except ValueError:  # longer than 72 bytes, or with a NUL in it: nobody's password
+    except ValueError:  # longer than 72 bytes, or with a NUL: never a password
         return False
 
 
@@ -167,7 +167,7 @@ def _mapping(path: Path, key: str, value: Any) -> Mapping[str, Any]:
 def _refuse_unknown(path: Path, prefix: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            raise UserError(f"{path}: {prefix}{key}: not a key this exporter knows ({', '.join(known)})")
+            raise UserError(f"{path}: {prefix}{key}: not a supported key ({', '.join(known)})")
 
 
 def _choice(
@@ -180,7 +180,7 @@ def _choice(
 
 
 def _existing_file(path: Path, settings: Mapping[str, Any], key: str) -> Path:
-    """A file that the configuration names, relative to the configuration's own folder."""
+    """Returns the path of a file in the configuration, relative to the configuration's directory."""
     if not settings.get(key):
         raise UserError(f"{path}: tls_server_config.{key}: is missing")
     file = path.parent / str(settings[key])
