@@ -399,7 +399,7 @@ def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tm
     )
     lines = ended.stdout.splitlines()
     stopped = [line for line in lines if "stopped: File too large" in line]
-    went_on = [line for line in lines if line.endswith("goes on")]
+    went_on = [line for line in lines if line.endswith("continues")]
     assert len(stopped) == len(went_on) in (1, 2), ended.stdout
     seen = Seen(tmp_path).read()
     ticks = seen.ticks()

@@ -40,9 +40,9 @@ class NodeSamples:
     memory: Floats  # (n,) used / total
     network: Times  # (n,) received and transmitted bytes per second
     disk: Times  # (n,) read and written bytes per second
-    gpu_power_watts: Floats  # (n, g)
-    gpu_temperature_celsius: Floats  # (n, g)
     # (n, g) each, NaN where the source does not have them. Counters start anywhere, and restart at 0.
+    gpu_power_watts: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)
+    gpu_temperature_celsius: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)
     gpu_clock_hertz: Times = field(default_factory=lambda: _NOT_GIVEN)  # of the multiprocessors
     gpu_thermal_throttle_seconds: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
     gpu_power_throttle_seconds: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
@@ -113,7 +113,7 @@ class Loader:
 
 @dataclass(frozen=True)
 class RankFacts:
-    """What is known about one rank (one training process) at this moment. Times are since the epoch."""
+    """One rank (one training process) as it is known at this moment. Times are since the epoch."""
 
     node: str
     rank: int

@@ -1,4 +1,4 @@
-"""Opens a run, whatever it was recorded by."""
+"""Opens a run from any source."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ KINDS = "a recording, Debugger's profiler-output/ or traces of the PyTorch profi
 
 
 def open_source(place: Path | str, progress: Callable[[int, int], None] | None = None) -> Source:
-    """The run at `place`: a path, which is told by what lies there, or `prometheus+http://...?run=NAME`.
+    """Opens the run at `place`: a path, whose files show its kind, or `prometheus+http://...?run=NAME`.
 
-    `progress` is told the bytes read so far and the bytes to read, by sources that are read for long.
-    Raises UserError where there is nothing that can be read.
+    Slow sources call `progress` with the bytes read so far and the bytes to read. Raises UserError if there
+    is nothing to read.
     """
     if isinstance(place, str) and "://" in place:
         if place.startswith(PREFIX):
@@ -30,7 +30,7 @@ def open_source(place: Path | str, progress: Callable[[int, int], None] | None =
         raise UserError(f"{place}: cannot be read from there; give a directory on this machine, or {EXAMPLE}")
     place = Path(place)
     if not place.exists():
-        raise UserError(f"{place} is not there: give the directory of {KINDS}")
+        raise UserError(f"{place} does not exist: give the directory of {KINDS}")
     if place.is_file():
         if ".json" not in place.suffixes:
             raise UserError(f"{place} is a file, and no trace (*.json or *.json.gz): give {KINDS}")

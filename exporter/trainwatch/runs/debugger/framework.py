@@ -326,22 +326,18 @@ class Rank:
             end=run_end,
             framework=" and ".join(sorted(self.process.frameworks)),
             world_size=world_size,
-            loaders=tuple(self._loaders(steps)),
+            loaders=tuple(dict.fromkeys(self._loaders(steps))),
             **known,
         )
 
     def _loaders(self, steps: Steps) -> Iterator[Loader]:
-        """Yields each kind of loader once; its phase is that of the first step that ended after it began."""
+        """Yields loaders; the phase of each is that of the first step that ended after it began."""
         order = np.argsort(steps.ends, kind="stable")
         ends = steps.ends[order]
-        seen = set()
         for time, workers, pinned in sorted(self.process.loaders, key=lambda loader: loader[0]):
             next_step = int(np.searchsorted(ends, time))
             phase = PHASES[steps.phases[order[next_step]]] if next_step < len(steps) else "train"
-            loader = Loader(self.rank, phase, workers, pinned, None)
-            if loader not in seen:
-                seen.add(loader)
-                yield loader
+            yield Loader(self.rank, phase, workers, pinned, None)
 
 
 def ranks_of(processes: list[Process], nodes: list[str]) -> list[Rank]:

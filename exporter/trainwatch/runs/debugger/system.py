@@ -2,10 +2,10 @@
 
     {"Type":"cpu","Name":"cpu5","Dimension":"CPUUtilization","Value":1.36,"NodeId":"algo-1","Timestamp":1.5e9}
 
-All lines of a block usually have the same fields in the same order. Then a block becomes a table of
-comma-separated values when each colon is made a comma, and a CSV reader parses it several times faster
-than a JSON parser; the columns of field names must then hold one name each, which proves the order. A
-block in which anything is different is read line by line, so that an error can name its line.
+All lines of a block usually have the same fields in the same order. Then replacing each colon by a comma
+turns a block into comma-separated values, and a CSV reader is several times faster than a JSON parser. If
+each column of field names contains only one name, that proves the order. A block in which anything is
+different is read line by line, so that an error can name its line.
 
 Debugger gives each reading of a sample its own time, and readings may be written in any order within
 HOLD_BACK: a sample is returned only when no further reading of it can follow. Samples depend on the readings
@@ -308,7 +308,6 @@ class SampleBuilder:
         def ratios(dimension: str, devices: list[str]) -> NDArray[np.float32]:
             return (columns(*((dimension, name) for name in devices)) / 100).astype(np.float32)
 
-        unknown = np.full((len(times), len(self._gpus)), nan, np.float32)
         return NodeSamples(
             node=self.node,
             times=times,
@@ -319,8 +318,6 @@ class SampleBuilder:
             memory=(columns(MEMORY)[:, 0] / 100).astype(np.float32),
             network=columns(*NETWORK).sum(axis=1),
             disk=columns(*DISK).sum(axis=1),
-            gpu_power_watts=unknown,
-            gpu_temperature_celsius=unknown,
         )
 
 

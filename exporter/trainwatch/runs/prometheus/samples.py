@@ -1,13 +1,13 @@
 """Samples of a node, reconstructed from its sample counters.
 
 The exporter counts every sample by its readings, and a scrape contains the counts. The gain between two
-scrapes gives the number of samples (30 in 15 s), the distribution to 2 % of each GPU's utilisation, of its
-memory and of the mean of the cores, and the samples in which some core was above 10, 20 ... 90 % while some
-GPU was below 10, 20 ... 90 %. Samples are made up that match all of these, so that rules count the same as
-in a recording. Their order within a scrape interval, and single cores, are not known. If no order of the
-readings matches each count of idle GPUs, some readings are moved: over 400 random runs the mean of a GPU
-moved by at most 1.2 points, and over 900 one count of starved samples was off, by one sample
-(tests/runs/test_made_up_samples.py).
+scrapes gives the number of samples (30 in 15 s). It gives the distribution, to 2 %, of each GPU's
+utilisation, of its memory and of the mean of the cores. It gives the samples in which some core was above
+10, 20 ... 90 % while some GPU was below 10, 20 ... 90 %. Samples are made up that match all of these, so
+that rules count the same as in a recording. Their order within a scrape interval, and single cores, are not
+known. If no order of the readings matches each count of idle GPUs, some readings are moved. Over 400 random
+runs the mean of a GPU moved by at most 1.2 points. Over 900, one count of starved samples was off, by one
+sample (tests/runs/test_made_up_samples.py).
 """
 
 from __future__ import annotations

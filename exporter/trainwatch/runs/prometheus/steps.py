@@ -1,9 +1,9 @@
 """Steps of a rank, reconstructed from its step histogram, its sums and its components.
 
-The gain between two scrapes gives the number of steps, their total time and its variance, the bucket of the
-histogram that contains each (bounds are a factor of about 1.8 apart), and the total time of each component.
-Steps are made up that match all of these. Their order is not known, nor which steps a component's time
-belongs to: each step gets the same share of it, so that no single step is blamed.
+The gain between two scrapes gives the number of steps, their total time and its variance. It gives the
+bucket of the histogram that contains each step (bounds are a factor of about 1.8 apart), and the time of
+each component. Steps are made up that match all of these. Their order is not known, nor which steps a
+component's time belongs to: each step gets the same share of it, so that no single step is blamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RankSteps:
     """Reads a rank's counters piece by piece, in time order."""
 
     def __init__(self, node: str, rank: int, from_beginning: bool, first_start: float | None) -> None:
-        """`from_beginning`: the counts at the first scrape belong to the stored part of the run."""
+        # From the beginning: the counts at the first scrape belong to the stored part of the run.
         self.node, self.rank = node, rank
         self._gains = Gains(first=0.0 if from_beginning else None)
         self._last_time = first_start

@@ -1,1 +1,1 @@
-"""Our own recordings: writing them while a run goes on, and reading them."""
+"""Our own recordings: writing them during a run, and reading them."""

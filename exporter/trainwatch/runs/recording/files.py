@@ -179,7 +179,7 @@ def pieces(folder: Path, table: str, after: int = 0) -> list[Piece]:
 def piece_now(folder: Path, table: str, number: int) -> Piece | None:
     """Returns the piece of this number in its present form, None if there is none."""
     journal, part = journal_path(folder, table, number), part_path(folder, table, number)
-    # The part last: a journal goes away only once its part is there.
+    # The part is last, since a journal is removed only after its part exists.
     exists = journal.exists()
     if part.exists():
         return Piece(number, part, is_part=True)
@@ -214,7 +214,7 @@ def read_part(path: Path) -> pa.Table:
 def journal_to_part(journal: Path, part: Path, keep_last_by: tuple[str, ...] = ()) -> None:
     """Turns a closed journal into a part, whole or not at all, and removes the journal.
 
-    Of the rows that agree in the columns `keep_last_by` only the last is kept. A torn tail is left out
+    Keeps only the last of the rows that agree in the columns `keep_last_by`. A torn tail is left out
     and its size noted in the part. A journal without a row leaves no part. Raises OSError as the disk does.
     """
     reader = JournalReader(journal)

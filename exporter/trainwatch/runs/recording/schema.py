@@ -23,7 +23,7 @@ METADATA_KEY = b"trainwatch"
 
 TABLES = ("samples", "steps", "ranks")
 
-# Where a process spends its time: the phases, and the time before, between and after them.
+# The time of a process: the phases, and the time before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
 
 # Columns of `samples` by the attribute of Sample (or GpuSample) that they hold. Byte and second counters

@@ -1,7 +1,7 @@
 """Writes a recording during a run: a journal that grows every tick, a Parquet part every minute.
 
-The sampler only queues its samples; a thread of the writer's own writes to the disk, so that a slow,
-full or hung disk never delays a sample. A second thread makes the parts (compression, fsync), so that the
+The sampler only queues its samples, and a thread of the writer writes them. So a slow, full or hung disk
+never delays a sample. A second thread makes the parts (compression, fsync), so that the
 journal keeps growing meanwhile.
 """
 
@@ -166,13 +166,15 @@ class RecordingWriter:
         except OSError as error:
             if self._retry_at is None:
                 log.warning(
-                    "recording in %s stopped: %s; it goes on when there is room", self._folder, error.strerror
+                    "recording in %s stopped: %s; it continues when there is room",
+                    self._folder,
+                    error.strerror,
                 )
             self._retry_at = time.monotonic() + RETRY_SECONDS
             self._cut(*TABLES)
         else:
             if self._retry_at is not None:
-                log.warning("recording in %s goes on", self._folder)
+                log.warning("recording in %s continues", self._folder)
             self._retry_at = None
 
     def _record_sample(self, sample: Sample) -> None:
