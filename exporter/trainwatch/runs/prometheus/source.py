@@ -122,14 +122,11 @@ class PrometheusRun(Source):
             raise UserError(
                 f"{address.url}: has no series of Trainwatch; does it scrape `trainwatch exporter`?"
             )
+        if address.run in runs or (address.run is None and len(runs) == 1):
+            return address.run or runs[0]
+        why = "give a run with ?run=NAME" if address.run is None else f"has no run {address.run}"
         there = f"there {'are' if len(runs) > 1 else 'is'} {', '.join(runs)}"
-        if address.run is None:
-            if len(runs) > 1:
-                raise UserError(f"{address.url}: give a run with ?run=NAME; {there}")
-            return runs[0]
-        if address.run not in runs:
-            raise UserError(f"{address.url}: has no run {address.run}; {there}")
-        return address.run
+        raise UserError(f"{address.url}: {why}; {there}")
 
     def _time(self, address: Address) -> tuple[float, float]:
         """Returns the time of the run's scrapes, to some minutes, within the requested time."""

@@ -60,6 +60,12 @@ GPU_COLUMNS = {
     "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
 }
 
+# Columns that have the names of attributes: of LedgerHeader, LedgerTotals and RankFacts, and of Loader.
+HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
+MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
+FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
+
 STEPS_SCHEMA = pa.schema(
     [
         ("rank", pa.int32()),
@@ -94,25 +100,14 @@ RANKS_SCHEMA = pa.schema(
         ("world_size", pa.int32()),
         ("framework", pa.string()),
         ("framework_version", pa.string()),
-        ("start", pa.float64()),
-        ("first_step_start", pa.float64()),
-        ("last_step_end", pa.float64()),
-        ("end", pa.float64()),
+        *((name, pa.float64()) for name in ("start", *MOMENT_COLUMNS)),
         *((f"{phase}_steps", pa.int64()) for phase in PHASES),
         *((f"{phase}_seconds", pa.float64()) for phase in PHASES_AND_MORE),
         *((f"{component}_seconds", pa.float64()) for component in COMPONENTS),
-        ("fetches", pa.int64()),
-        ("fetch_seconds", pa.float64()),
-        ("fetch_cpu_seconds", pa.float64()),
-        ("fetch_core_wait_seconds", pa.float64()),
+        *((name, pa.int64() if name == "fetches" else pa.float64()) for name in FETCH_COLUMNS),
         ("loaders", pa.list_(LOADER_TYPE)),
     ]
 )
-# Columns that have the names of attributes: of LedgerHeader, LedgerTotals and RankFacts, and of Loader.
-HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
-MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
-FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
-LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
 
 
 @dataclass(frozen=True)
