@@ -1,4 +1,4 @@
-"""TLS and passwords: the exporter behind --web.config.file, and what is said about a wrong file."""
+"""TLS and passwords: the exporter with --web.config.file, and the errors of a wrong file."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.rules.topics import About
-from trainwatch.run.live import SAY_AGAIN_AFTER, Findings
+from trainwatch.run.live import PRINT_AGAIN_AFTER, Findings
 from trainwatch.run.plan import name_of
 from trainwatch.status import Status
 
@@ -50,12 +50,12 @@ def test_a_finding_is_said_when_it_appears_and_when_it_is_over(capsys: pytest.Ca
     assert capsys.readouterr().err == (
         "trainwatch: CPUBottleneck: 60 % of the samples.\ntrainwatch:   More workers.\n"
     )
-    findings.update([result(Status.HEALTHY)], now=120.0 + SAY_AGAIN_AFTER)
+    findings.update([result(Status.HEALTHY)], now=120.0 + PRINT_AGAIN_AFTER)
     assert capsys.readouterr().err == "trainwatch: CPUBottleneck: no longer the case\n"
 
 
 def test_a_finding_that_flickers_is_said_once_in_a_while(capsys: pytest.CaptureFixture[str]) -> None:
     findings = Findings()
-    for second in range(int(SAY_AGAIN_AFTER)):
+    for second in range(int(PRINT_AGAIN_AFTER)):
         findings.update([result(Status.FOUND if second % 2 else Status.HEALTHY)], now=float(second))
     assert capsys.readouterr().err.count("CPUBottleneck") == 1

@@ -135,7 +135,7 @@ def refused(arguments: list[str], cwd: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "no command given: put it behind --, as in `trainwatch run -- python train.py`"),
+        ([], "no command given: put it after --, as in `trainwatch run -- python train.py`"),
         (["--"], "no command given"),
         (["--", "no-such-command"], "command not found: no-such-command; check its name"),
         (["--", "./no-such-command"], "command not found: ./no-such-command"),
@@ -145,7 +145,7 @@ def refused(arguments: list[str], cwd: Path) -> str:
         (["--interval", "0s", "--", "true"], "must be more than 0"),
         (["--listen", "nowhere", "--", "true"], "must be [HOST]:PORT"),
         (["--set", "CPUBottleneck.colour=1", "--", "true"], "--set CPUBottleneck.colour=1"),
-        (["--out", "plain.txt", "--", "true"], "plain.txt is not a directory: choose another one with --out"),
+        (["--out", "plain.txt", "--", "true"], "plain.txt is not a directory: choose another with --out"),
         (
             ["--out", "plain.txt/run", "--", "true"],
             "plain.txt/run: Not a directory; choose another directory",
@@ -165,7 +165,7 @@ def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
         assert observed.status() == 0
     before = run_file(tmp_path / "run")
     line = refused(["--out", "run", "--", "true"], tmp_path)
-    assert "run holds a recording already: choose another directory with --out" in line
+    assert "run already has a recording: choose another directory with --out" in line
     assert run_file(tmp_path / "run") == before
 
 
@@ -212,14 +212,14 @@ def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Pat
         before = len(Seen(observed.directory).read().ticks())
         assert before >= counted, "every sample that was counted is recorded"
         observed.until_said(
-            "the exporter was killed by signal 9; it is started again and the recording goes on"
+            "the exporter was killed by signal 9; it is restarted and the recording continues"
         )
         wait_until(lambda: [it for it in observed.exporters() if it.pid != first.pid], "another exporter")
         observed.until_samples(before + 5)
         assert samples_total(observed.address) > counted, "the counters go on where they were"
         observed.send(signal.SIGTERM)
         assert observed.status() == 128 + signal.SIGTERM
-        assert observed.said.count("is started again") == 1
+        assert observed.said.count("is restarted") == 1
         steps = observed.printed.count("\n")
     seen = Seen(tmp_path / "run").read()
     assert seen.numbers()[:steps] == list(range(steps))

@@ -39,6 +39,7 @@ CHECKED = (
     "exporter/trainwatch/exporter/*.py",
     "exporter/trainwatch/nvidia/*.py",
     "exporter/trainwatch/runs/**/*.py",
+    "exporter/trainwatch/run/*.py",
     "exporter/trainwatch/sampling/*.py",
     "exporter/trainwatch/training/**/*.py",
     "exporter/trainwatch/web/*.py",

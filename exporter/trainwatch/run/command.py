@@ -2,7 +2,7 @@
 
 this process            starts, observes, reports; passes signals on
   trainwatch exporter   samples the machine, reads the ledgers, records, serves /metrics and /report
-  COMMAND               trains; knows nothing of the others but two environment variables
+  COMMAND               trains; gets two environment variables
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ examples:
   trainwatch run --name resnet --out runs/7 -- torchrun --nproc-per-node 2 train.py
   trainwatch run --set CPUBottleneck.cpu_threshold=80 -- ./train.sh
 
-The exit status is the command's (128 + n when signal n ended it), or 2 when it was not started.
+The exit status is the command's (128 + n if signal n ended it), or 2 if it was not started.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch run`."""
+    """Adds the flags of `trainwatch run`."""
     parser.usage = "trainwatch run [flags] -- COMMAND..."
     parser.epilog = EXAMPLES
     parser.add_argument("--name", metavar="RUN", help="name of the run (default: the script's)")
@@ -65,7 +65,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="where /metrics and /report are served (default: 127.0.0.1:9870, else a free port)",
+        help="address of /metrics and /report (default: 127.0.0.1:9870, or a free port if it is taken)",
     )
     add_parameters(parser)
     add_scan_interval(parser)
@@ -77,12 +77,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="time between two evaluations for the terminal and the live page (default: %(default)s)",
     )
     add_price(parser, of="this node")
-    parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, behind --")
+    parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, after --")
 
 
 def run(arguments: Namespace) -> int:
-    """Runs the command; returns its exit status. Raises UserError where it was not started."""
-    # First of all: numpy, which the imports below bring in, starts threads that inherit the mask.
+    """Runs the command and returns its exit status. Raises UserError if it was not started."""
+    # Before all imports: numpy starts threads, which inherit the mask.
     with blocked_signals() as mask:
         from trainwatch.evaluation.settings import Settings
         from trainwatch.run.ledger_directory import ledger_directory
@@ -160,7 +160,7 @@ def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
 
 
 def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int, end: float) -> None:
-    """Completes the recording and writes the report. What fails is said; the recording stays."""
+    """Completes the recording and writes the report. Prints errors; the recording stays."""
     from trainwatch.run.ending import finish_recording
     from trainwatch.run.summary import say_summary
 
@@ -174,7 +174,7 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
         analysis = live.final_analysis()
         write_report(analysis, plan.directory, plan.price)
         say_summary(analysis, plan.directory / "report.html")
-    except Exception as error:  # noqa: BLE001 - the command's exit status comes out whatever happens here
+    except Exception as error:  # noqa: BLE001 - the exit status must always be the command's
         _say_how_to_report(plan, describe(error))
 
 

@@ -1,4 +1,4 @@
-"""The end of a recording: what the ledgers still hold, and how the command ended."""
+"""Completes a recording: the last steps of the ledgers, and the command's exit status."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
 def finish_recording(
     directory: Path, node: str, run: RunFile, ledgers: Path, end: float, exit_status: int
 ) -> None:
-    """Completes the recording after the exporter has ended, in whatever way it did.
+    """Completes the recording after the exporter has ended, normally or not.
 
-    Journals become parts; steps that the exporter did not live to see are read from the ledgers.
-    Raises OSError or UserError; the recording can be read all the same.
+    Journals become parts. Steps that the exporter has not read are read from the ledgers. Raises OSError or
+    UserError; the recording can still be read.
     """
     replace(run, end=end, exit_status=exit_status).write(directory)
     writer = RecordingWriter(directory, node, run.interval, run.name)

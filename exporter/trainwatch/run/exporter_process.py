@@ -1,4 +1,4 @@
-"""The exporter that `trainwatch run` keeps alive beside the command."""
+"""The exporter that `trainwatch run` keeps alive next to the command."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainwatch.errors import UserError
 from trainwatch.run.terminal import say
 from trainwatch.run.training_command import raise_interrupt
 
-FIRST_PAUSE = 0.5  # seconds before it is started again; doubled each time, up to the longest
+FIRST_PAUSE = 0.5  # seconds before a restart; doubled each time, up to LONGEST_PAUSE
 LONGEST_PAUSE = 30.0
-GOOD_AFTER = 60.0  # an exporter that lived that long is not in a loop of deaths
-READY_WITHIN = 20.0  # seconds; a loaded machine imports slowly
+GOOD_AFTER = 60.0  # seconds; an exporter that lived longer is not in a crash loop
+READY_WITHIN = 20.0  # seconds; a busy machine imports slowly
 STOPPED_WITHIN = 20.0
 
 
 class ExporterProcess:
-    """A child in a session of its own, so that Ctrl-C does not reach it; started again when it dies.
+    """A child in its own session, so Ctrl-C does not reach it. It is restarted when it dies.
 
-    `address` is HOST:PORT, where it serves. It ends when this process is killed.
+    `address` is the HOST:PORT where it serves. It ends when this process is killed.
     """
 
     def __init__(self, flags: Sequence[str], address: str) -> None:
@@ -33,15 +33,15 @@ class ExporterProcess:
         self._started = 0.0
         self._pause = FIRST_PAUSE
         self._start_at: float | None = None
-        self._said = False
+        self._reported = False
 
     @property
     def pid(self) -> int | None:
-        """Of the exporter that lives now."""
+        """Returns the pid of the current exporter."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Starts the exporter and waits until it serves. Raises UserError when it ends instead."""
+        """Starts the exporter and waits until it serves. Raises UserError if it ends instead."""
         self._spawn()
         assert self._process is not None
         deadline = time.monotonic() + READY_WITHIN
@@ -53,10 +53,10 @@ class ExporterProcess:
             if self._is_ready():
                 return
             time.sleep(0.05)
-        say(f"the exporter does not answer at http://{self._address} yet; going on without waiting for it")
+        say(f"the exporter does not answer at http://{self._address} yet; starting the command anyway")
 
     def tend(self) -> None:
-        """Starts the exporter again when it has died and its pause is over. To be called now and then."""
+        """Restarts the exporter if it has died and its pause is over. Call it regularly."""
         if self._process is not None and self._process.poll() is not None:
             self._note_death(self._process.returncode)
         if self._start_at is not None and time.monotonic() >= self._start_at:
@@ -67,7 +67,7 @@ class ExporterProcess:
                 self._plan_start(str(error))
 
     def stop(self) -> None:
-        """Lets the exporter write what it has, and ends it."""
+        """Ends the exporter after it has written its samples."""
         self._start_at = None
         if self._process is None:
             return
@@ -80,7 +80,7 @@ class ExporterProcess:
         self._process = None
 
     def _spawn(self) -> None:
-        # In the root folder, so that no file beside the training script is taken for a module of ours.
+        # In the root directory, so that Python imports no module next to the training script.
         self._process = subprocess.Popen(
             self._command,
             cwd="/",
@@ -94,14 +94,14 @@ class ExporterProcess:
         self._process = None
         if time.monotonic() - self._started > GOOD_AFTER:
             self._pause = FIRST_PAUSE
-            self._said = False
+            self._reported = False
         reason = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         self._plan_start(reason)
 
     def _plan_start(self, reason: str) -> None:
-        if not self._said:
-            self._said = True
-            say(f"the exporter {reason}; it is started again and the recording goes on")
+        if not self._reported:
+            self._reported = True
+            say(f"the exporter {reason}; it is restarted and the recording continues")
         self._start_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 

@@ -1,4 +1,4 @@
-"""Where the ledgers of one observed run live: a directory of its own, in memory where that is possible."""
+"""The directory for the ledgers of one observed run, in memory if possible."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LOCK = ".observed"  # held by the process that observes the run
 
 @contextmanager
 def ledger_directory(base: Path | None = None) -> Iterator[Path]:
-    """A new directory, removed at the end; a training process that is still alive keeps its mapped file.
+    """Makes a directory and removes it at the end; a live training process keeps its mapped file.
 
-    Steps must never wait for a disk: a page of a mapped file may be locked while it is written back.
-    So the directory is in /dev/shm, else where temporary files go. Removes, too, what observers that were
-    killed have left there.
+    Steps must never wait for a disk: a page of a mapped file may be locked while it is written back. So the
+    directory is in /dev/shm if possible, otherwise in the temporary directory. Also removes directories of
+    observers that were killed.
     """
     base = base or _memory_or_temporary()
-    for left in base.glob(f"{PREFIX}*"):
-        _remove_if_dead(left)
+    for directory in base.glob(f"{PREFIX}*"):
+        _remove_if_dead(directory)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -43,10 +43,10 @@ def _memory_or_temporary() -> Path:
 
 
 def _remove_if_dead(directory: Path) -> None:
-    """Removes the directory where neither its observer nor a training process of its lives any more."""
+    """Removes the directory if its observer and its training processes are dead."""
     try:
         lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # somebody else's, or just being made
+    except OSError:  # another user's, or not complete yet
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

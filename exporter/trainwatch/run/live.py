@@ -1,4 +1,4 @@
-"""What is said while the run goes on: findings on the terminal, and the live report page."""
+"""Evaluates the run while it trains: prints findings on the terminal and writes the live report page."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from trainwatch.evaluation.engine import Evaluator
     from trainwatch.evaluation.settings import Settings
 
-BUSY_SHARE = 0.05  # of a core that evaluation and page may take: where they take long, they come less often
-SAY_AGAIN_AFTER = 300.0  # seconds of peace after a word about a rule, so that none flickers
+BUSY_SHARE = 0.05  # of a core for evaluations and pages: slow evaluations are less frequent
+PRINT_AGAIN_AFTER = 300.0  # seconds between two lines about a rule, so that an unstable finding stays quiet
 
 
 class Findings:
-    """Says each finding once when it appears, and once when it is over."""
+    """Prints each finding once when it appears, and once when it is over."""
 
     def __init__(self) -> None:
         self._fired: set[str] = set()
-        self._said_at: dict[str, float] = {}
+        self._printed_at: dict[str, float] = {}
 
     def update(self, rules: Iterable[RuleResult], now: float) -> None:
-        """Compares with what was said before. `now` is seconds of any clock that does not go back."""
+        """Prints the changes. `now` is in seconds of any clock that does not go back."""
         for rule in rules:
             fired = rule.status is Status.FOUND
-            if fired == (rule.rule in self._fired) or self._just_said(rule.rule, now):
+            if fired == (rule.rule in self._fired) or self._just_printed(rule.rule, now):
                 continue
-            self._said_at[rule.rule] = now
+            self._printed_at[rule.rule] = now
             if fired:
                 self._fired.add(rule.rule)
                 say(f"{rule.rule}: {rule.finding}", "warning")
@@ -45,12 +45,12 @@ class Findings:
                 self._fired.discard(rule.rule)
                 say(f"{rule.rule}: no longer the case", "good")
 
-    def _just_said(self, rule: str, now: float) -> bool:
-        return now - self._said_at.get(rule, -SAY_AGAIN_AFTER) < SAY_AGAIN_AFTER
+    def _just_printed(self, rule: str, now: float) -> bool:
+        return now - self._printed_at.get(rule, -PRINT_AGAIN_AFTER) < PRINT_AGAIN_AFTER
 
 
 class LiveView:
-    """A thread that evaluates the growing recording. A failure of it is said once and harms nothing else."""
+    """A thread that evaluates the growing recording. It prints a failure once; the command continues."""
 
     def __init__(
         self,
@@ -75,15 +75,15 @@ class LiveView:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; an evaluation that is under way is finished first."""
+        """Ends the thread after the evaluation in progress."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def final_analysis(self) -> Analysis:
-        """The analysis of the whole recording, after `stop`. Raises what the evaluation raises."""
+        """Returns the analysis of the whole recording, after `stop`. Raises what the evaluation raises."""
         evaluator = self._evaluator
-        if evaluator is None or self._failure:  # a fresh start may work where a half-read chunk did not
+        if evaluator is None or self._failure:  # a new evaluator may work after a half-read chunk
             evaluator = self._new_evaluator()
         evaluator.advance()
         return evaluator.analysis()
@@ -94,7 +94,7 @@ class LiveView:
             before = time.monotonic()
             try:
                 self._update()
-            except Exception as error:  # noqa: BLE001 - the command and its recording go on whatever happens here
+            except Exception as error:  # noqa: BLE001 - the command and its recording always continue
                 self._note_failure(error)
             pause = max(self._every, (time.monotonic() - before) / BUSY_SHARE)
 
@@ -118,7 +118,7 @@ class LiveView:
     def _note_failure(self, error: Exception) -> None:
         if not self._failure:
             say(
-                f"the live view stands still: {describe(error)}; the command and the recording go on",
+                f"the live report is stale: {describe(error)}; the command and the recording continue",
                 "warning",
             )
         self._failure = describe(error)

@@ -1,4 +1,4 @@
-"""What `trainwatch run` was asked for, checked before anything is started."""
+"""Checks the arguments of `trainwatch run` before anything is started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_ADDRESS = "127.0.0.1:9870"
 
 @dataclass(frozen=True)
 class Plan:
-    """One observation. All paths are absolute; the address is free, or was a moment ago."""
+    """One observed run. All paths are absolute; the address was free when it was checked."""
 
     name: str
     node: str
@@ -31,22 +31,22 @@ class Plan:
     address: str  # [HOST]:PORT that the exporter listens on
     interval: float  # seconds
     scan_interval: float  # seconds
-    price: float | None = None  # of this node for an hour, in dollars
+    price: float | None = None  # of this node, in dollars per hour
 
     @property
     def reachable(self) -> str:
-        """HOST:PORT at which this machine reaches the exporter."""
+        """Returns the HOST:PORT at which this machine reaches the exporter."""
         host, _, port = self.address.rpartition(":")
         return f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else self.address.replace("[::]", "[::1]")
 
     @property
     def command_line(self) -> str:
-        """The command as one would type it into a shell."""
+        """Returns the command as you type it in a shell."""
         return shlex.join(self.command)
 
 
 def plan_run(arguments: Namespace) -> Plan:
-    """Checks what can be checked, without creating anything. Raises UserError."""
+    """Checks the arguments without creating anything. Raises UserError."""
     command = _command(arguments.words)
     name = arguments.name or name_of(command)
     return Plan(
@@ -62,7 +62,7 @@ def plan_run(arguments: Namespace) -> Plan:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """A run's name from its command: the script's, the module's, else the program's."""
+    """Returns a run's name from its command: the script's, the module's, otherwise the program's."""
     for before, word in zip(("", *command), command, strict=False):
         if before == "-m" and Path(command[0]).name.startswith("python"):
             return word
@@ -72,7 +72,7 @@ def name_of(command: Sequence[str]) -> str:
 
 
 def make_directory(directory: Path) -> None:
-    """Makes the recording's directory. Raises UserError where it cannot be written."""
+    """Makes the recording's directory. Raises UserError if it cannot be written."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -86,7 +86,7 @@ def make_directory(directory: Path) -> None:
 def _command(words: Sequence[str]) -> tuple[str, ...]:
     command = tuple(words[1:] if words[:1] == ["--"] else words)
     if not command:
-        raise UserError("no command given: put it behind --, as in `trainwatch run -- python train.py`")
+        raise UserError("no command given: put it after --, as in `trainwatch run -- python train.py`")
     program = command[0]
     if shutil.which(program) is None:
         if os.sep in program and Path(program).exists():
@@ -99,14 +99,14 @@ def _directory(given: Path | None, name: str) -> Path:
     if given is None:
         return new_directory(name)
     if given.exists() and not given.is_dir():
-        raise UserError(f"{given} is not a directory: choose another one with --out")
+        raise UserError(f"{given} is not a directory: choose another with --out")
     if given.is_dir() and os.access(given, os.R_OK | os.X_OK) and holds_recording(given):
-        raise UserError(f"{given} holds a recording already: choose another directory with --out")
+        raise UserError(f"{given} already has a recording: choose another directory with --out")
     return given.absolute()
 
 
 def _address(given: str | None) -> str:
-    """The address to serve on. Without one given, a free port where the usual one is taken."""
+    """Returns the address to serve on: the given address, the default, or a free port if that is taken."""
     if given is not None:
         try:
             return _free(given)
@@ -122,7 +122,7 @@ def _address(given: str | None) -> str:
 
 
 def _free(address: str) -> str:
-    """The address, with the port that the system chose for port 0. Raises UserError where it is taken."""
+    """Returns the address, with the system's choice for port 0. Raises UserError if it is taken."""
     with bind(parse_address(address)) as listening:
         port = listening.getsockname()[1]
     return f"{address.rpartition(':')[0]}:{port}"

@@ -1,4 +1,4 @@
-"""The last words of `trainwatch run`: verdict, findings with advice, and where the report is."""
+"""The last lines of `trainwatch run`: verdict, findings with advice, and the report's path."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from trainwatch.run.terminal import say
 from trainwatch.status import Status
 from trainwatch.words import count
 
-FINDINGS = 3  # said on the terminal; the report has all of them
+FINDINGS = 3  # on the terminal; the report has all
 
 
 def say_summary(analysis: Analysis, report: Path) -> None:
-    """A few lines, the most costly finding first."""
+    """Prints a few lines, the most costly finding first."""
     found = [rule for rule in analysis.rules if rule.status is Status.FOUND]
     states = counts(analysis)
     if found:
@@ -29,13 +29,13 @@ def say_summary(analysis: Analysis, report: Path) -> None:
     if len(found) > FINDINGS:
         say(f"  and {len(found) - FINDINGS} more in the report")
     if not analysis.steps:
-        say("no steps were recorded, so only the machine was judged. To see steps too, change the loop:")
+        say("no steps were recorded, so only the machine was judged. To record steps, change the loop:")
         say('  import trainwatch; for batch in trainwatch.watch(loader): with trainwatch.step("train"): ...')
     say(f"report: {shown(report)}")
 
 
 def shown(path: Path) -> str:
-    """The path as short as it can be typed from here."""
+    """Returns the path, relative to the current directory if it is inside."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):

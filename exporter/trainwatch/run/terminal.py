@@ -1,4 +1,4 @@
-"""What `trainwatch run` says on the terminal, between the lines of the command that it observes."""
+"""Prints the lines of `trainwatch run` on the terminal, between those of the training command."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _STYLES = {"warning": _BOLD + _YELLOW, "good": _GREEN, "dim": _DIM, "plain": ""}
 
 
 def say(text: str, style: str = "plain") -> None:
-    """Writes one prefixed line on stderr, with colours only on a terminal. Never raises.
+    """Prints one prefixed line on stderr, with colours only on a terminal.
 
-    A terminal that was closed must not end the recording of a command that goes on.
+    Never raises: the command and its recording continue if the terminal was closed.
     """
     line = f"{PREFIX} {text}"
     if _STYLES[style] and _has_colours():

@@ -1,9 +1,9 @@
-"""Runs the observed command as if we were not there: its terminal, its signals, its exit status.
+"""Runs the training command with its usual terminal, signals and exit status.
 
-Signals are blocked meanwhile, and looked at one by one instead: a handler would not learn who sent one.
-What the terminal sent has reached the command too; what somebody sent to us alone must be passed on.
-Signals must be blocked before numpy is imported: its BLAS starts threads, and a signal that one thread does
-not block ends the whole process.
+Signals are blocked and read one by one, because a handler does not get the sender. A signal from the
+terminal reaches the command too; a signal to this process alone must be passed on. Signals must be blocked
+before numpy is imported: its BLAS starts threads, and a signal that one thread does not block ends the
+whole process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _BLOCKED = PASSED_ON | {signal.SIGCHLD}
 
 
 class TrainingCommand:
-    """One command, in our process group: the terminal's Ctrl-C, Ctrl-\\ and Ctrl-Z reach it and us alike.
+    """One command in this process's group: the terminal's Ctrl-C, Ctrl-\\ and Ctrl-Z reach both processes.
 
-    Needs `blocked_signals`; `mask` is what the command starts with.
+    Needs `blocked_signals`; `mask` is the command's signal mask.
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], mask: SignalMask) -> None:
@@ -41,8 +41,8 @@ class TrainingCommand:
         self.end: float | None = None  # seconds since the epoch
 
     def start(self) -> None:
-        """Starts the command. Raises UserError where the system does not know how to."""
-        # Python ignores these two; the command expects them as a shell gives them.
+        """Starts the command. Raises UserError if the system cannot."""
+        # Python ignores these two signals; a shell does not.
         restored = (signal.SIGPIPE, signal.SIGXFSZ)
         try:
             self.pid = os.posix_spawnp(
@@ -52,9 +52,9 @@ class TrainingCommand:
             raise UserError(f"cannot run {self._words[0]}: {error.strerror}") from error
 
     def wait(self, meanwhile: Callable[[], None], every: float = 0.5) -> int:
-        """Waits for the command's end and returns its exit status, 128 + n where signal n ended it.
+        """Waits for the command's end and returns its exit status, 128 + n if signal n ended it.
 
-        Calls `meanwhile` each `every` seconds, and earlier when a child of this process has ended.
+        Calls `meanwhile` every `every` seconds, and earlier when a child of this process has ended.
         """
         while (status := self._status()) is None:
             received = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, every)
@@ -65,7 +65,7 @@ class TrainingCommand:
 
     def _pass_on(self, received: signal.struct_siginfo) -> None:
         if received.si_code == SENT_BY_TERMINAL or received.si_pid == self.pid:
-            return  # the command has it already, or sent it
+            return  # the command already has it, or sent it
         with suppress(ProcessLookupError):
             os.kill(self.pid, received.si_signo)
 
@@ -80,7 +80,7 @@ class TrainingCommand:
 
 @contextmanager
 def blocked_signals() -> Iterator[SignalMask]:
-    """Blocks them for a while; gives the mask of before. Those that come meanwhile end nothing."""
+    """Blocks signals and yields the mask from before. Drops the signals that arrive while it blocks."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
     try:
         yield set(before)
@@ -91,7 +91,7 @@ def blocked_signals() -> Iterator[SignalMask]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C raise KeyboardInterrupt for a while; those that came before do not count."""
+    """Lets Ctrl-C raise KeyboardInterrupt inside; an earlier Ctrl-C is dropped."""
     _forget(frozenset({signal.SIGINT}))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
@@ -101,7 +101,7 @@ def interruptible() -> Iterator[None]:
 
 
 def raise_interrupt() -> None:
-    """Raises KeyboardInterrupt where somebody wants us to end. For the time before the command runs."""
+    """Raises KeyboardInterrupt after a signal to end, before the command runs."""
     if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}:
         raise KeyboardInterrupt
 

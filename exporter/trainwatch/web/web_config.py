@@ -167,7 +167,7 @@ def _mapping(path: Path, key: str, value: Any) -> Mapping[str, Any]:
 def _refuse_unknown(path: Path, prefix: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in given:
         if key not in known:
-            raise UserError(f"{path}: {prefix}{key}: not a supported key ({', '.join(known)})")
+            raise UserError(f"{path}: {prefix}{key}: not a key of this file; use one of {', '.join(known)}")
 
 
 def _choice(
