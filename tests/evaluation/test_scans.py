@@ -111,7 +111,7 @@ def test_the_evaluator_refuses_a_scan_interval_of_nothing() -> None:
 def test_an_empty_run_has_an_analysis_too() -> None:
     analysis = evaluate(MemorySource(facts=run_facts(name="nothing")))
     assert (analysis.run, analysis.samples_taken, analysis.heatmaps, analysis.steps) == ("nothing", 0, [], [])
-    assert {found.status for found in analysis.rules} == {"collecting"}
+    assert {found.status for found in analysis.rules} == {"not enough data"}
     assert all(found.finding for found in analysis.rules)
 
 

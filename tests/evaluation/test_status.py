@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.engine import Evaluator, evaluate
 from trainwatch.report.sentences import counts, status_of_run
 from trainwatch.rules.cpu_bottleneck import CPUBottleneck
 from trainwatch.status import Status
@@ -21,18 +21,25 @@ def test_a_state_is_its_word_wherever_it_is_written() -> None:
     assert json.loads(json.dumps(list(Status))) == words
 
 
-@pytest.mark.parametrize(("end", "state"), [(None, "collecting"), (START + 5, "not enough data")])
-def test_too_few_samples_of_a_run_that_goes_on_are_being_collected(end: float | None, state: str) -> None:
+@pytest.mark.parametrize(("live", "state"), [(True, "collecting"), (False, "not enough data")])
+@pytest.mark.parametrize("end", [None, START + 5], ids=["without an end", "ended"])
+def test_only_a_live_run_collects(live: bool, state: str, end: float | None) -> None:
     samples = node_samples(np.full((10, 2), 1.0), np.full((10, 1), 0.0))
-    analysis = evaluate(MemorySource(samples, facts=run_facts(end=end)))
+    evaluator = Evaluator(MemorySource(samples, facts=run_facts(end=end)))
+    evaluator.advance()
+    analysis = evaluator.analysis(live=live)
     assert {rule.status for rule in analysis.rules if rule.rule == "CPUBottleneck"} == {state}
+    assert status_of_run(analysis) == state
 
 
-def test_a_rule_that_fails_does_not_take_the_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["judge", "conclude"])
+def test_a_rule_that_fails_does_not_take_the_others_with_it(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no samples")
 
-    monkeypatch.setattr(CPUBottleneck, "conclude", fail)
+    monkeypatch.setattr(CPUBottleneck, method, fail)
     samples = node_samples(np.full((1001, 2), 1.0), np.full((1001, 1), 0.0))
     rules = {rule.rule: rule for rule in evaluate(MemorySource(samples)).rules}
     failed = rules.pop("CPUBottleneck")

@@ -52,11 +52,13 @@ def test_each_threshold_can_be_set(parameter: str, bound: float, status: str) ->
     assert result(np.full((1001, 1), 0.3), **{parameter: bound}).status == status
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
+@pytest.mark.parametrize(
+    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     found = result(np.full((readings, 1), 0.2))
     assert (found.status, found.triggered) == (status, status == "found")
-    if status == "collecting":
+    if status == "not enough data":
         assert str(readings) in found.finding
 
 
@@ -88,7 +90,7 @@ def test_a_snapshot_that_lacks_one_of_the_three_is_no_reading() -> None:
     memory[1::2] = NAN
     found = result(np.full((2200, 1), 0.2), memory)
     assert (found.status, found.triggered) == ("found", 3)  # 1,001 readings are there after 2,001 snapshots
-    assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "collecting"
+    assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "not enough data"
 
 
 def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
@@ -99,7 +101,7 @@ def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
 
 def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
     found = result(np.empty((2000, 0)))
-    assert (found.status, found.datapoints) == ("collecting", 2000)
+    assert (found.status, found.datapoints) == ("not enough data", 2000)
     assert "No GPU" in found.finding
 
 

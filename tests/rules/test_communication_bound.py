@@ -32,14 +32,16 @@ def test_it_fires_above_its_threshold_and_not_at_it(share: float, status: str) -
     assert result(steps, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("count", "status"), [(19, "collecting"), (20, "collecting"), (21, "found")])
+@pytest.mark.parametrize(
+    ("count", "status"), [(19, "not enough data"), (20, "not enough data"), (21, "found")]
+)
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert result(node_steps(np.full(count, 1.0), communication=0.5)).status == status
 
 
 def test_a_run_without_timed_communication_is_not_judged_and_says_how_to_time_it() -> None:
     found = result(node_steps(np.full(100, 1.0)))
-    assert found.status == "collecting"
+    assert found.status == "not enough data"
     assert 'trainwatch.component("communication")' in found.finding
     assert "trainwatch.step" in result(node_samples(np.ones((50, 2)))).finding
 

@@ -78,13 +78,15 @@ def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, s
 
 
 @BOTH
-@pytest.mark.parametrize(("count", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
+@pytest.mark.parametrize(
+    ("count", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
 def test_patience_delays_the_first_decision(rule: str, count: int, status: str) -> None:
     found = result(rule, snapshots(rule, np.ones((count, 1)), np.zeros((count, 1))))
     assert found.status == status
     assert found.violations == count  # it skips nothing
     assert found.triggered == (status == "found")
-    if status == "collecting":
+    if status == "not enough data":
         assert f"{count}" in found.finding
         assert "1000" in found.finding
 
@@ -116,21 +118,21 @@ def test_a_missing_reading_is_neither_high_nor_low(rule: str) -> None:
 @pytest.mark.parametrize("gpus", [np.empty((2000, 0)), np.full((2000, 2), NAN)])
 def test_without_a_gpu_it_is_not_judged_and_says_so(rule: str, gpus: np.ndarray) -> None:
     found = result(rule, snapshots(rule, np.ones((2000, 1)), gpus))
-    assert (found.status, found.triggered) == ("collecting", 0)
+    assert (found.status, found.triggered) == ("not enough data", 0)
     assert "No GPU" in found.finding
 
 
 @BOTH
 def test_without_cores_it_is_not_judged_and_says_so(rule: str) -> None:
     found = result(rule, snapshots(rule, np.full((2000, 2), NAN), np.zeros((2000, 1))))
-    assert found.status == "collecting"
+    assert found.status == "not enough data"
     assert "no core" in found.finding
 
 
 @BOTH
 def test_an_empty_run_is_not_judged(rule: str) -> None:
     found = result(rule)
-    assert (found.status, found.finding) == ("collecting", "No snapshot was taken.")
+    assert (found.status, found.finding) == ("not enough data", "No snapshot was taken.")
 
 
 def test_debuggers_published_run_fires_at_70_52_percent() -> None:

@@ -50,7 +50,9 @@ def test_it_does_not_fire_exactly_at_its_threshold(waiting: float, status: str) 
     assert result(steps, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("count", "status"), [(19, "collecting"), (20, "collecting"), (21, "found")])
+@pytest.mark.parametrize(
+    ("count", "status"), [(19, "not enough data"), (20, "not enough data"), (21, "found")]
+)
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     found = result(node_steps(np.full(count, 1.0), data_wait=np.full(count, 0.5)))
     assert found.status == status
@@ -58,7 +60,7 @@ def test_patience_delays_the_first_decision(count: int, status: str) -> None:
 
 def test_without_steps_it_is_not_judged_and_says_how_to_add_them() -> None:
     found = result(node_samples(np.ones((50, 2))))
-    assert found.status == "collecting"
+    assert found.status == "not enough data"
     assert "trainwatch.step" in found.finding
 
 

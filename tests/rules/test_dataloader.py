@@ -56,7 +56,7 @@ def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
 
 @pytest.mark.parametrize("ranks", [[], [rank_facts()], [loading(None)]])
 def test_without_a_known_loader_it_is_not_judged(ranks: list[RankFacts]) -> None:
-    assert result(8, *ranks).status == "collecting"
+    assert result(8, *ranks).status == "not enough data"
 
 
 def test_a_restarted_rank_counts_once() -> None:

@@ -70,7 +70,7 @@ def test_a_counter_that_begins_anew_counts_from_0() -> None:
 
 def test_missing_readings_hide_no_error_that_came_meanwhile() -> None:
     assert errors(0, NAN, NAN, 3, last=79).violations == 3
-    assert errors(NAN, NAN, NAN).status == "collecting"
+    assert errors(NAN, NAN, NAN).status == "not enough data"
 
 
 def test_memory_errors_that_were_not_corrected_fire() -> None:
@@ -111,14 +111,16 @@ def test_it_fires_above_its_share_of_the_time_and_not_at_it(share: float, status
     assert hot(share, threshold=25).status == status
 
 
-@pytest.mark.parametrize(("rows", "status"), [(119, "collecting"), (120, "collecting"), (121, "found")])
+@pytest.mark.parametrize(
+    ("rows", "status"), [(119, "not enough data"), (120, "not enough data"), (121, "found")]
+)
 def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
     assert hot(0.5, rows).status == status
 
 
 def test_gpus_that_do_not_tell_are_not_judged() -> None:
     found = result("ThermalThrottling", 500, {})
-    assert (found.status, "No GPU told" in found.finding) == ("collecting", True)
+    assert (found.status, "No GPU told" in found.finding) == ("not enough data", True)
 
 
 def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:

@@ -88,7 +88,9 @@ def test_the_growth_after_the_warm_up_must_be_above_the_threshold(growth: float,
     assert leak(0.3 + growth * TIME).status == status
 
 
-@pytest.mark.parametrize(("rows", "status"), [(1199, "collecting"), (1200, "collecting"), (1201, "found")])
+@pytest.mark.parametrize(
+    ("rows", "status"), [(1199, "not enough data"), (1200, "not enough data"), (1201, "found")]
+)
 def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
     assert leak(0.3 + 0.2 * np.linspace(0, 1, rows)).status == status
 
@@ -133,7 +135,7 @@ def test_a_gpu_above_the_threshold_is_nearly_full(level: float, status: str) -> 
     assert f"used up to {100 * level:.1f} % of its memory" in found.finding
 
 
-@pytest.mark.parametrize(("rows", "status"), [(120, "collecting"), (121, "found")])
+@pytest.mark.parametrize(("rows", "status"), [(120, "not enough data"), (121, "found")])
 def test_patience_delays_the_first_decision_here_too(rows: int, status: str) -> None:
     assert full(np.full(rows, 0.99)).status == status
 

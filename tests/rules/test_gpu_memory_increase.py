@@ -65,7 +65,9 @@ def test_the_average_of_the_window_counts_not_a_single_reading(high: int, status
     assert result(values).status == status
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
+@pytest.mark.parametrize(
+    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     """The rise is a second old by the decision, well within the horizon."""
     assert result(step_up(0.3, at=readings - 10, rows=readings)).status == status

@@ -67,7 +67,9 @@ def test_bins_of_two_points_include_their_upper_bound(one: float, other: float, 
     assert (result(gpus(one, other)).status == "found") == apart
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
+@pytest.mark.parametrize(
+    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
 def test_patience_delays_the_first_comparison(readings: int, status: str) -> None:
     found = result(gpus(1.0, 0.0, rows=readings))
     assert (found.status, found.triggered) == (status, status == "found")
@@ -76,7 +78,7 @@ def test_patience_delays_the_first_comparison(readings: int, status: str) -> Non
 def test_patience_holds_for_both_gpus_of_a_pair() -> None:
     late = np.full(1600, NAN)
     late[601:] = 0.0
-    assert result(gpus(1.0, late, rows=1600)).status == "collecting"
+    assert result(gpus(1.0, late, rows=1600)).status == "not enough data"
     late[599] = 0.0
     late[598] = 0.0
     assert result(gpus(1.0, late, rows=1600)).status == "found"
@@ -93,7 +95,7 @@ def test_scans_are_triggered_and_pairs_are_violations() -> None:
 def test_nodes_are_not_compared_with_each_other() -> None:
     found = result(gpus(1.0, 1.0), gpus(0.0, 0.0, node="node-b"))
     assert found.status == "healthy"
-    assert result(gpus(1.0), gpus(0.0, node="node-b")).status == "collecting"
+    assert result(gpus(1.0), gpus(0.0, node="node-b")).status == "not enough data"
 
 
 def test_details_are_of_nodes_that_fired_and_the_finding_names_the_pair() -> None:

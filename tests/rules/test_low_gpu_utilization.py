@@ -59,7 +59,9 @@ def test_a_gpu_exactly_at_the_p95_threshold_neither_idles_nor_fluctuates() -> No
     assert result(mixed(1100, 0.70, 0.0, 0.5)).status == "healthy"
 
 
-@pytest.mark.parametrize(("readings", "status"), [(999, "collecting"), (1000, "collecting"), (1001, "found")])
+@pytest.mark.parametrize(
+    ("readings", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
+)
 def test_patience_delays_the_first_decision(readings: int, status: str) -> None:
     found = result(np.zeros((readings, 1)))
     assert (found.status, found.triggered) == (status, status == "found")
@@ -102,7 +104,7 @@ def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
 
 def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
     found = result(np.empty((2000, 0)))
-    assert (found.status, found.finding) == ("collecting", "No GPU was seen.")
+    assert (found.status, found.finding) == ("not enough data", "No GPU was seen.")
 
 
 def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> None:

@@ -112,4 +112,4 @@ def test_collectives_are_renormalised_too() -> None:
 
 def test_where_nothing_was_timed_it_says_so() -> None:
     found = result()
-    assert (found.status, found.details) == ("collecting", {})
+    assert (found.status, found.details) == ("not enough data", {})

@@ -37,11 +37,11 @@ def test_it_fires_on_more_than_10_outliers(outliers: int, status: str) -> None:
     assert (found.status, found.violations, found.datapoints) == (status, outliers, 400)
 
 
-@pytest.mark.parametrize(("count", "status"), [(99, "collecting"), (100, "found"), (101, "found")])
+@pytest.mark.parametrize(("count", "status"), [(99, "not enough data"), (100, "found"), (101, "found")])
 def test_it_needs_100_steps(count: int, status: str) -> None:
     found = result(node_steps(durations(count, 1)), n_outliers=0)
     assert found.status == status
-    if status == "collecting":
+    if status == "not enough data":
         assert "99" in found.finding
 
 
@@ -78,7 +78,7 @@ def test_mode_limits_it_to_one_phase() -> None:
     evaluation = node_steps(np.full(400, 0.1), phase="eval", start=train.starts[-1] + 2)
     assert result(train, evaluation, mode="train").status == "found"
     assert result(train, evaluation, mode="eval").status == "healthy"
-    assert result(train, evaluation, mode="predict").status == "collecting"
+    assert result(train, evaluation, mode="predict").status == "not enough data"
 
 
 def test_each_scan_that_fires_counts_and_each_outlier_counts_once() -> None:

@@ -88,7 +88,7 @@ def test_of_two_ranks_each_is_the_others_peer() -> None:
     assert fired_ranks(result(*cluster(0.5, 1.0))) == {1: 1}
 
 
-@pytest.mark.parametrize(("steps", "status"), [(99, "collecting"), (100, "found"), (199, "found")])
+@pytest.mark.parametrize(("steps", "status"), [(99, "not enough data"), (100, "found"), (199, "found")])
 def test_only_whole_windows_are_judged(steps: int, status: str) -> None:
     found = result(*cluster(0.5, 0.5, 1.0, steps=steps))
     assert (found.status, found.triggered) == (status, int(status == "found"))
@@ -101,7 +101,7 @@ def test_the_window_is_rounded_up_to_tens(window: int, windows: int) -> None:
 
 def test_one_rank_alone_has_no_peers() -> None:
     found = result(*cluster(1.0))
-    assert (found.status, "only one rank" in found.finding) == ("collecting", True)
+    assert (found.status, "only one rank" in found.finding) == ("not enough data", True)
     assert "no rank" in result(node_samples(np.ones((50, 2)))).finding
 
 

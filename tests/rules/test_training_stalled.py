@@ -56,7 +56,7 @@ def test_a_pause_longer_than_both_bounds_is_a_stall(
     assert (found.status, found.triggered) == (status, int(status == "found"))
 
 
-@pytest.mark.parametrize(("count", "status"), [(20, "collecting"), (21, "found")])
+@pytest.mark.parametrize(("count", "status"), [(20, "not enough data"), (21, "found")])
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert result(paused(10, 600, count)).status == status
 
@@ -135,7 +135,7 @@ def test_the_rank_that_stopped_first_is_named() -> None:
 
 def test_without_steps_it_is_not_judged() -> None:
     found = result(node_samples(np.ones((50, 2))))
-    assert (found.status, "trainwatch.step" in found.finding) == ("collecting", True)
+    assert (found.status, "trainwatch.step" in found.finding) == ("not enough data", True)
 
 
 @given(st.floats(0.01, 100), st.integers(2, 400))

@@ -368,7 +368,7 @@ def one_sample() -> Analysis:
     nan = math.nan
     return slow_loader(
         rules=[
-            rule(name, Status.NOT_ENOUGH_DATA, finding="1 of the 1000 samples that patience asks for.")
+            rule(name, Status.COLLECTING, finding="1 of the 1000 samples that patience asks for.")
             for name in names
         ],
         end=START,

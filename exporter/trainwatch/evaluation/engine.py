@@ -73,26 +73,36 @@ class Evaluator:
     def _new_node(self) -> _Node:
         return _Node(self._rules, self._scan_interval, self._source.facts.interval)
 
-    def analysis(self) -> Analysis:
-        """Returns the analysis of all rows so far, including the last, shorter scan; changes no state."""
+    def analysis(self, live: bool = False) -> Analysis:
+        """Returns the analysis of all rows so far, including the last, shorter scan; changes no state.
+
+        `live`: more rows will come, so rules without enough data are *collecting*.
+        """
         facts = self._source.facts
         nodes = {name: self._nodes[name].settled() for name in sorted(self._nodes)}
         run = RunMeasurements(facts, {name: node.measured for name, node in nodes.items()})
-        results = [RuleResult.of(rule, _verdict(rule, nodes, run)) for rule in self._rules]
+        results = [RuleResult.of(rule, _verdict(rule, nodes, run, live)) for rule in self._rules]
         symptoms = {rule.name for rule in self._rules if rule.is_symptom}
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
         return _analysis(facts, nodes, sorted(results, key=lambda result: _order(result, symptoms)), stddev)
 
 
-def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements) -> Verdict:
+def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements, live: bool) -> Verdict:
     """Returns the verdict of a rule for the run so far. A failure of one rule does not stop the others."""
+    for node in nodes.values():
+        if rule.name in node.failures:
+            return node.failures[rule.name]
     try:
         tallies = Tallies({name: node.tallies[rule.name] for name, node in nodes.items()})
         verdict = rule.conclude(run, tallies)
     except Exception as error:  # noqa: BLE001 - a report without one rule is better than none
-        return Verdict(Status.FAILED, f"This rule failed with {type(error).__name__}: {error}")
-    collecting = run.facts.end is None and verdict.status is Status.NOT_ENOUGH_DATA
+        return _failed(error)
+    collecting = live and verdict.status is Status.NOT_ENOUGH_DATA
     return replace(verdict, status=Status.COLLECTING) if collecting else verdict
+
+
+def _failed(error: Exception) -> Verdict:
+    return Verdict(Status.FAILED, f"This rule failed with {type(error).__name__}: {error}")
 
 
 class _Node(State):
@@ -105,6 +115,7 @@ class _Node(State):
         self.energy = EnergyUse(interval)
         self.measured = NodeMeasurements([*measures, *REPORTED, self.energy])
         self.tallies: dict[str, dict[Subject, Tally]] = {rule.name: {} for rule in self.rules}
+        self.failures: dict[str, Verdict] = {}  # of rules that failed at a scan, which are judged no more
         self.heatmap = HeatmapOfNode()
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
         self.steps: dict[int, Blocks[Steps]] = {}
@@ -141,12 +152,15 @@ class _Node(State):
 
     def _judge(self, views: dict[Measure[Any], Views[Any]]) -> None:
         for rule in self.rules:
-            if rule.effect is Effect.OVERVIEW:
+            if rule.effect is Effect.OVERVIEW or rule.name in self.failures:
                 continue
             tallies = self.tallies[rule.name]
-            for subject, view in views[rule.measure]:
-                tally = tallies.setdefault(subject, Tally())
-                tally.add(rule.judge(view), getattr(view, "new", None), getattr(view, "times", None))
+            try:
+                for subject, view in views[rule.measure]:
+                    tally = tallies.setdefault(subject, Tally())
+                    tally.add(rule.judge(view), getattr(view, "new", None), getattr(view, "times", None))
+            except Exception as error:  # noqa: BLE001 - as in _verdict
+                self.failures[rule.name] = _failed(error)
 
     def _starved(self, cause: str) -> StarvedSamples:
         """Returns the samples that the rule of this cause counts as starved."""

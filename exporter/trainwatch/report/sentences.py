@@ -89,8 +89,9 @@ def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
         sentences = [f"Healthy: {count(healthy, 'rule')} judged, nothing found."]
         sentences += [f"{count(number, 'rule')}: {state}." for state, number in states.items()]
     else:
-        yet = "" if analysis.finished else " yet"
-        sentences = [f"{capitalised(_nothing_judged(analysis))}: nothing could be judged{yet}."]
+        state = _nothing_judged(analysis)
+        yet = " yet" if state is Status.COLLECTING else ""
+        sentences = [f"{capitalised(state)}: nothing could be judged{yet}."]
     if analysis.exit_status:
         sentences.append(
             f"The command ended with exit status {analysis.exit_status}: this is the run up to there."
@@ -99,7 +100,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
 
 
 def _nothing_judged(analysis: Analysis) -> Status:
-    return Status.NOT_ENOUGH_DATA if analysis.finished else Status.COLLECTING
+    return Status.COLLECTING if Status.COLLECTING in counts(analysis) else Status.NOT_ENOUGH_DATA
 
 
 def _what_cost_most(analysis: Analysis, found: list[Problem], price: float | None) -> str:

@@ -104,7 +104,7 @@ class LiveView:
         if self._failure or self._evaluator is None:
             self._evaluator = self._new_evaluator()
         self._evaluator.advance()
-        analysis = self._evaluator.analysis()
+        analysis = self._evaluator.analysis(live=True)
         self._failure = ""
         self._findings.update(analysis.rules, time.monotonic())
         page = render_html(analysis, refresh_seconds=round(self._every) or 1, price=self._price)
