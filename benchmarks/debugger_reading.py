@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainwatch.runs.debugger import DebuggerOutput
+from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.model import NodeSamples
 
 from benchmarks import Row
@@ -25,7 +25,7 @@ MORE = 8
 READ_ALL = """
 import sys, resource
 from pathlib import Path
-from trainwatch.runs.debugger import DebuggerOutput
+from trainwatch.runs.debugger.source import DebuggerOutput
 for chunk in DebuggerOutput(Path(sys.argv[1])).read():
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

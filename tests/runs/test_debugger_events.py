@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.errors import UserError
-from trainwatch.runs.debugger import DebuggerOutput
+from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps
 
 from tests.support.debugger_output import START, DebuggerDirectory, event, pair, snapshot, step

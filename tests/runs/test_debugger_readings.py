@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.errors import UserError
-from trainwatch.runs.debugger import DebuggerOutput, system
+from trainwatch.runs.debugger import system
+from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.debugger.system import HOLD_BACK
 from trainwatch.runs.model import NodeSamples, RunFacts
 

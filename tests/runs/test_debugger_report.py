@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from trainwatch.cli import main
-from trainwatch.runs.debugger import DebuggerOutput
+from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.open import open_source
-from trainwatch.runs.traces import KinetoTraces
+from trainwatch.runs.traces.source import KinetoTraces
 
 from tests.support.debugger_output import START, DebuggerDirectory, snapshot, step, write_training_job
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trainwatch.cli import main
 from trainwatch.errors import UserError
 from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
-from trainwatch.runs.traces import KinetoTraces
+from trainwatch.runs.traces.source import KinetoTraces
 from trainwatch.runs.traces.trace import SLICES, Intervals, TraceSummary
 
 BASE = 1_700_000_000  # seconds since the epoch

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.runs.debugger import DebuggerOutput
 from trainwatch.runs.debugger.files import holds_debugger_output
+from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.model import Source
-from trainwatch.runs.prometheus import PrometheusRun
 from trainwatch.runs.prometheus.api import EXAMPLE, PREFIX
+from trainwatch.runs.prometheus.source import PrometheusRun
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.files import holds_recording
-from trainwatch.runs.traces import KinetoTraces, trace_files
+from trainwatch.runs.traces.source import KinetoTraces, trace_files
 
 KINDS = "a recording, Debugger's profiler-output/ or traces of the PyTorch profiler"
 

@@ -3,7 +3,3 @@
 The source for its layout and fields is the public smdebug library (github.com/awslabs/sagemaker-debugger,
 smdebug/profiler) and the files in its tests.
 """
-
-from trainwatch.runs.debugger.source import DebuggerOutput
-
-__all__ = ["DebuggerOutput"]

@@ -52,15 +52,12 @@ class RunFile:
         path = directory / RUN_FILE
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}); move it away to read the rest") from error
-        try:
             check_format(values.pop("format", None), str(path))
             return cls(**values)
-        except (TypeError, AttributeError) as error:
-            raise UserError(f"{path} is not Trainwatch's ({error}); move it away to read the rest") from error
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} cannot be read ({error}); move it away to read the rest") from error
 
 
 def new_directory(name: str) -> Path:

@@ -93,14 +93,15 @@ class RecordingWriter:
                 f"cannot record in {self._folder}: {error.strerror}; choose another directory"
             ) from error
         self._part_failed = False
+        self._numbers: dict[str, int] = {}
         for table in TABLES:
-            self._make_parts(table, _last_number(self._folder, table))
+            self._numbers[table] = max((piece.number for piece in pieces(self._folder, table)), default=0)
+            self._make_parts(table, self._numbers[table])
         self._facts, self._recorded = _already_recorded(self._folder, node)
         self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
         self._common = {"node": node, "run": run, "interval": interval}
 
         self._journals: dict[str, JournalWriter] = {}
-        self._numbers = {table: _last_number(self._folder, table) for table in TABLES}
         self._minute: int | None = None
         self._ranks: pa.RecordBatch | None = None  # totals that are not journalled yet
         self._ranks_written = 0.0
@@ -165,11 +166,8 @@ class RecordingWriter:
             record()
         except OSError as error:
             if self._retry_at is None:
-                log.warning(
-                    "recording in %s stopped: %s; it continues when there is room",
-                    self._folder,
-                    error.strerror,
-                )
+                why = error.strerror
+                log.warning("recording in %s stopped: %s; it continues when there is room", self._folder, why)
             self._retry_at = time.monotonic() + RETRY_SECONDS
             self._cut(*TABLES)
         else:
@@ -269,10 +267,6 @@ def _lock(folder: Path) -> int:
         os.close(lock)
         raise UserError(f"{folder} is being recorded by another exporter; choose another directory") from None
     return lock
-
-
-def _last_number(folder: Path, table: str) -> int:
-    return max((piece.number for piece in pieces(folder, table)), default=0)
 
 
 def _already_recorded(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dict[str, int]]]:
