@@ -106,7 +106,7 @@ def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: P
         trainwatch.analysis.open("http://localhost:9090")
     with pytest.raises(UserError, match=r"^CPUBottleneck\.x=1: CPUBottleneck has no parameter"):
         trainwatch.analysis.open(tmp_path, parameters={"CPUBottleneck.x": 1})
-    with pytest.raises(UserError, match="price=-1: is not a price; give dollars"):
+    with pytest.raises(UserError, match="price=-1: is not a price; give the dollars per hour"):
         trainwatch.analysis.open(tmp_path, price=-1)
     with pytest.raises(UserError, match="scan_interval=0: is not a duration"):
         trainwatch.analysis.open(tmp_path, scan_interval=0)
