@@ -1,4 +1,4 @@
-"""Files that a command renders and the repository keeps: writing them, and saying which are stale."""
+"""Writes files that a command renders, and reports those that are out of date."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainwatch.whole_file import write_whole
 
 
 def add_actions(parser: ArgumentParser, files: str, writing: str, default: Path) -> ArgumentParser:
-    """The actions `render` (its parser is returned, for flags of its own) and `check`.
+    """Adds the actions `render` and `check`; returns the parser of `render`, for more flags.
 
-    `files` is what they are called in the help of `check`, `writing` the help of `render`.
+    `files` names the files in the help of `check`; `writing` is the help of `render`.
     """
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     rendering = actions.add_parser("render", help=writing)
-    checking = actions.add_parser("check", help=f"exit 1 where {files} are not what would be written now")
+    checking = actions.add_parser("check", help=f"exit 1 if {files} are out of date")
     checking.add_argument(
         "directory",
         type=Path,
@@ -32,14 +32,14 @@ def add_actions(parser: ArgumentParser, files: str, writing: str, default: Path)
 
 
 def add_out(rendering: ArgumentParser, default: Path) -> None:
-    """Where `render` writes to."""
+    """Adds the output directory of `render`."""
     rendering.add_argument(
-        "--out", type=Path, default=default, metavar="DIR", help="where to (default: %(default)s/)"
+        "--out", type=Path, default=default, metavar="DIR", help="output directory (default: %(default)s/)"
     )
 
 
 def differences(files: Mapping[str, str], directory: Path, command: str) -> list[str]:
-    """What is not as `command` writes it, a line a file. Raises UserError where one cannot be read."""
+    """Returns how files differ from what `command` writes, one line per file. Raises UserError."""
     lines = []
     for name, text in files.items():
         path = directory / name
@@ -47,13 +47,13 @@ def differences(files: Mapping[str, str], directory: Path, command: str) -> list
             lines.append(f"{path}: is missing")
         elif (found := read(path)) != text:
             pairs = zip_longest(found.splitlines(keepends=True), text.splitlines(keepends=True))
-            number = next(number for number, (one, other) in enumerate(pairs, 1) if one != other)
+            number = next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
             lines.append(f"{path}:{number}: is not what `{command}` writes")
     return lines
 
 
 def read(path: Path) -> str:
-    """Raises UserError where the file cannot be read."""
+    """Returns the text of a file. Raises UserError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -62,16 +62,16 @@ def read(path: Path) -> str:
 
 
 def report(stale: Sequence[str]) -> int:
-    """Says what is stale, a line a file; the exit status of `check`."""
+    """Prints the stale files; returns the exit status of `check`."""
     for line in stale:
         print(f"trainwatch: {line}", file=sys.stderr)
     return 1 if stale else 0
 
 
 def write(files: Mapping[str, str], directory: Path) -> int:
-    """Each whole or not at all: a server may read the directory at any moment. Prints where they are.
+    """Writes files atomically, because a server may read them at any time, and prints their paths.
 
-    Raises UserError where one cannot be written.
+    Raises UserError if one cannot be written.
     """
     for name, text in files.items():
         path = directory / name

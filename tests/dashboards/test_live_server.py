@@ -91,5 +91,5 @@ def test_exemplars_lead_from_the_steps_to_their_numbers(running: Prometheus) -> 
 
 def test_what_prometheus_tells_of_its_rules_is_shown(running: Prometheus) -> None:
     its = reader(running, "trainwatch-exporter")
-    for title in ("How long rules take", "Rules that fail"):
+    for title in ("Rule evaluation time", "Failed rule evaluations"):
         assert complaints(its, its.panel(title)) == {}

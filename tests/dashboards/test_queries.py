@@ -19,18 +19,26 @@ OF_ALL = ("trainwatch-cluster", "trainwatch-exporter")
 
 # What no scenario can fill, and why; its panel has other series on the demo.
 NOT_SIMULATED = {
-    ("trainwatch-system", "How full busy GPUs are", "B"): "the simulated GPUs have no counters of that kind",
-    ("trainwatch-system", "How full busy GPUs are", "C"): "the simulated GPUs have no counters of that kind",
+    (
+        "trainwatch-system",
+        "Memory bandwidth, SM and tensor core activity",
+        "B",
+    ): "the simulated GPUs have no counters of that kind",
+    (
+        "trainwatch-system",
+        "Memory bandwidth, SM and tensor core activity",
+        "C",
+    ): "the simulated GPUs have no counters of that kind",
     ("trainwatch-system", "GPU errors", "B"): "the simulated driver reports no XID events",
 }
 # What a scenario leaves empty, and why; others fill it.
 EMPTY = {
-    ("trainwatch-steps", "Peers' time, of the slowest rank's", "A", "imbalance"): "it has one rank only",
+    ("trainwatch-steps", "Peers relative to slowest", "A", "imbalance"): "it has one rank only",
 }
 # What Prometheus tells of itself, which test_live_server.py asks one that runs for.
 OF_PROMETHEUS = {
-    ("trainwatch-exporter", "How long rules take", "A"),
-    ("trainwatch-exporter", "Rules that fail", "A"),
+    ("trainwatch-exporter", "Rule evaluation time", "A"),
+    ("trainwatch-exporter", "Failed rule evaluations", "A"),
 }
 ELSEWHERE = NOT_SIMULATED.keys() | OF_PROMETHEUS
 
@@ -180,4 +188,4 @@ def test_a_table_that_lacks_a_column_is_found(look: Look) -> None:
     panel = copy.deepcopy(reader.panel("All rules"))
     panel["targets"][3]["expr"] = "max by (rule) (trainwatch:rule_info)"
     found = complaints(reader, panel)
-    assert found == {"*": "lacks the columns ['Parameters', 'What to do where it fires']"}
+    assert found == {"*": "lacks the columns ['Parameters', 'What to do if it fires']"}

@@ -38,7 +38,7 @@ def test_what_was_edited_is_missing_or_left_over_makes_the_check_fail(
     assert capsys.readouterr().err.splitlines() == [
         f"trainwatch: {tmp_path}/trainwatch-run.json:1: is not what `trainwatch dashboards render` writes",
         f"trainwatch: {tmp_path}/trainwatch-steps.json: is missing",
-        f"trainwatch: {tmp_path}/trainwatch-old.json: is no dashboard any more",
+        f"trainwatch: {tmp_path}/trainwatch-old.json: is not a dashboard any more",
     ]
 
 
@@ -47,6 +47,6 @@ def test_a_directory_that_cannot_be_read_or_written_is_a_mistake_in_one_line(
 ) -> None:
     (tmp_path / "file").write_text("")
     assert main(["dashboards", "check", str(tmp_path / "none")]) == 2
-    assert "is no directory" in capsys.readouterr().err
+    assert "is not a directory" in capsys.readouterr().err
     assert main(["dashboards", "render", "--out", str(tmp_path / "file")]) == 2
     assert "give another --out" in capsys.readouterr().err

@@ -46,7 +46,7 @@ def test_cpu_bottleneck_gpu_rows_are_dark_while_core_rows_are_bright(look: Look)
     assert max(of(rows, "GPU")) < 0.4
     assert min(of(rows, "core")) > 0.9
     assert "workers" in firing(look, "cpu-bottleneck")["CPUBottleneck"]
-    starved = last(look("trainwatch-histograms", "cpu-bottleneck"), "Starved snapshots by cause")
+    starved = last(look("trainwatch-histograms", "cpu-bottleneck"), "Starved samples by cause")
     assert starved["node-cpu-bottleneck busy core"] > starved["fires above (CPUBottleneck.threshold)"]
     assert starved["node-cpu-bottleneck storage"] < starved["fires above (IOBottleneck.threshold)"]
 
@@ -54,7 +54,7 @@ def test_cpu_bottleneck_gpu_rows_are_dark_while_core_rows_are_bright(look: Look)
 def test_io_bottleneck_gpus_and_cores_are_dark_and_cores_wait_for_storage(look: Look) -> None:
     rows = brightness(look, "io-bottleneck")
     assert max(rows.values()) < 0.4
-    waiting = last(look("trainwatch-system", "io-bottleneck", minutes=9), "Waiting for I/O")
+    waiting = last(look("trainwatch-system", "io-bottleneck", minutes=9), "I/O wait")
     assert waiting["node-io-bottleneck mean of cores"] > waiting["fires above (IOBottleneck.io_threshold)"]
     assert "IOBottleneck" in firing(look, "io-bottleneck")
 
@@ -65,8 +65,8 @@ def test_few_dataloaders_one_core_for_each_rank_is_bright(look: Look) -> None:
     assert cores[-8] > 0.9
     assert cores[-9] < 0.2
     steps = look("trainwatch-steps", "few-dataloaders")
-    assert last(steps, "Workers for each core") == {"node-few-dataloaders": 0.25}
-    parts = last(steps, "Share of all step time")
+    assert last(steps, "Workers per core") == {"node-few-dataloaders": 0.25}
+    parts = last(steps, "Share of step time by component")
     assert 0.4 < parts["data_wait"] < 0.6
 
 
@@ -105,7 +105,7 @@ def test_memory_leak_the_lines_of_memory_climb(look: Look) -> None:
 
 
 def test_slow_start_most_of_the_time_went_into_initialization(look: Look) -> None:
-    went = last(look("trainwatch-run", "slow-start"), "Where the time went")
+    went = last(look("trainwatch-run", "slow-start"), "Time by phase")
     assert went["initialization"] == all_scenarios()["slow-start"].setup_seconds
     assert went["initialization"] > 2 * went["train"]
     assert "MaxInitializationTime" in firing(look, "slow-start")
@@ -113,10 +113,10 @@ def test_slow_start_most_of_the_time_went_into_initialization(look: Look) -> Non
 
 def test_small_batch_utilisation_and_memory_of_gpus_are_both_low(look: Look) -> None:
     rows = look("trainwatch-run", "small-batch").table("Utilisation of each node")
-    by_what = {row["Of"]: row for row in rows}
-    assert by_what["GPU"]["p95"] < 0.7
-    assert by_what["GPU memory"]["max"] < 0.3
-    assert by_what["CPU"]["p95"] < 0.7
+    by_resource = {row["Resource"]: row for row in rows}
+    assert by_resource["GPU"]["p95"] < 0.7
+    assert by_resource["GPU memory"]["max"] < 0.3
+    assert by_resource["CPU"]["p95"] < 0.7
     assert "batch" in firing(look, "small-batch")["BatchSize"]
 
 
@@ -139,13 +139,13 @@ def test_step_outliers_a_second_band_lies_above_the_steps(look: Look) -> None:
     outliers = last(reader, "Outliers of each rank")
     limit = outliers.pop("fires above (StepOutlier.n_outliers)")
     assert all(count > limit for count in outliers.values())
-    assert last(reader, "Share of all step time")["checkpoint"] > 0.03
+    assert last(reader, "Share of step time by component")["checkpoint"] > 0.03
 
 
 def test_straggler_one_rank_is_slow_by_itself_and_the_others_wait_in_communication(look: Look) -> None:
     reader = look("trainwatch-steps", "straggler")
     assert list(reader.lines("Slowest rank")) == ["rank 5 (node-straggler)"]
-    assert last(reader, "Peers' time, of the slowest rank's")["__auto"] < 0.75
+    assert last(reader, "Peers relative to slowest")["__auto"] < 0.75
     communication = last(reader, "Share of step time in communication")
     limit = communication.pop("fires above (CommunicationBound.threshold)")
     least = min(communication, key=lambda name: communication[name])

@@ -152,7 +152,7 @@ def _python(text: str) -> Iterator[Passage]:
 
 
 def _string(line: int, words: str, docstring: bool) -> Iterator[Passage]:
-    if docstring or (re.search(r"[a-z] [a-z]", words) and not re.search(r"[{}<=;]|\w\(", words)):
+    if docstring or (re.search(r"[a-z] [a-z]", words) and not re.search(r"[{}<=;]|\w\(|\bby \(", words)):
         for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(words)):
             if not re.search(r"^ {4}|\S {2,}\S", paragraph):  # code, or columns
                 yield Passage(line, _without_code(paragraph))

@@ -1,2 +1,1 @@
-"""Grafana's dashboards, built from short Python: one file a dashboard, committed as
-grafana/dashboards/*.json."""
+"""Builds Grafana's dashboards: one file per dashboard, rendered to grafana/dashboards/*.json."""

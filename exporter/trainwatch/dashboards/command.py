@@ -1,4 +1,4 @@
-"""`trainwatch dashboards`: writes Grafana's dashboards, and checks that they are as they would be written."""
+"""`trainwatch dashboards`: writes Grafana's dashboards, and checks that they are up to date."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DIRECTORY = Path("grafana/dashboards")
 EXAMPLES = """\
 examples:
   trainwatch dashboards render --out /var/lib/grafana/dashboards
-  trainwatch dashboards check                 exit status 1 where a file was edited or is old
+  trainwatch dashboards check                 exit status 1 if a file was edited or is out of date
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch dashboards`."""
+    """Adds the flags of `trainwatch dashboards`."""
     parser.epilog = EXAMPLES
-    rendering = add_actions(parser, "dashboards", "write the dashboards, a JSON file each", DIRECTORY)
+    rendering = add_actions(parser, "dashboards", "write the dashboards, one JSON file each", DIRECTORY)
     add_out(rendering, DIRECTORY)
 
 
@@ -36,29 +36,29 @@ def run(arguments: Namespace) -> int:
 
 
 def dashboards() -> dict[str, Dashboard]:
-    """Every dashboard by its uid, which is its file's name too. Being in the folder is being among them."""
+    """Returns every dashboard of catalogue/ by its uid, which is also its file's name."""
     found = [
         import_module(f"{catalogue.__name__}.{module.name}").dashboard()
         for module in pkgutil.iter_modules(catalogue.__path__)
     ]
-    return {one["uid"]: one for one in found}
+    return {dashboard["uid"]: dashboard for dashboard in found}
 
 
 def render() -> dict[str, str]:
-    """Text by name."""
+    """Returns texts by file name."""
     return {
-        f"{uid}.json": json.dumps(one, indent=2, ensure_ascii=False) + "\n"
-        for uid, one in dashboards().items()
+        f"{uid}.json": json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
+        for uid, dashboard in dashboards().items()
     }
 
 
 def _stale(directory: Path) -> list[str]:
-    """What is wrong with the dashboards of a directory, a line a file. Raises UserError where it is none."""
+    """Returns the problems of a directory's dashboards, one line per file. Raises UserError for a file."""
     if not directory.is_dir():
-        raise UserError(f"{directory}: is no directory; name one of rendered dashboards")
+        raise UserError(f"{directory}: is not a directory; give one of rendered dashboards")
     rendered = render()
-    ours = {path.name for path in directory.glob("trainwatch-*.json")}
+    existing = {path.name for path in directory.glob("trainwatch-*.json")}
     return [
         *differences(rendered, directory, "trainwatch dashboards render"),
-        *(f"{directory / name}: is no dashboard any more" for name in sorted(ours - rendered.keys())),
+        *(f"{directory / name}: is not a dashboard any more" for name in sorted(existing - rendered.keys())),
     ]

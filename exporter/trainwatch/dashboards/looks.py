@@ -1,8 +1,8 @@
 """Colours, thresholds and words that all panels share.
 
-Colours are Okabe and Ito's, which people tell apart whatever their eyes, and which show on a dark page as on
-a light one (https://jfly.uni-koeln.de/color/; its black and yellow, which do not, are left out). Meaning is
-never in the colour alone: states are words, lines have legends.
+Colours are Okabe and Ito's, which colour-blind people can distinguish (https://jfly.uni-koeln.de/color/).
+Black and yellow are left out: they are hard to see on dark or light pages. Meaning is never in the colour
+alone: states are words, lines have legends.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ SEVERITY = {"critical": VERMILION, "warning": ORANGE, "info": SKY}
 
 
 def by_name(name: str, **properties: Any) -> Override:
-    """What one series or column looks like; properties by their id, with `__` for a dot."""
+    """Sets properties of one series or column, by their id, with `__` for a dot."""
     return _override("byName", name, properties)
 
 
 def by_pattern(pattern: str, **properties: Any) -> Override:
-    """The same for all whose name matches a regular expression."""
+    """Sets properties of all series or columns whose name matches a regular expression."""
     return _override("byRegexp", f"/{pattern}/", properties)
 
 
 def coloured(names: Iterable[str]) -> list[Override]:
-    """Each of the names in a colour of its own."""
+    """Gives each name its own colour."""
     return [by_name(name, color=fixed(PALETTE[number % len(PALETTE)])) for number, name in enumerate(names)]
 
 
 def numbered(word: str, count: int = 8) -> list[Override]:
-    """`GPU 0`, `GPU 1`, ...: each number in a colour of its own, on whatever node it is."""
+    """Gives each number its own colour, the same on all nodes: `GPU 0`, `GPU 1`, ..."""
     return [
         by_pattern(rf"\b{word} 0*{number}\b", color=fixed(PALETTE[number % len(PALETTE)]))
         for number in range(count)
@@ -45,12 +45,12 @@ def numbered(word: str, count: int = 8) -> list[Override]:
 
 
 def wrapped(name: str) -> Override:
-    """A column of sentences: over several lines where Grafana can (10.4), and to be looked at as a whole."""
+    """Wraps a column of sentences, which Grafana can since 10.4; a click shows the whole text."""
     return by_name(name, custom__cellOptions={"type": "auto", "wrapText": True}, custom__inspect=True)
 
 
 def dashed_thresholds() -> Override:
-    """The lines of rule parameters: dashed, in the colour of text, never filled."""
+    """Draws the lines of rule parameters dashed, in the colour of text, never filled."""
     return by_pattern(
         f"^{THRESHOLD} ",
         color=fixed("text"),
@@ -66,7 +66,7 @@ def fixed(colour: str) -> dict[str, str]:
 
 
 def steps(base: str, *above: tuple[float, str]) -> dict[str, Any]:
-    """Thresholds of Grafana's: the colour from the lowest value on, then the colours above others."""
+    """Returns Grafana's thresholds: the base colour, then (value, colour) from that value upwards."""
     return {
         "mode": "absolute",
         "steps": [
@@ -77,7 +77,7 @@ def steps(base: str, *above: tuple[float, str]) -> dict[str, Any]:
 
 
 def words(texts: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
-    """Value mappings: for each value its word and colour."""
+    """Returns value mappings: the word and colour of each value."""
     return [
         {
             "type": "value",
@@ -89,8 +89,8 @@ def words(texts: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def _override(matcher: str, wanted: str, properties: Mapping[str, Any]) -> Override:
+def _override(matcher: str, name: str, properties: Mapping[str, Any]) -> Override:
     return {
-        "matcher": {"id": matcher, "options": wanted},
-        "properties": [{"id": name.replace("__", "."), "value": value} for name, value in properties.items()],
+        "matcher": {"id": matcher, "options": name},
+        "properties": [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()],
     }

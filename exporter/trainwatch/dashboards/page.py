@@ -1,5 +1,4 @@
-"""A whole dashboard: panels laid out, variables, marks of alerts and phases, links to the other
-dashboards."""
+"""A whole dashboard: layout of panels, variables, marks of alerts and phases, links to other dashboards."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ Dashboard = dict[str, Any]
 Annotation = dict[str, Any]
 
 TAG = "trainwatch"
-SCHEMA_VERSION = 37  # Grafana 9.4's; later ones migrate it when they load it
+SCHEMA_VERSION = 37  # of Grafana 9.4; later versions migrate it when they load it
 
 
 def dashboard(
@@ -25,11 +24,10 @@ def dashboard(
     panels: Iterable[Panel],
     variables: Sequence[Variable],
     annotations: Sequence[Annotation] = (),
-    since: str = "now-1h",
 ) -> Dashboard:
-    """Raises ValueError where two panels have the same id."""
+    """Returns a dashboard. Raises ValueError if two panels have the same id."""
     placed = laid_out(panels)
-    ids = [panel["id"] for panel in flat(placed)]
+    ids = [panel["id"] for panel in placed]
     if len(set(ids)) < len(ids):
         raise ValueError(f"{title}: two panels have the same id among {sorted(ids)}")
     return {
@@ -44,11 +42,11 @@ def dashboard(
         "fiscalYearStartMonth": 0,
         "liveNow": False,
         "refresh": "30s",
-        "time": {"from": since, "to": "now"},
+        "time": {"from": "now-1h", "to": "now"},
         "timepicker": {},
         "timezone": "",
         "weekStart": "",
-        "links": [_to_the_others()],
+        "links": [_to_other_dashboards()],
         "annotations": {"list": [*annotations]},
         "templating": {"list": [*variables]},
         "panels": placed,
@@ -58,13 +56,13 @@ def dashboard(
 def of_one_run(
     uid: str, title: str, description: str, panels: Iterable[Panel], *variables: Variable
 ) -> Dashboard:
-    """A dashboard of the chosen nodes of one run. `variables`: what else can be chosen."""
+    """Returns a dashboard of one run and its chosen nodes, with more `variables` to choose."""
     chosen = (data_source(), run(), instance(), *variables)
     return dashboard(uid, title, description, panels, chosen, [alerts(), *phases()])
 
 
 def laid_out(panels: Iterable[Panel]) -> list[Panel]:
-    """The panels from left to right and from top to bottom, as words in a text."""
+    """Places panels from left to right and from top to bottom, like words in a text."""
     placed: list[Panel] = []
     x = y = tallest = 0
     for panel in panels:
@@ -76,15 +74,8 @@ def laid_out(panels: Iterable[Panel]) -> list[Panel]:
     return placed
 
 
-def flat(panels: Iterable[Panel]) -> Iterable[Panel]:
-    """All panels, those within collapsed sections as well."""
-    for panel in panels:
-        yield panel
-        yield from flat(panel.get("panels", ()))
-
-
 def alerts(matchers: str = OF_RUN) -> Annotation:
-    """A stretch for each alert that fires."""
+    """Marks the time in which each alert fires."""
     return _annotation(
         "Alerts",
         f'ALERTS{{alertstate="firing", {matchers}}}',
@@ -96,7 +87,7 @@ def alerts(matchers: str = OF_RUN) -> Annotation:
 
 
 def phases() -> list[Annotation]:
-    """The run's start, first step and end; and stretches of evaluation and prediction."""
+    """Marks the run's start, first step and end, and the times of evaluation and prediction."""
     moments = (
         ("start", "run_start", "min"),
         ("first step", "run_first_step", "min"),
@@ -141,8 +132,8 @@ def _annotation(name: str, expression: str, title: str, text: str, colour: str, 
     }
 
 
-def _to_the_others() -> dict[str, Any]:
-    """The dashboards of this tag, with the same variables and time range."""
+def _to_other_dashboards() -> dict[str, Any]:
+    """Returns links to the dashboards with TAG, with the same variables and time range."""
     return {
         "type": "dashboards",
         "title": "Trainwatch",

@@ -1,8 +1,8 @@
-"""The kinds of panels, as plain dictionaries that Grafana 9.4 and all later ones read.
+"""The kinds of panels, as plain dictionaries for Grafana 9.4 and later.
 
 Sources: the panels' schemas in grafana/grafana (public/app/plugins/panel/*/panelcfg.cue).
-`defaults.custom` is never empty, because migrations of some versions expect it. Every panel says what it
-means: one without a description is refused.
+`defaults.custom` is never empty, because migrations of some versions expect it. Every panel must have a
+description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainwatch.dashboards.queries import DATASOURCE, Target
 Panel = dict[str, Any]
 
 WIDTH = 24  # columns of Grafana's grid
-COLUMNS = 500  # of heatmaps; finer ones show no more
+COLUMNS = 500  # of heatmaps; more would not be visible
 LEGEND = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
 NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
 VIRIDIS = {
@@ -46,8 +46,7 @@ def time_series(
     points: int | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Lines over time; `stacked` areas for what adds up. `points`: at most so many, else as many as
-    pixels."""
+    """Draws lines over time, or `stacked` areas for parts of a sum. `points` limits their number."""
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
@@ -74,7 +73,7 @@ def time_series(
     return panel
 
 
-shares = partial(time_series, unit="percentunit", highest=1)  # lines between 0 and 100 %
+shares = partial(time_series, unit="percentunit", highest=1)  # from 0 to 100 %
 
 
 def stat(
@@ -86,17 +85,16 @@ def stat(
     width: int = 4,
     height: int = 4,
     decimals: int | None = None,
-    mappings: Sequence[Mapping[str, Any]] = (),
     thresholds: Mapping[str, Any] | None = None,
     show_names: bool = False,
     nothing: str | None = None,
 ) -> Panel:
-    """One big value a series; `nothing` is shown where there is none, because there need not be."""
+    """Shows one big value per series, or the text `nothing` if there is no value."""
     options = {
         "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
         "orientation": "auto",
         "textMode": "value_and_name" if show_names else "value",
-        "colorMode": "value" if thresholds or mappings else "none",
+        "colorMode": "value" if thresholds else "none",
         "graphMode": "none",
         "justifyMode": "auto",
     }
@@ -107,7 +105,6 @@ def stat(
         (),
         color={"mode": "thresholds"},
         thresholds=thresholds or steps("text"),
-        mappings=list(mappings),
         decimals=decimals,
         noValue=nothing,
     )
@@ -125,7 +122,7 @@ def bars(
     highest: float | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """One horizontal bar a series, for what is compared at one moment."""
+    """Draws one horizontal bar per series, to compare values at one moment."""
     options = {
         "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
         "orientation": "horizontal",
@@ -154,11 +151,10 @@ def table(
     sort_by: tuple[str, bool] | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Rows of instant queries, merged where their labels are the same.
+    """Shows the rows of instant queries, merged by their labels.
 
-    `columns`: what is shown, in this order: a label or `Value` (of several targets `Value #A`, `Value
-    #B`) and its heading. All else is left out. `sort_by`: a heading, and whether the greatest comes
-    first.
+    `columns` has the heading of each shown label or `Value` (with several targets `Value #A`, `Value #B`), in
+    this order. `sort_by` is a heading, and whether the highest value comes first.
     """
     options = {
         "showHeader": True,
@@ -191,7 +187,7 @@ def bar_chart(
     target: Target,
     *,
     across: str,
-    beside: str,
+    colour: str,
     across_unit: str,
     unit: str,
     width: int = 12,
@@ -199,8 +195,8 @@ def bar_chart(
     highest: float | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Bars for each number of the label `across`, one for each value of the label `beside` side by side."""
-    first_column = f"{across}\\{beside}"  # as Grafana names that of a matrix
+    """Draws a group of bars per number of the label `across`, one bar per value of the label `colour`."""
+    first_column = f"{across}\\{colour}"  # Grafana's name for it in a matrix
     options = {
         "xField": first_column,
         "orientation": "vertical",
@@ -234,14 +230,14 @@ def bar_chart(
         highest,
         color={"mode": "palette-classic"},
     )
-    # Sorted as numbers; bars stand at words.
+    # Sorts as numbers; the axis of bars must be text.
     panel["transformations"] = [
         _converted(across, "number"),
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": across}]}},
         _converted(across, "string"),
         {
             "id": "groupingToMatrix",
-            "options": {"rowField": across, "columnField": beside, "valueField": "Value"},
+            "options": {"rowField": across, "columnField": colour, "valueField": "Value"},
         },
     ]
     return panel
@@ -252,14 +248,12 @@ def _converted(field: str, type: str) -> dict[str, Any]:
     return {"id": "convertFieldType", "options": {"fields": {}, "conversions": conversions}}
 
 
-def device_heatmap(
-    id: int, title: str, description: str, *targets: Target, width: int = WIDTH, height: int = 16
-) -> Panel:
-    """A row a device, from dark (0) to bright (1).
+def device_heatmap(id: int, title: str, description: str, *targets: Target, height: int = 16) -> Panel:
+    """Draws one row per device, from dark (0) to bright (1).
 
-    The targets give one series a row, in the order of the rows: Prometheus sorts series by their labels, so
-    names are padded with zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for
-    0 (it is an empty bucket), so values must not be below 0.01.
+    The targets have one series per row. Prometheus sorts series by their labels, so numbers are padded with
+    zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for 0 (an empty bucket),
+    so values must be at least 0.01.
     """
     look = {
         "yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"},
@@ -267,36 +261,34 @@ def device_heatmap(
         "color": {**VIRIDIS, "min": 0, "max": 1},
         "rowsFrame": {"layout": "auto", "value": "utilisation"},
     }
-    return _heatmap(id, title, description, targets, width, height, look)
+    return _heatmap(id, title, description, targets, WIDTH, height, look)
 
 
-def histogram_heatmap(
-    id: int, title: str, description: str, target: Target, *, unit: str, width: int = 12, height: int = 9
-) -> Panel:
-    """A histogram over time: how many samples of each moment lie in which bucket."""
+def histogram_heatmap(id: int, title: str, description: str, target: Target, unit: str) -> Panel:
+    """Draws a histogram over time: the brightness is the number of samples per bucket."""
     look = {
         "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
         "cellValues": {"unit": "short", "decimals": 1},
         "color": VIRIDIS,
         "rowsFrame": {"layout": "auto", "value": "count"},
     }
-    return _heatmap(id, title, description, (target,), width, height, look)
+    return _heatmap(id, title, description, (target,), 12, 9, look)
 
 
-def section(id: int, title: str, collapsed: Sequence[Panel] = ()) -> Panel:
-    """A heading across the page."""
+def section(id: int, title: str) -> Panel:
+    """Returns a heading across the page."""
     return {
         "id": id,
         "type": "row",
         "title": title,
-        "collapsed": bool(collapsed),
-        "panels": list(collapsed),
+        "collapsed": False,
+        "panels": [],
         "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0},
     }
 
 
 def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
-    """The same panel for each value of a variable: below each other, or so many in a row."""
+    """Repeats a panel for each value of a variable, with `in_a_row` panels next to each other."""
     if in_a_row == 1:
         return {**panel, "repeat": variable, "repeatDirection": "v"}
     return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": in_a_row}
@@ -342,9 +334,9 @@ def _panel(
     options: dict[str, Any],
 ) -> Panel:
     if not description.strip():
-        raise ValueError(f"{title}: says neither how to read it nor what to do")
+        raise ValueError(f"{title}: has no description")
     if not targets:
-        raise ValueError(f"{title}: asks for nothing")
+        raise ValueError(f"{title}: has no query")
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return {
         "id": id,

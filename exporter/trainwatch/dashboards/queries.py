@@ -1,6 +1,6 @@
-"""PromQL as the panels ask it: selectors by the dashboard's variables, and the targets of a panel.
+"""PromQL of the panels: selectors by the dashboard's variables, and the targets of a panel.
 
-A target is a plain dictionary as Grafana stores it, but for its letter, which the panel gives it.
+A target is a plain dictionary as Grafana stores it; the panel adds its letter.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_RUN = 'run="$run", instance=~"$instance"'
 OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
 OF_RANK = f'{OF_RUN}, rank=~"$rank"'
-# For series that are recorded without the label, too: these are shown whatever is chosen.
+# Also matches series that are recorded without the label, whatever is chosen.
 OF_RANK_IF_KNOWN = f'{OF_RUN}, rank=~"$rank|"'
 OF_NODE = 'instance=~"$instance"'
 OF_NODE_GPU = f'{OF_NODE}, gpu=~"$gpu"'
 
-THRESHOLD = "fires"  # legends of thresholds begin with it, which is how they get their look
+THRESHOLD = "fires"  # legends of thresholds begin with it; dashed_thresholds matches it
 
 
 def last(selector: str) -> str:
-    """The last value in the dashboard's time range: that of a run which ended an hour ago, too."""
+    """Returns the last value in the dashboard's time range, also of a run that has ended."""
     return f"last_over_time({selector}[$__range])"
 
 
 def per_second(selector: str) -> str:
-    """The rate of a counter, over what one point of the chart stands for, and at least four scrapes."""
+    """Returns the rate of a counter per point of the chart, over at least four scrapes."""
     return f"rate({selector}[$__rate_interval])"
 
 
 def gained(selector: str) -> str:
-    """What a counter gained in the same time."""
+    """Returns the increase of a counter in the same time."""
     return f"increase({selector}[$__rate_interval])"
 
 
 def lines(expression: str, legend: str, exemplars: bool = False) -> Target:
-    """Series over time; `legend` with labels as `{{gpu}}`."""
+    """Returns series over time; `legend` has labels as `{{gpu}}`."""
     return {**_target(expression, legend), "range": True, "format": "time_series", "exemplar": exemplars}
 
 
 def buckets(expression: str, exemplars: bool = False) -> Target:
-    """A histogram over time: the expression gives cumulative counts by `le`, which Grafana takes apart."""
+    """Returns a histogram over time; the expression has cumulative counts by `le`."""
     return {**_target(expression, "{{le}}"), "range": True, "format": "heatmap", "exemplar": exemplars}
 
 
 def now(expression: str, legend: str = "__auto") -> Target:
-    """One value a series, at the end of the time range."""
+    """Returns one value per series, at the end of the time range."""
     return {**_target(expression, legend), "instant": True, "range": False, "format": "time_series"}
 
 
 def rows(expression: str) -> Target:
-    """A row of a table for each series, its labels and its value in columns."""
+    """Returns one row of a table per series, with its labels and its value in columns."""
     return {**_target(expression, "__auto"), "instant": True, "range": False, "format": "table"}
 
 
 def named_device(expression: str, word: str, label: str, digits: int) -> str:
-    """One series a device, with nothing but the label `device`: `GPU 07`, in the order of the numbers."""
+    """Returns one series per device, with only the label `device`: `GPU 07`, so that they sort by number."""
     named = f'label_replace({expression}, "device", "{word} $1", "{label}", "(.+)")'
     for length in range(1, digits):
         zeros = "0" * (digits - length)
@@ -72,13 +72,13 @@ def named_device(expression: str, word: str, label: str, digits: int) -> str:
 
 
 def threshold(rule: str, name: str, side: str = "above", percent: bool = True) -> Target:
-    """A line at what a rule's parameter is in the rules that Prometheus evaluates, whoever rendered them."""
+    """Returns a line at a rule's parameter, as in the rules that Prometheus evaluates."""
     value = f"max({parameter(rule, name)})"
     return lines(f"{value} / 100" if percent else value, f"{THRESHOLD} {side} ({rule}.{name})")
 
 
 def parameter(rule: str, name: str) -> str:
-    """What a rule's parameter is."""
+    """Returns the value of a rule's parameter."""
     return f'{PARAMETER}{{rule="{rule}", parameter="{name}"}}'
 
 

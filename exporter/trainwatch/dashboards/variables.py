@@ -9,12 +9,12 @@ from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
 Variable = dict[str, Any]
 
 HOUR = 3600
-# Seconds; from here on panels read recorded series. These have a value every four minutes, so a chart of them
-# needs points that are twice as far apart.
+# Seconds; panels of longer ranges read recorded series. These have a value every four minutes, and the points
+# of a chart must be twice as far apart.
 LONG_RANGE = 4 * 24 * HOUR
-# For what is read at one moment, but looked for in the whole range.
+# For queries of one moment that read the whole range.
 LONG_FOR_ONE_MOMENT = 6 * HOUR
-ALPHABETICAL, NUMERICAL = 1, 3  # Grafana's numbers of orders
+ALPHABETICAL, NUMERICAL = 1, 3  # orders of Grafana
 ON_TIME_RANGE_CHANGE = 2
 SHOWN, HIDDEN = 0, 2
 
@@ -37,13 +37,14 @@ def data_source() -> Variable:
 
 
 def run() -> Variable:
-    """The runs that there were in the time range."""
+    """Returns the variable of the runs in the time range."""
     return query("run", "Run", "label_values(trainwatch_samples_total, run)")
 
 
-def instance(of: str = 'trainwatch_samples_total{run="$run"}') -> Variable:
-    """The nodes of the run. "All" is all of these, for readings of a node know no run."""
-    variable = query("instance", "Node", f"label_values({of}, instance)", several=True)
+def instance() -> Variable:
+    """Returns the variable of the run's nodes. "All" lists them, because metrics of a node have no run."""
+    of_run = 'label_values(trainwatch_samples_total{run="$run"}, instance)'
+    variable = query("instance", "Node", of_run, several=True)
     del variable["allValue"]
     return variable
 
@@ -59,7 +60,7 @@ def rank() -> Variable:
 
 
 def price() -> Variable:
-    """What a node costs, for who knows it; 1 shows hours of nodes."""
+    """Returns the variable of a node's hourly price; 1 shows node hours."""
     return {
         "name": "price",
         "label": "Price of a node ($/h)",
@@ -73,10 +74,10 @@ def price() -> Variable:
 
 
 def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Variable:
-    """The name of a series: of the raw one, or on time ranges beyond so many seconds of the recorded one.
+    """Returns a hidden variable with the name of a series: `long` on time ranges above `beyond` seconds.
 
-    So a query reads one of them only; `${name}` stands for it. Prometheus itself is asked which it is, for a
-    variable of Grafana's cannot compare.
+    A query with `${name}` then reads only one of them. Prometheus chooses it, because variables of Grafana
+    cannot compare.
     """
     choice = " or ".join(
         f'label_replace(vector(1), "series", "{series}", "", "") and on () (vector($__range_s) {comparison})'
@@ -92,7 +93,7 @@ def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Vari
 def query(
     name: str, label: str, expression: str, several: bool = False, sort: int = ALPHABETICAL
 ) -> Variable:
-    """A variable whose values Prometheus is asked for, anew when the time range changes."""
+    """Returns a variable with values from Prometheus, which Grafana updates with the time range."""
     return {
         "name": name,
         "label": label,

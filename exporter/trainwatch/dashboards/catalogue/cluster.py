@@ -1,7 +1,7 @@
-"""Cluster: runs side by side, what nodes do, which GPUs are paid for and idle, and what it costs.
+"""Cluster: runs side by side, the load of nodes, idle GPUs, and the cost.
 
-For a thousand nodes: it reads alerts and what rules record every two minutes (prometheus_rules/usage.py),
-never a raw series of each GPU or core.
+It works for a thousand nodes, because it reads no raw series of GPUs or cores, only alerts and what
+prometheus_rules/usage.py records every two minutes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from trainwatch.prometheus_rules.groups import INFO
 from trainwatch.prometheus_rules.meta import UNFINISHED
 
 UID = "trainwatch-cluster"
-# Other names than those of one run's dashboards, so that coming from a run shows all of them again.
+# Not the names of one run's dashboards: a link from a run must show all runs.
 RUNS = 'run=~"$runs"'
 NODES = 'instance=~"$nodes"'
 FIRING = f'ALERTS{{alertstate="firing", rule!="", run=~"$runs|", {NODES}}}'
 PEERS = "run_instance_rank:trainwatch_peers_self_time:ratio"
-# Integrals over time are sums of so many values as a chart has points: as cheap over a month as over an hour.
+# Integrals over time sum one value per point of a chart: a month is as cheap as an hour.
 EACH_POINT = "[$__range:$__interval]"
 HOURS_OF_A_POINT = "$__interval_ms / 3.6e6"
 
@@ -42,7 +42,7 @@ def dashboard() -> Dashboard:
     return page(
         UID,
         "Cluster",
-        "All runs and nodes at once: who trains, what is wrong, which GPUs are idle, what it costs.",
+        "All runs and nodes at once: what is wrong, which GPUs are idle, and what runs cost.",
         [*_numbers(), *_runs(), *_findings(), *_nodes(), *_energy_and_cost()],
         [
             variables.data_source(),
@@ -63,25 +63,25 @@ def of_node(series: str) -> str:
 
 
 def node_hours() -> str:
-    """By run: hours of nodes within the time range."""
+    """Returns node hours by run, within the time range."""
     return f"(sum by (run) (sum_over_time({of_run(UNFINISHED)}{EACH_POINT})) * {HOURS_OF_A_POINT})"
 
 
 def energy() -> str:
-    """By run: kWh of its GPUs within the time range."""
+    """Returns kWh of GPUs by run, within the time range."""
     return (
         f"(sum by (run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000 * {HOURS_OF_A_POINT})"
     )
 
 
 def idle_hours() -> str:
-    """By run: hours of GPUs in which they did nothing, within the time range."""
+    """Returns idle GPU hours by run, within the time range."""
     idle = f"((1 - {of_run(usage.RUN_UTILIZATION)}) * {of_run(usage.RUN_GPUS)})"
     return f"(sum by (run) (sum_over_time({idle}{EACH_POINT})) * {HOURS_OF_A_POINT})"
 
 
 def to_run() -> list[dict[str, Any]]:
-    """Links from the name of a run."""
+    """Returns the links of a run's name."""
     url = (
         "/d/trainwatch-run?var-run=${__value.text:percentencode}&${datasource:queryparam}&${__url_time_range}"
     )
@@ -97,42 +97,42 @@ def _numbers() -> list[Panel]:
         stat(
             1,
             "Runs",
-            """Runs that train at the end of the time range, with GPUs or without. The table below has one
-            line for each.""",
+            """Runs that are training at the end of the time range, with or without GPUs. The table below
+            lists them.""",
             now(f"count(count by (run) ({of_run(UNFINISHED)})) or vector(0)"),
         ),
         stat(
             2,
             "Nodes",
-            """Nodes whose exporter is heard. Fewer than you have: Trainwatch / Exporter health says which
-            are missing.""",
+            """Nodes whose exporter is up. If some are missing, Trainwatch / Exporter health shows
+            which.""",
             now(f"count({of_node(usage.MEMORY_USED)}) or vector(0)"),
         ),
         stat(
             3,
             "GPUs",
-            """GPUs of these nodes, whether a run uses them or not.""",
+            """All GPUs of these nodes, whether or not a run uses them.""",
             now(f"sum({of_node(usage.GPUS)}) or vector(0)"),
         ),
         stat(
             4,
             "Idle GPUs",
-            """GPUs that were busy for less than 5 % of the last five minutes. Those of a run are paid for
-            and wait; the table of nodes says where they are.""",
+            """GPUs that were busy for less than 5 % of the last five minutes. The table "Nodes with idle
+            GPUs" shows where they are.""",
             now(f"sum({of_node(usage.GPUS_IDLE)}) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
             5,
             "Alerts",
-            """Alerts of Trainwatch that fire; below they are counted by run and rule. 0 is what you want.""",
+            """Firing alerts of Trainwatch. "Alerts by run and rule" lists them.""",
             now(f"count({FIRING}) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
             6,
             "GPU power",
-            """What all GPUs draw together. Cooling and losses come on top of it.""",
+            """Power of all GPUs together, without cooling and losses.""",
             now(f"sum({of_node(usage.GPU_POWER)}) or vector(0)"),
             unit="watt",
         ),
@@ -145,9 +145,9 @@ def _runs() -> list[Panel]:
         table(
             11,
             "Runs side by side",
-            """Every run of the time range; "Waste" is the share of the time of its GPUs in which they did
-            nothing. Begin with the line that costs most and has alerts or waste: a click on its name
-            leads to what is wrong with it and what to do.""",
+            """Every run of the time range. "Waste" is the share of GPU time that was idle. Begin with the
+            most expensive run that has alerts or waste: click its name to see what is wrong and what to
+            do.""",
             rows(f"sum by (run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
             rows(f"sum by (run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
             rows(f"1 - avg by (run) (avg_over_time({of_run(usage.RUN_UTILIZATION)}[$__range]))"),
@@ -186,17 +186,16 @@ def _runs() -> list[Panel]:
         shares(
             12,
             "GPU utilisation by run",
-            """The mean of the GPUs of a run. A run that lies low all the time wastes its GPUs; one that
-            falls has met something new, see the alerts. The line: below it LowGPUUtilization looks
-            closer.""",
+            """Mean utilisation of a run's GPUs. A low line means wasted GPUs. If a line drops, check the
+            alerts. The dashed line is the threshold of LowGPUUtilization.""",
             lines(f"avg by (run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}}"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
         ),
         time_series(
             13,
-            "Steps a second by run",
-            """Training steps of the furthest rank. Runs differ; what matters is that a line does not
-            fall, and does not end before its time.""",
+            "Steps per second by run",
+            """Training steps of the fastest rank. Rates of different runs cannot be compared; look for
+            lines that drop, or that end early.""",
             lines(f"max by (run) ({of_run(usage.RUN_STEPS)})", "{{run}}"),
             logarithmic=True,
             lowest=None,
@@ -208,7 +207,7 @@ def _findings() -> list[Panel]:
     advice = f"group_left (severity, recommendation) {INFO}"
     nothing = (
         'label_replace(label_replace(vector(0), "rule", "No rule fires", "", ""), '
-        '"recommendation", "Nothing was found that slows a run down.", "", "")'
+        '"recommendation", "Nothing slows a run down.", "", "")'
     )
     rank = f"{PEERS}{{{RUNS}, {NODES}}}"
     return [
@@ -216,8 +215,8 @@ def _findings() -> list[Panel]:
         table(
             21,
             "Alerts by run and rule",
-            """What fires now, each with the number of its nodes, GPUs or ranks, and what to do. Critical
-            ones first: these runs stand still or are about to fail.""",
+            """Firing alerts with the number of nodes, GPUs or ranks, and what to do. Fix critical ones
+            first: these runs have stalled or are about to fail.""",
             rows(f"(count by (run, rule) ({FIRING}) * on (rule) {advice}) or on () {nothing}"),
             columns={
                 "severity": "Severity",
@@ -243,8 +242,8 @@ def _findings() -> list[Panel]:
         time_series(
             22,
             "Alerts by rule",
-            """How many alerts of each rule fire. Many of one rule at once, over many runs, point at what
-            they share: storage, the network, the cooling of a room.""",
+            """Number of firing alerts per rule. If many runs have the same alert at once, check what they
+            share: storage, the network, the cooling of a room.""",
             lines(
                 f"count by (alertname) ({FIRING}) or on () "
                 'label_replace(vector(0), "alertname", "none", "", "")',
@@ -255,14 +254,14 @@ def _findings() -> list[Panel]:
         table(
             23,
             "The slowest rank of each run",
-            """What the other ranks take for a step by themselves, as a share of what the slowest one
-            takes. 100 %: all are alike. Below 75 %: all wait for this one (Straggler); look at its node.
-            Only runs that mark communication can be judged.""",
+            """Compute time per step of the other ranks, relative to the slowest rank. 100 %: all ranks are
+            equally fast. Below 75 %: all ranks wait for this straggler (Straggler); check its node. Only
+            runs that mark communication can be judged.""",
             rows(f"bottomk by (run) (1, max by (run, instance, rank) ({rank}))"),
-            columns={"run": "Run", "instance": "Node", "rank": "Rank", "Value": "Peers take"},
+            columns={"run": "Run", "instance": "Node", "rank": "Rank", "Value": "Peers' time"},
             unit="percentunit",
             width=12,
-            sort_by=("Peers take", False),
+            sort_by=("Peers' time", False),
             overrides=[run_column()],
         ),
     ]
@@ -277,42 +276,40 @@ def _nodes() -> list[Panel]:
         device_heatmap(
             31,
             "GPU utilisation of each node",
-            """A row a node: the mean of its GPUs over five minutes, from dark (0 %) to bright (100 %).
-            Dark rows are nodes without work, or with work that waits; dark columns across all rows are an
-            event that all nodes share. Choose nodes above to see fewer rows.""",
+            """One row per node: the mean of its GPUs over five minutes, from dark (0 %) to bright (100 %).
+            Dark rows are nodes without work, or whose work waits. Dark columns across all rows are an
+            event that affects all nodes. Choose nodes at the top to see fewer rows.""",
             lines(f"clamp_min(max by (instance) ({gpu}), 0.01)", "{{instance}}"),
             height=12,
         ),
         shares(
             32,
-            "Nodes, from the idlest to the busiest",
-            """GPU utilisation of nodes: a tenth of them lie below the lowest line, half below the middle
-            one. A low lowest line: some nodes have nothing to do. All lines low: the cluster waits for
-            something.""",
+            "GPU utilisation across nodes",
+            """Percentiles of the nodes' GPU utilisation. A low p10: some nodes have nothing to do. All
+            lines low: the whole cluster waits for something.""",
             *(
                 lines(f"quantile({share}, max by (instance) ({gpu}))", name)
-                for name, share in (("busiest tenth", 0.9), ("median", 0.5), ("idlest tenth", 0.1))
+                for name, share in (("p90", 0.9), ("median", 0.5), ("p10", 0.1))
             ),
             width=8,
-            overrides=coloured(("busiest tenth", "median", "idlest tenth")),
+            overrides=coloured(("p90", "median", "p10")),
         ),
         shares(
             33,
-            "Cores and I/O wait",
-            """The mean of all nodes that train, and the node that waits most for its storage. Busy
-            cores beside idle GPUs: data is prepared too slowly. Much I/O wait: see which nodes share
-            that storage.""",
-            lines(f"avg({cpu})", "cores, mean"),
-            lines(f"max({cpu})", "cores, busiest node"),
-            lines(f"max({of_node(usage.CPU_IO_WAIT)})", "I/O wait, worst node"),
+            "CPU and I/O wait",
+            """Mean and maximum of all nodes that are training. Busy cores with idle GPUs: data preparation
+            is too slow. High I/O wait: check which nodes share that storage.""",
+            lines(f"avg({cpu})", "CPU, mean"),
+            lines(f"max({cpu})", "CPU, busiest node"),
+            lines(f"max({of_node(usage.CPU_IO_WAIT)})", "I/O wait, highest"),
             width=8,
-            overrides=coloured(("cores, mean", "cores, busiest node", "I/O wait, worst node")),
+            overrides=coloured(("CPU, mean", "CPU, busiest node", "I/O wait, highest")),
         ),
         table(
             34,
-            "Where GPUs are idle",
-            """The 20 nodes with the most GPUs that did nothing in the last five minutes. With a run on
-            them these are the dearest: see the run. Without one they are free for another.""",
+            "Nodes with idle GPUs",
+            """The 20 nodes with the most GPUs that were idle in the last five minutes. If a run uses them,
+            open the run; otherwise they are free for another one.""",
             rows(f"{most_idle} or on () {none_idle}"),
             columns={"instance": "Node", "Value": "Idle GPUs"},
             width=8,
@@ -327,8 +324,7 @@ def _energy_and_cost() -> list[Panel]:
         time_series(
             41,
             "GPU power by run",
-            """What the GPUs of each run draw. A run that draws little for its number of GPUs does little
-            with them.""",
+            """Power of each run's GPUs. Little power for the number of GPUs means little work.""",
             lines(f"sum by (run) ({of_run(usage.RUN_POWER)})", "{{run}}"),
             unit="watt",
             stacked=True,
@@ -336,25 +332,24 @@ def _energy_and_cost() -> list[Panel]:
         bars(
             42,
             "Energy by run",
-            """Energy of the GPUs within the time range, each run by itself. The host, cooling and losses
-            are not in it.""",
+            """Energy of each run's GPUs within the time range, without the host, cooling and losses.""",
             now(f"sort_desc({energy()})", "{{run}}"),
             unit="kwatth",
             width=6,
         ),
         bars(
             43,
-            "Idle hours of GPUs by run",
-            """Hours in which GPUs of a run did nothing, all its GPUs added up, within the time range:
-            what its findings are worth.""",
+            "Idle GPU hours by run",
+            """Hours in which the run's GPUs were idle, summed over its GPUs, within the time range: what
+            fixing its findings can save.""",
             now(f"sort_desc({idle_hours()})", "{{run}}"),
             unit="h",
             width=6,
         ),
         time_series(
             44,
-            "Cost of each hour",
-            """Nodes that train, times the price of a node for an hour, which you enter above.""",
+            "Cost per hour",
+            """Number of nodes of each run, times the hourly price of a node, which you enter at the top.""",
             lines(f"sum by (run) ({of_run(UNFINISHED)}) * $price", "{{run}}"),
             unit="currencyUSD",
             stacked=True,
@@ -362,8 +357,8 @@ def _energy_and_cost() -> list[Panel]:
         bars(
             45,
             "Cost by run",
-            """Hours of nodes within the time range, times the price of a node; with a price of 1 it shows
-            the hours.""",
+            """Node hours within the time range, times the hourly price of a node. With a price of 1 it
+            shows node hours.""",
             now(f"sort_desc({node_hours()} * $price)", "{{run}}"),
             unit="currencyUSD",
         ),

@@ -1,4 +1,4 @@
-"""Exporter health: whether Trainwatch itself sees what it should, and what it costs the nodes."""
+"""Exporter health: whether Trainwatch itself works, and what it costs the nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainwatch.dashboards.queries import OF_NODE, last, lines, now, per_second,
 
 UID = "trainwatch-exporter"
 BUILD = f"trainwatch_exporter_build_info{{{OF_NODE}}}"
-# `up` and what Prometheus says of scrapes, of exporters alone: also of those that it has lost.
+# Limits `up` and the metrics of scrapes to exporters, including those that are down.
 OF_EXPORTERS = f"and on (job, instance) {last(BUILD)}"
 UP = f"(up{{{OF_NODE}}} {OF_EXPORTERS})"
 TICKS = f"trainwatch_sampler_ticks_total{{{OF_NODE}}}"
@@ -29,7 +29,7 @@ def dashboard() -> Dashboard:
     return page(
         UID,
         "Exporter health",
-        "Whether Trainwatch itself sees what it should, and what that costs the nodes.",
+        "Whether Trainwatch itself works, and what it costs the nodes.",
         [*_numbers(), *_exporters(), *_sampling(), *_scrapes(), *_rules()],
         [
             variables.data_source(),
@@ -42,13 +42,13 @@ def dashboard() -> Dashboard:
 
 
 def missed_share(window: str) -> str:
-    """The share of its samples that an exporter did not take."""
+    """Returns the share of samples that an exporter missed."""
     missed, taken = f"rate({MISSED}[{window}])", f"rate({TICKS}[{window}])"
     return f"({missed} / ({missed} + {taken}))"
 
 
 def of_group(expression: str) -> str:
-    """With the label `group`: the name alone, without the path of the file that it is in."""
+    """Sets the label `group` to the name of a rule group without the path of its file."""
     return f'label_replace({expression}, "group", "$1", "rule_group", ".*;(.*)")'
 
 
@@ -56,33 +56,32 @@ def _numbers() -> list[Panel]:
     return [
         stat(
             1,
-            "Exporters heard",
-            """Exporters that Prometheus scrapes. What is missing here is missing on every other
-            dashboard.""",
+            "Exporters up",
+            """Exporters that Prometheus scrapes. An exporter that is missing here is missing on all
+            dashboards.""",
             now(f"count({UP} == 1) or vector(0)"),
         ),
         stat(
             2,
-            "Exporters lost",
-            """Exporters that were heard in the time range, but not at its last scrape. Look at the node
-            first, then at the exporter's log (TrainwatchExporterDown).""",
+            "Exporters down",
+            """Exporters that were up in the time range, but not at the last scrape. Check the node first,
+            then the exporter's log (TrainwatchExporterDown).""",
             now(f"count({UP} == 0) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
             3,
-            "Collectors that fail",
-            """Collectors whose last reading failed: what they read is missing, and rules that need it say
-            nothing (TrainwatchCollectorFailing). On nodes without GPUs the collector gpu fails unless it
-            is switched off.""",
+            "Failing collectors",
+            """Collectors whose last reading failed: their metrics are missing, and rules that need them
+            cannot fire (TrainwatchCollectorFailing). On nodes without GPUs the collector gpu fails unless
+            it is turned off.""",
             now(f"count({FAILED}) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
             4,
             "Samples missed",
-            """The worst node's share of samples that were due but not taken, in the last five minutes. Up
-            to 5 % does no harm: shares of samples are of those that were taken
+            """The worst node's share of missed samples in the last five minutes. Up to 5 % is harmless
             (TrainwatchSamplesMissed).""",
             now(f"max({missed_share('5m')}) or vector(0)"),
             unit="percentunit",
@@ -93,8 +92,8 @@ def _numbers() -> list[Panel]:
             5,
             "Step records lost",
             """Records of single steps that were overwritten before the exporter read them, in the time
-            range. Counts and histograms are whole all the same; outliers in a recording may be
-            missing.""",
+            range. Counters and histograms are still complete, but outliers may be missing in a
+            recording.""",
             now(f"sum(increase(trainwatch_ledger_records_lost_total{{{OF_NODE}}}[$__range])) or vector(0)"),
             decimals=0,
             thresholds=steps("text", (1, VERMILION)),
@@ -102,8 +101,7 @@ def _numbers() -> list[Panel]:
         stat(
             6,
             "Versions",
-            """How many versions of the exporter run. More than one during an upgrade is usual; for weeks
-            it is not.""",
+            """Number of different exporter versions. More than one is normal only during an upgrade.""",
             now(f"count(count by (version) ({BUILD})) or vector(0)"),
         ),
     ]
@@ -115,8 +113,8 @@ def _exporters() -> list[Panel]:
         table(
             11,
             "Each exporter",
-            """One line for each node. "Samples/s" is 2 unless another interval was chosen; "Simulated"
-            names the scenario where the node is `trainwatch demo`.""",
+            """One row per node. "Samples/s" is 2 with the default interval. "Simulated" is the scenario of
+            a `trainwatch demo`.""",
             rows(f"max by (instance, version, python_version, simulated) ({last(BUILD)})"),
             rows(f"max by (instance) ({UP})"),
             rows(f"max by (instance) (rate({TICKS}[5m]))"),
@@ -143,7 +141,7 @@ def _exporters() -> list[Panel]:
                     "State",
                     custom__width=80,
                     custom__displayMode="color-text",
-                    mappings=words({"0": ("lost", VERMILION), "1": ("heard", GREY)}),
+                    mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
                 ),
                 by_name("Samples/s", decimals=2),
                 by_name("Missed", unit="percentunit", decimals=1),
@@ -164,36 +162,36 @@ def _sampling() -> list[Panel]:
         time_series(
             21,
             "Samples missed",
-            """Share of the samples that were due. A node that misses some under load gives the exporter
-            no core in time, or a driver call is slow: see how long its collectors take.""",
+            """Share of samples that were due but not taken. Either the exporter gets no core in time, or a
+            driver call is slow: compare the duration of its collectors.""",
             lines(missed_share("$__rate_interval"), "{{instance}}"),
             unit="percentunit",
             width=8,
         ),
         time_series(
             22,
-            "How long collectors take",
-            """The slowest node, by collector, of its last sample. All together must stay well below the
-            sample interval (500 ms). A slow `gpu` is the driver; a slow `training` has many ranks on one
-            node.""",
+            "Collector duration",
+            """Duration of each collector's last reading, on the slowest node. Their sum must be well below
+            the sample interval (500 ms). If `gpu` is slow, the driver is; if `training` is slow, the node
+            has many ranks.""",
             lines(f"max by (collector) ({duration})", "{{collector}}"),
             unit="s",
             width=8,
         ),
         time_series(
             23,
-            "Collectors that fail",
-            """How many nodes each collector fails on. The reason is in the exporter's log, a line when it
-            begins to fail. What can never work on a node is left out with --no-collector.NAME.""",
+            "Failing collectors",
+            """Number of nodes on which each collector fails. The exporter's log has the reason. Turn off
+            a collector that cannot work on a node with --no-collector.NAME.""",
             lines(f"count by (collector) ({FAILED}) or on () {NO_COLLECTOR}", "{{collector}}"),
             width=8,
         ),
         time_series(
             24,
             "Ledgers",
-            """Ranks whose ledgers are read, by run. Fewer than the run's world size on its nodes: a rank
-            has not started, was not told where ledgers lie (TRAINWATCH_LEDGER_DIR), or its container does
-            not share the directory.""",
+            """Number of ranks whose ledgers are read, by run. If it is less than the world size, a rank has
+            not started, has another TRAINWATCH_LEDGER_DIR, or its container does not share the
+            directory.""",
             lines(
                 f"count by (run) (sum without (phase) (trainwatch_phase_seconds_total{{{OF_NODE}}}))",
                 "{{run}}",
@@ -203,9 +201,8 @@ def _sampling() -> list[Panel]:
         time_series(
             25,
             "Age of the last step",
-            """Seconds since the last step that was read of each run that has not ended, on its worst
-            node. It climbs where training stands still (TrainingStalled), or where ledgers are not read
-            any more.""",
+            """Seconds since the last step that was read, per unfinished run, on its worst node. It rises
+            if training stalls (TrainingStalled), or if ledgers are not read any more.""",
             lines(f"max by (run) ({last_step} unless on (run, instance) {ended})", "{{run}}"),
             unit="s",
             width=8,
@@ -213,8 +210,9 @@ def _sampling() -> list[Panel]:
         time_series(
             26,
             "Step records lost",
-            """Records a second that were overwritten unread. Steps of less than a millisecond while the
-            exporter waits for a core can do that; counters and histograms are not touched.""",
+            """Records per second that were overwritten before the exporter read them. This happens with
+            steps below a millisecond if the exporter gets no core. Counters and histograms are still
+            complete.""",
             lines(
                 f"sum by (instance) ({per_second(f'trainwatch_ledger_records_lost_total{{{OF_NODE}}}')})",
                 "{{instance}}",
@@ -227,12 +225,12 @@ def _sampling() -> list[Panel]:
 def _scrapes() -> list[Panel]:
     scraped = f"{{{OF_NODE}}} {OF_EXPORTERS}"
     return [
-        section(30, "Scrapes, and what the exporter costs"),
+        section(30, "Scrapes and the cost of the exporter"),
         time_series(
             31,
             "Scrape time",
-            """How long Prometheus waits for a scrape: the slowest node, and the median. Above a second,
-            look at the network and at how busy the node is; the exporter itself takes milliseconds.""",
+            """Duration of a scrape on the slowest node, and the median. The exporter itself takes
+            milliseconds: above a second, check the network and the load of the node.""",
             lines(f"max(scrape_duration_seconds{scraped})", "slowest"),
             lines(f"quantile(0.5, scrape_duration_seconds{scraped})", "median"),
             unit="s",
@@ -241,18 +239,18 @@ def _scrapes() -> list[Panel]:
         ),
         time_series(
             32,
-            "Series of a scrape",
-            """How many samples a scrape of each node has. It grows with cores, GPUs, ranks and runs; a
-            jump at an equal load is worth a look, because Prometheus keeps all of them.""",
+            "Series per scrape",
+            """Number of series in a scrape of each node. It grows with cores, GPUs, ranks and runs.
+            Investigate a jump at equal load, because Prometheus stores all of them.""",
             lines(f"scrape_samples_scraped{scraped}", "{{instance}}"),
             unit="short",
             width=8,
         ),
         time_series(
             33,
-            "New series a minute",
-            """Series that Prometheus had not seen before. It is high when a run starts; if it stays high,
-            runs or names of devices come and go all the time.""",
+            "New series per minute",
+            """Series that are new to Prometheus. It is high when a run starts. If it stays high, runs or
+            names of devices change all the time.""",
             lines(f"sum(sum_over_time(scrape_series_added{{{OF_NODE}}}[1m]) {OF_EXPORTERS})", "all nodes"),
             unit="short",
             width=8,
@@ -261,8 +259,7 @@ def _scrapes() -> list[Panel]:
         time_series(
             34,
             "CPU of exporters",
-            """Share of one core that the exporter takes from the training on its node: the worst node,
-            and the median.""",
+            """Share of one core that the exporter uses: the worst node, and the median.""",
             lines(f"max({CPU})", "worst"),
             lines(f"quantile(0.5, {CPU})", "median"),
             unit="percentunit",
@@ -271,7 +268,7 @@ def _scrapes() -> list[Panel]:
         time_series(
             35,
             "Memory of exporters",
-            """Resident memory of each exporter. It should be flat; with --recording.dir it is larger.""",
+            """Resident memory of each exporter. It should be flat; --recording.dir needs more.""",
             lines(f"process_resident_memory_bytes{scraped}", "{{instance}}"),
             unit="bytes",
         ),
@@ -280,21 +277,21 @@ def _scrapes() -> list[Panel]:
 
 def _rules() -> list[Panel]:
     return [
-        section(40, "Rules in Prometheus (where Prometheus scrapes itself)"),
+        section(40, "Rules in Prometheus (if Prometheus scrapes itself)"),
         time_series(
             41,
-            "How long rules take",
-            """The last evaluation of each group of Trainwatch's rules, as a share of its interval. Above
-            100 % evaluations are skipped: render the rules with a longer --scrape-interval, or give
+            "Rule evaluation time",
+            """Duration of the last evaluation of each rule group, as a share of its interval. Above 100 %
+            Prometheus skips evaluations: render the rules with a longer --scrape-interval, or give
             Prometheus more cores.""",
             lines(f"max by (group) ({of_group(f'{TAKEN} / {INTERVAL}')})", "{{group}}"),
             unit="percentunit",
         ),
         time_series(
             42,
-            "Rules that fail",
-            """Evaluations that failed, a second. Anything above 0 means that some rule says nothing
-            (TrainwatchRuleEvaluationFailing); the reason is on Prometheus's page of rules.""",
+            "Failed rule evaluations",
+            """Failed evaluations per second. Above 0, some rule cannot fire
+            (TrainwatchRuleEvaluationFailing); Prometheus's page /rules has the reason.""",
             lines(f"sum by (group) ({of_group(per_second(f'{FAILURES}{{{RULES}}}'))})", "{{group}}"),
         ),
     ]

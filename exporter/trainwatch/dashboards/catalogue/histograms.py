@@ -1,4 +1,4 @@
-"""Utilisation histograms: how the samples of GPUs and cores are distributed, and whether GPUs are alike."""
+"""Utilisation histograms: how samples of GPUs and cores are distributed, and whether load is balanced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trainwatch.prometheus_rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_
 
 UID = "trainwatch-histograms"
 HOW_TO_READ = """Each column is a histogram of the 500 ms samples of that time: the brighter a cell, the
-              more samples had that value. All samples are in it, however seldom Prometheus scrapes."""
+              more samples had that value. It contains all samples, however rarely Prometheus scrapes."""
 TENTHS = "|".join(f"0[.]{tenth}" for tenth in range(1, 10)) + "|1|1[.]0"
 
 
@@ -39,7 +39,7 @@ def dashboard() -> Dashboard:
     return of_one_run(
         UID,
         "Utilisation histograms",
-        "How the samples of GPUs and cores are distributed, whether GPUs work alike, and what they wait for.",
+        "How samples of GPUs and cores are distributed, whether load is balanced, and what GPUs wait for.",
         [*_over_time(), *_balance(), *_waiting(), *_each_gpu()],
         variables.gpu(),
         variables.by_range("gpu_samples", "trainwatch_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
@@ -54,29 +54,29 @@ def _over_time() -> list[Panel]:
         _heatmap(
             1,
             "GPU utilisation",
-            """Bright at the top is good. Two bright bands, at the top and at the bottom, are GPUs that
-            work in fits and starts (LowGPUUtilization, fluctuating); one band in the middle is steady
-            work that does not fill them (small batches).""",
+            """Bright at the top is good. Two bright bands, at the top and at the bottom, mean fluctuating
+            utilisation (LowGPUUtilization). One band in the middle is steady work that does not fill the
+            GPUs (small batches).""",
             "${gpu_samples}",
         ),
         _heatmap(
             2,
             "CPU utilisation, mean of cores",
-            """Near the top while GPUs are low: the host is too small for this data pipeline. Low as well:
-            look at single cores in Trainwatch / System, for one pinned core does not show in the mean.""",
+            """Near the top while GPUs are low: the host is too small for this data pipeline. If it is low
+            too, check single cores in Trainwatch / System: the mean does not show one pinned core.""",
             "trainwatch_cpu_utilization_samples_bucket",
         ),
         _heatmap(
             3,
             "GPU memory",
-            """Used share of the memory. A band that climbs is a leak; a band far below the top has room
-            for larger batches.""",
+            """Used share of the memory. A rising band is a leak. A band far below the top leaves room for
+            larger batches.""",
             "${gpu_memory_samples}",
         ),
         _heatmap(
             4,
-            "Waiting for I/O, mean of cores",
-            """All samples at the bottom is good. Anything else beside idle GPUs: storage is too slow
+            "I/O wait, mean of cores",
+            """All samples at the bottom is good. Anything else with idle GPUs: storage is too slow
             (IOBottleneck).""",
             "trainwatch_io_wait_samples_bucket",
         ),
@@ -91,18 +91,18 @@ def _balance() -> list[Panel]:
     sum by (gpu) ({last(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")})
     """
     return [
-        section(10, "Do the GPUs of a node work alike?"),
+        section(10, "Is the load of a node's GPUs balanced?"),
         repeated(
             bar_chart(
                 11,
                 "Cumulative distribution of each GPU of $instance",
-                """For each utilisation, the share of a GPU's samples at or below it, over the whole run.
-                In data- parallel training all GPUs do the same: the bars of a group should be equally
-                high. The widest difference within a group is the distance that LoadBalancing judges. Bars
-                that are high on the left are GPUs that idle.""",
+                """Share of each GPU's samples at or below a utilisation, over the whole run. In
+                data-parallel training all GPUs have the same work: the bars of a group should be equally
+                high. The largest difference within a group is the distance that LoadBalancing judges.
+                High bars on the left are idle GPUs.""",
                 rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
                 across="le",
-                beside="gpu",
+                colour="gpu",
                 across_unit="percentunit",
                 unit="percentunit",
                 highest=1,
@@ -115,10 +115,9 @@ def _balance() -> list[Panel]:
         time_series(
             12,
             "Distance between GPUs",
-            """How far apart the distributions of the two most different GPUs of a node are
-            (Kolmogorov-Smirnov): 0 is alike, 1 is nothing in common. Above the line LoadBalancing fires:
-            give each GPU a process and an equal share of the work. There is a value once patience's
-            number of samples is taken.""",
+            """Largest Kolmogorov-Smirnov distance between the utilisation distributions of two GPUs of a
+            node: 0 is equal, 1 is disjoint. LoadBalancing fires above the dashed line: use one process
+            per GPU, and equal shares of the work. The first value appears after `patience` samples.""",
             lines(f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}", "{{instance}}"),
             threshold("LoadBalancing", "threshold", percent=False),
             highest=1,
@@ -126,8 +125,8 @@ def _balance() -> list[Panel]:
         shares(
             13,
             "Mean utilisation of each GPU",
-            """Exact means of all samples. One line apart from the others: that GPU gathers results for
-            all, or has no work.""",
+            """Exact means of all samples. If one line differs from the others, that GPU gathers results
+            for all, or has no work.""",
             lines(
                 f"""
                 {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
@@ -146,10 +145,10 @@ def _waiting() -> list[Panel]:
         section(20, "What do GPUs wait for?"),
         shares(
             21,
-            "Starved snapshots by cause",
-            """Share of all snapshots since the run began in which some GPU was all but idle while some
-            core was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage": IOBottleneck).
-            Above the line of its rule a cause is to be mended first.""",
+            "Starved samples by cause",
+            """Share of all samples since the run began in which some GPU was almost idle while some core
+            was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage": IOBottleneck). Above the
+            dashed line the rule fires: fix that cause first.""",
             lines(
                 f"max by (instance) (run_instance:trainwatch_cpu_starved:ratio{{{OF_RUN}}})",
                 "{{instance}} busy core",
@@ -163,9 +162,9 @@ def _waiting() -> list[Panel]:
         ),
         bars(
             22,
-            "Snapshots with an idle GPU",
-            """Share of all snapshots in which at least one GPU was below so much of its utilisation,
-            whatever the cause. The first bar is time in which a GPU did next to nothing.""",
+            "Samples with an idle GPU",
+            """Share of all samples in which at least one GPU was below the utilisation at the bar, for any
+            reason. The first bar is the time in which a GPU was almost idle.""",
             now(
                 f"""
                 sum by (gpu_below) ({last(low)})
@@ -184,7 +183,7 @@ def _each_gpu() -> list[Panel]:
     each = _heatmap(
         31,
         "GPU $gpu",
-        "A GPU whose picture differs from those beside it does other work, or less.",
+        "A GPU whose histogram differs from the others has different or less work.",
         "trainwatch_gpu_utilization_samples_bucket",
         OF_GPU,
     )

@@ -20,11 +20,11 @@ from trainwatch.training.layout import PHASES
 
 UID = "trainwatch-run"
 ALL_PHASES = (*PHASES, "other", "initialization", "finalization")
-# The lowest bound of a histogram with samples above it: for a quantile of 0 there is none.
+# The minimum is the lowest non-empty bucket of a histogram; a quantile of 0 would have no value.
 QUANTILES = {"max": 1, "p99": 0.99, "p95": 0.95, "p50": 0.5, "min": 1e-6}
 
 START = f"min({last(f'trainwatch_run_start_time_seconds{{{OF_RUN}}}')})"
-# The end; or now, while it is scraped; or the last step that was seen.
+# The end; while the run is scraped, now; otherwise the last step.
 END = f"""(
   max({last(f"trainwatch_run_end_time_seconds{{{OF_RUN}}}")})
     or
@@ -33,9 +33,10 @@ END = f"""(
   max({last(f"trainwatch_run_last_step_time_seconds{{{OF_RUN}}}")})
 )"""
 STATES = words({"0": ("healthy", GREY), "1": ("found before", "text"), "2": ("found", VERMILION)})
-# 1 for each rule that held at some time, for some node, GPU or rank.
+# 1 for each rule that fired at some time, for any node, GPU or rank.
 FIRED = f"(max by (rule) (max_over_time({STATUS}{{{OF_RUN}}}[$__range])) == 1)"
-STEPS = f'trainwatch_step_duration_seconds_count{{{OF_RUN}, phase="train"}}'
+DURATION = "trainwatch_step_duration_seconds"
+STEPS = f'{DURATION}_count{{{OF_RUN}, phase="train"}}'
 
 
 def dashboard() -> Dashboard:
@@ -65,7 +66,7 @@ def _verdict() -> list[Panel]:
     nothing = "vector(0)"
     for label, text in {
         "rule": "No rule fires",
-        "recommendation": "Nothing was found that slows this run down.",
+        "recommendation": "Nothing slows this run down.",
         **dict.fromkeys(("kind", "severity", "question"), "–"),
     }.items():
         nothing = f'label_replace({nothing}, "{label}", "{text}", "", "")'
@@ -74,8 +75,8 @@ def _verdict() -> list[Panel]:
             1,
             "What is wrong",
             """Rules that fire, or that fired within the time range; causes before the symptoms that they
-            explain. Read it from the top: do what the first line recommends, then look again. Trainwatch
-            / System and Trainwatch / Steps show what it was seen from.""",
+            explain. Follow the recommendation of the first row, then check again. Trainwatch / System and
+            Trainwatch / Steps show the measurements.""",
             rows(
                 f"""
                 (max by (rule) ({last(status)}) + {FIRED})
@@ -111,10 +112,10 @@ def _verdict() -> list[Panel]:
         table(
             2,
             "All rules",
-            """Every rule, and what it said within the time range. "found before" held at some time but
-            does not hold now. "Times triggered" counts the minutes at which the condition held for some
-            node, GPU or rank, as the scans of a profiler report do; "Datapoints" are the samples or steps
-            that it was judged by. Nothing in "State" means not enough data.""",
+            """Every rule and its state. "found before" fired within the time range, but does not fire now.
+            "Times triggered" counts the minutes in which the rule fired for any node, GPU or rank, like
+            the scans of the report. "Datapoints" are the samples or steps that it judged. An empty "State"
+            means not enough data.""",
             rows(f"max by (rule) ({last(status)}) + max by (rule) (max_over_time({status}[$__range]))"),
             rows(f"sum_over_time(max by (rule) ({status})[$__range:1m])"),
             rows(_datapoints()),
@@ -125,7 +126,7 @@ def _verdict() -> list[Panel]:
                 "Value #B": "Times triggered",
                 "Value #C": "Datapoints",
                 "parameters": "Parameters",
-                "recommendation": "What to do where it fires",
+                "recommendation": "What to do if it fires",
             },
             height=19,
             sort_by=("State", True),
@@ -135,25 +136,24 @@ def _verdict() -> list[Panel]:
                 by_name("Times triggered", custom__width=130, decimals=0),
                 by_name("Datapoints", custom__width=110, decimals=0, unit="short"),
                 by_name("Parameters", custom__width=420),
-                wrapped("What to do where it fires"),
+                wrapped("What to do if it fires"),
             ],
         ),
     ]
 
 
 def _datapoints() -> str:
-    """By rule: the snapshots, or the steps, that it was judged by."""
-    of_steps: list[str] = []
-    of_snapshots: list[str] = []
-    for name, heuristic in all_rules().items():
-        rules = heuristic().prometheus_rules(Scraping())
+    """Returns the samples or steps that each rule judged."""
+    rules_of: dict[str, list[str]] = {"trainwatch_samples_total": [], f"{DURATION}_count": []}
+    for name, rule in all_rules().items():
+        rules = rule().prometheus_rules(Scraping())
         if rules is not None:
-            (of_steps if "step_duration" in rules.targets else of_snapshots).append(name)
-    steps_seen = f"sum({last(f'trainwatch_step_duration_seconds_count{{{OF_RUN}}}')})"
-    snapshots_seen = f"sum({last(f'trainwatch_samples_total{{{OF_RUN}}}')})"
+            of_steps = "step_duration" in rules.targets
+            rules_of[f"{DURATION}_count" if of_steps else "trainwatch_samples_total"].append(name)
     return " or ".join(
-        f'max by (rule) ({INFO}{{rule=~"{"|".join(names)}"}}) * on () group_left () {seen}'
-        for names, seen in ((of_snapshots, snapshots_seen), (of_steps, steps_seen))
+        f'max by (rule) ({INFO}{{rule=~"{"|".join(names)}"}}) * on () group_left () '
+        f"sum({last(f'{counter}{{{OF_RUN}}}')})"
+        for counter, names in rules_of.items()
     )
 
 
@@ -164,43 +164,42 @@ def _numbers() -> list[Panel]:
         stat(
             11,
             "Findings",
-            """How many rules fire, or fired within the time range; the table above names them. 0 is what
-            you want.""",
+            """Number of rules that fire, or fired within the time range. The table above lists them.""",
             now(f"sum({FIRED}) or vector(0)"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
             12,
             "Duration",
-            """From the start of the first process to the end of the run; to now while it runs. Compare it
-            with the time in training steps below: the rest is overhead.""",
+            """From the start of the first process to the end of the run, or until now. Compare it with the
+            time in training steps below: the rest is overhead.""",
             now(f"{END} - {START}"),
             unit="s",
         ),
         stat(
             13,
             "Training steps",
-            """Steps of the phase train that the furthest rank has finished. If it stands still, see
+            """Finished steps of the phase train, of the fastest rank. If it does not grow, see
             TrainingStalled.""",
             now(f"max({last(STEPS)})"),
             decimals=0,
         ),
         stat(
             14,
-            "Steps a second",
-            """Over the last minutes of the time range, of one rank; all ranks make the same steps in
-            data-parallel training. A fall at equal settings means that something new holds the run up.""",
+            "Steps per second",
+            """Rate of one rank, over the last minutes of the time range. In data-parallel training all ranks
+            have the same rate. A drop at equal settings means that something new slows the run down.""",
             now(f"max(sum without (phase) (rate({STEPS}[5m]))) or vector(0)"),
             decimals=2,
         ),
         stat(
             15,
             "Step time",
-            """The mean duration of a training step over the whole run. Trainwatch / Steps has its
-            distribution, and what it is spent on.""",
+            """Mean duration of a training step over the whole run. Trainwatch / Steps shows its
+            distribution and components.""",
             now(
                 f"""
-                sum({last(f'trainwatch_step_duration_seconds_sum{{{OF_RUN}, phase="train"}}')})
+                sum({last(f'{DURATION}_sum{{{OF_RUN}, phase="train"}}')})
                   / sum({last(STEPS)})
                 """
             ),
@@ -209,8 +208,8 @@ def _numbers() -> list[Panel]:
         stat(
             16,
             "Cost so far",
-            """Nodes x hours x the price of a node for an hour, which you enter above; with a price of 1
-            it shows the hours of nodes. What it buys is in "Where the time went".""",
+            """Nodes x hours x the hourly price of a node, which you enter at the top. With a price of 1 it
+            shows node hours. "Time by phase" shows what you get for it.""",
             now(f"{node_hours} * ({END} - {START}) / 3600 * $price"),
             unit="currencyUSD",
             decimals=2,
@@ -220,14 +219,14 @@ def _numbers() -> list[Panel]:
 
 def _time() -> list[Panel]:
     phase_seconds = f"trainwatch_phase_seconds_total{{{OF_RUN}}}"
-    rate = f"sum without (phase) (rate(trainwatch_step_duration_seconds_count{{{OF_RUN}}}[$__rate_interval]))"
+    rate = f"sum without (phase) ({per_second(f'{DURATION}_count{{{OF_RUN}}}')})"
     return [
         bars(
             21,
-            "Where the time went",
-            """Seconds of a rank by phase, over the whole run. Only train, eval and predict do what the
-            run is for. A long initialization (loading data, compiling) or much "other" (between the
-            steps: checkpoints, logging) is time in which GPUs are paid for and idle.""",
+            "Time by phase",
+            """Seconds of a rank per phase, over the whole run. Only train, eval and predict are useful work.
+            GPUs are idle in a long initialization (loading data, compiling), and in "other" (between
+            steps: checkpoints, logging).""",
             now(f"avg by (phase) ({last(phase_seconds)})", "{{phase}}"),
             unit="s",
             overrides=coloured(ALL_PHASES),
@@ -235,8 +234,8 @@ def _time() -> list[Panel]:
         shares(
             22,
             "Share of time by phase",
-            """What ranks did at each moment. 100 % train is best; gaps of "other" that come again and
-            again are checkpoints or evaluations that are not marked as a phase.""",
+            """Phases of the ranks over time. 100 % train is best. Periodic gaps of "other" are checkpoints
+            or evaluations that are not marked as a phase.""",
             lines(
                 f"""
                 sum by (phase) (rate({phase_seconds}[$__rate_interval]))
@@ -251,8 +250,8 @@ def _time() -> list[Panel]:
         time_series(
             23,
             "Throughput",
-            """Steps a second, the slowest and the fastest node. A step down that stays is worth an
-            explanation: look for a mark of an alert at its beginning.""",
+            """Steps per second of the slowest and the fastest node. Investigate a lasting drop: look for an
+            alert's mark where it begins.""",
             lines(f"max(max without (rank) ({rate}))", "fastest node"),
             lines(f"min(min without (rank) ({rate}))", "slowest node"),
             width=8,
@@ -267,14 +266,14 @@ def _usage() -> list[Panel]:
         table(
             31,
             "Utilisation of each node",
-            """Percentiles of the 500 ms samples since the run began (memory: of readings each minute, in
-            the time range), over all GPUs or cores of a node. A GPU p95 below 70 % means that even busy
-            moments are low; a low p50 with a high p95 means fits and starts; a CPU max of 100 % beside
-            idle GPUs: see CPUBottleneck. Bounds of the counters are 2 points apart.""",
+            """Percentiles of the 500 ms samples since the run began, over all GPUs or cores of a node.
+            (Memory: of one reading per minute in the time range.) A GPU p95 below 70 % is low even at its
+            best. A low p50 with a high p95 fluctuates. A CPU max of 100 % with idle GPUs: see
+            CPUBottleneck. Values are rounded to 2 points.""",
             *(rows(_percentiles(quantile)) for quantile in QUANTILES.values()),
             columns={
                 "instance": "Node",
-                "what": "Of",
+                "resource": "Resource",
                 **{f"Value #{letter}": name for letter, name in zip("ABCDE", QUANTILES, strict=True)},
             },
             unit="percentunit",
@@ -285,8 +284,8 @@ def _usage() -> list[Panel]:
         shares(
             32,
             "GPU and CPU, mean of all nodes",
-            """Where GPUs are low while CPUs are high, data is prepared too slowly; where both are low,
-            look for waiting: storage, communication, synchronisation with the host, small batches.""",
+            """High CPU and low GPU: data preparation is too slow. Both low: something waits for storage,
+            communication or synchronisation with the host, or batches are small.""",
             lines(
                 f"""
                 sum({per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_RUN}}}")})
@@ -304,7 +303,7 @@ def _usage() -> list[Panel]:
 
 
 def _percentiles(quantile: float) -> str:
-    """By node: a percentile of what the sample counters counted, and of the readings of memory."""
+    """Returns a percentile of each resource by node, from sample counters and readings of memory."""
     counted = {
         "GPU": "${gpu_samples}",
         "GPU memory": "${gpu_memory_samples}",
@@ -312,11 +311,11 @@ def _percentiles(quantile: float) -> str:
         "I/O wait": "trainwatch_io_wait_samples_bucket",
     }
     parts = {
-        what: f"histogram_quantile({quantile:.6f}, sum by (instance, le) ({last(f'{series}{{{OF_RUN}}}')}))"
-        for what, series in counted.items()
+        name: f"histogram_quantile({quantile:.6f}, sum by (instance, le) ({last(f'{series}{{{OF_RUN}}}')}))"
+        for name, series in counted.items()
     }
     memory = f"{MEMORY_USED}{{{OF_NODE}}}"
     parts["memory"] = f"max by (instance) (quantile_over_time({quantile}, {memory}[$__range]))"
     return " or ".join(
-        f'label_replace({expression}, "what", "{what}", "", "")' for what, expression in parts.items()
+        f'label_replace({expression}, "resource", "{name}", "", "")' for name, expression in parts.items()
     )

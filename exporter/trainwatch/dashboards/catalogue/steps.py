@@ -1,5 +1,4 @@
-"""Steps: how long they take, which are outliers, what they are spent on, and which rank the others wait
-for."""
+"""Steps: their duration, outliers and components, and which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def dashboard() -> Dashboard:
     return of_one_run(
         UID,
         "Steps",
-        "How long training steps take, what they are spent on, and which rank the others wait for.",
+        "Duration, outliers and components of training steps, and which rank the others wait for.",
         [*_durations(), *_outliers(), *_parts(), *_data(), *_ranks()],
         variables.rank(),
         variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
@@ -63,19 +62,18 @@ def _durations() -> list[Panel]:
             1,
             "Duration of training steps",
             """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
-            second band above it, or single cells far above, are outliers: hover over the marks of
-            exemplars to see the number of such a step, then look what the script does there (a
-            checkpoint, an evaluation, garbage collection). On ranges over four days, ranks cannot be told
-            apart here.""",
+            second band above it, or single cells far above, are outliers. Hover over the marks of
+            exemplars to see the step's number, then check what the script does there (a checkpoint, an
+            evaluation, garbage collection). Ranges over four days do not distinguish ranks.""",
             buckets(f"sum by (le) ({gained(bucket)})", exemplars=True),
             unit="s",
         ),
         time_series(
             2,
             "Step time",
-            """Mean (exact) and percentiles (as fine as the buckets of the histogram, four for each power
-            of ten). "limit" is the mean and so many standard deviations as StepOutlier's rule has, since
-            the run began. A p99 far above the p95 means that some steps take far longer.""",
+            """Exact mean, and percentiles from the histogram (four buckets per power of ten). "limit" is
+            mean + StepOutlier.stddev standard deviations, since the run began. A p99 far above the p95
+            means that some steps take far longer.""",
             lines(
                 f"""
                 sum({per_second(f"{STEPS}_sum{of_rank}")}) / sum({per_second(f"{STEPS}_count{of_rank}")})
@@ -98,20 +96,20 @@ def _durations() -> list[Panel]:
         bar_chart(
             3,
             "Durations by node",
-            """How many training steps of each node were at most so long, but longer than the bar before,
-            over the whole run. Nodes should look alike; bars far to the right are outliers.""",
+            """Number of training steps by duration, per node, over the whole run. All nodes should have the
+            same distribution; bars far to the right are outliers.""",
             rows(_by_node()),
             across="le",
-            beside="instance",
+            colour="instance",
             across_unit="s",
             unit="short",
         ),
         time_series(
             4,
             "Time since the last step",
-            """Seconds since any rank of a node finished a step. A saw-tooth near zero is training; a line
-            that climbs is a run that stands still though its processes live (TrainingStalled): see where
-            they wait with `py-spy dump`.""",
+            """Seconds since any rank of a node finished a step. A saw-tooth near zero is normal training. A
+            rising line means that the run has stalled although its processes are alive (TrainingStalled):
+            `py-spy dump` shows where they wait.""",
             lines(f"run_instance:trainwatch_time_since_last_step:seconds{{{OF_RUN}}}", "{{instance}}"),
             lines(
                 f"""
@@ -130,7 +128,7 @@ def _durations() -> list[Panel]:
 
 
 def _by_node() -> str:
-    """The counts between two bounds: what Prometheus stores adds up from the left."""
+    """Returns the counts between two bounds; those in Prometheus are cumulative."""
     series = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}"
     counts = []
     for lower, upper in zip((None, *STEP_BOUNDS), STEP_BOUNDS, strict=False):
@@ -151,17 +149,17 @@ def _outliers() -> list[Panel]:
         time_series(
             11,
             "Outliers of each rank",
-            """Steps since the run began that took longer than the limit. Above the line StepOutlier
-            fires. Stairs of equal width are something periodic: a checkpoint, an evaluation, a log.""",
+            """Steps since the run began that took longer than the limit. StepOutlier fires above the dashed
+            line. Stairs of equal width are periodic work: a checkpoint, an evaluation, logging.""",
             lines(outliers, RANK),
             threshold("StepOutlier", "n_outliers", percent=False),
             overrides=numbered("rank"),
         ),
         time_series(
             12,
-            "Steps a second",
-            """Of each rank, all phases. In data-parallel training all ranks have the same; what counts is
-            that the line does not sink.""",
+            "Steps per second",
+            """Rate of each rank, all phases. In data-parallel training all ranks have the same rate; look
+            for drops.""",
             lines(f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})", RANK),
             overrides=numbered("rank"),
         ),
@@ -172,13 +170,13 @@ def _parts() -> list[Panel]:
     seconds = per_second(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")
     steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
     return [
-        section(20, "What steps are spent on"),
+        section(20, "Components of a step"),
         time_series(
             21,
-            "Parts of a step",
-            """Mean seconds of each part, on the host, over the chosen ranks. Much data_wait: data comes
-            too late (DataStarved). Much communication: ranks exchange too much, or wait for a slow one.
-            Work on the GPU is asynchronous, so its time shows where the host waits for it.""",
+            "Step time by component",
+            """Mean host time of each component, over the chosen ranks. Much data_wait: data comes too late
+            (DataStarved). Much communication: ranks exchange too much, or wait for a straggler. GPU work
+            is asynchronous: its time appears where the host waits for it.""",
             lines(f"sum by (component) ({seconds}) / on () group_left () sum({steps})", "{{component}}"),
             unit="s",
             stacked=True,
@@ -186,9 +184,9 @@ def _parts() -> list[Panel]:
         ),
         bars(
             22,
-            "Share of all step time",
+            "Share of step time by component",
             """The same over the whole run, as a share of all time in steps. Forward, backward and
-            optimizer are the work; the rest is overhead.""",
+            optimizer are useful work; the rest is overhead.""",
             now(
                 f"""
                 sum by (component) ({last(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")})
@@ -214,31 +212,31 @@ def _data() -> list[Panel]:
         time_series(
             31,
             "Waiting for a batch",
-            """How long the training loop waits for its next batch, and how long a worker takes to make
-            one. Waits of milliseconds are good. Where a fetch takes longer than a step times the number
-            of workers, workers cannot keep ahead: more of them, or less work in the transform.""",
+            """How long the training loop waits for its next batch, and how long a worker takes to fetch
+            one. Waits of milliseconds are good. If a fetch takes longer than a step times the number of
+            workers, use more workers or a cheaper transform.""",
             lines(f"histogram_quantile(0.5, {wait})", "wait p50"),
             lines(f"histogram_quantile(0.95, {wait})", "wait p95"),
-            lines(f"histogram_quantile(0.5, {fetch})", "a worker's fetch p50"),
+            lines(f"histogram_quantile(0.5, {fetch})", "fetch p50"),
             unit="s",
             logarithmic=True,
             lowest=None,
-            overrides=coloured(("wait p50", "wait p95", "a worker's fetch p50")),
+            overrides=coloured(("wait p50", "wait p95", "fetch p50")),
         ),
         shares(
             32,
             "Share of step time that waits for data",
-            """Of each rank, since the run began. Above the line DataStarved fires; its advice in
-            Trainwatch / Run overview says how a loader keeps ahead.""",
+            """Share of each rank since the run began. DataStarved fires above the dashed line; Trainwatch /
+            Run overview shows its recommendation.""",
             lines(f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}", RANK),
             threshold("DataStarved", "threshold"),
             overrides=numbered("rank"),
         ),
         stat(
             33,
-            "Loader workers of a node",
-            """Workers of the training loaders of all ranks of a node. About as many as it has cores is
-            right; the rule Dataloader says so otherwise.""",
+            "Loader workers per node",
+            """Workers of the training loaders of all ranks of a node. It should be about the number of
+            cores, which the rule Dataloader checks.""",
             now(
                 f"sum by (instance) ({last(f'trainwatch_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
                 "{{instance}}",
@@ -248,9 +246,9 @@ def _data() -> list[Panel]:
         ),
         stat(
             34,
-            "Workers for each core",
-            """The same as a share of the cores. Below 70 % cores lie idle that could prepare data;
-            above 200 % they only take turns.""",
+            "Workers per core",
+            """The same as a share of the cores. Below 70 %, idle cores could prepare data. Above 200 %,
+            workers compete for cores.""",
             now(f"max by (instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})", "{{instance}}"),
             unit="percentunit",
             width=12,
@@ -266,10 +264,9 @@ def _ranks() -> list[Panel]:
         time_series(
             41,
             "Step time of each rank by itself",
-            """Step time without communication, in which a fast rank waits for a slow one; mean of the
-            last 5 minutes. All ranks' steps end together, so only this shows who is slow. The highest
-            line is the rank that all others wait for (Straggler): look at its machine, or at its share of
-            the data.""",
+            """Step time without communication, in which fast ranks wait for slow ones; mean of the last 5
+            minutes. The steps of all ranks end together, so only this shows which rank is slow. The
+            highest line is the straggler (Straggler): check its machine and its share of the data.""",
             lines(SELF_TIME, RANK),
             unit="s",
             overrides=numbered("rank"),
@@ -277,9 +274,9 @@ def _ranks() -> list[Panel]:
         shares(
             42,
             "Share of step time in communication",
-            """Of each rank, since the run began: time that the step itself marks as communication, so not
-            hidden behind computing. High on all ranks: exchange less or faster (CommunicationBound, the
-            line). High on all but one: they wait for that one.""",
+            """Share of each rank since the run began. It counts communication that does not overlap with
+            computing. High on all ranks: exchange less or faster (CommunicationBound, the dashed line).
+            High on all but one: they wait for that one.""",
             lines(communication, RANK),
             threshold("CommunicationBound", "threshold"),
             overrides=numbered("rank"),
@@ -287,8 +284,8 @@ def _ranks() -> list[Panel]:
         stat(
             43,
             "Slowest rank",
-            """The rank with the longest step time by itself, and that time. It matters when it is much
-            above the mean of the others, see the panel beside it.""",
+            """The rank with the longest step time by itself, and that time. The next panel compares it with
+            the other ranks.""",
             now(f"topk(1, max by (rank, instance) ({last(SELF_TIME)}))", RANK),
             unit="s",
             width=6,
@@ -297,11 +294,10 @@ def _ranks() -> list[Panel]:
         ),
         stat(
             44,
-            "Peers' time, of the slowest rank's",
-            """How long its peers take for a step by themselves, as a share of what the slowest rank
-            takes. 100 %: all are alike. Below Straggler's threshold (75 % unless set otherwise) a rank
-            holds up the others.""",
-            # Not a number where there is one rank only.
+            "Peers relative to slowest",
+            """Compute time per step of the other ranks, relative to the slowest rank. 100 %: all ranks are
+            equally fast. Below Straggler's threshold (75 % by default) a rank delays the others.""",
+            # Not a number with a single rank.
             now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')} >= 0)"),
             unit="percentunit",
             width=6,
@@ -311,7 +307,7 @@ def _ranks() -> list[Panel]:
         bars(
             45,
             "Mean step time of each rank by itself",
-            "The same comparison at the end of the time range. Bars should be equally long.",
+            "Step time without communication at the end of the time range. Bars should be equally long.",
             now(f"sort_desc(max by (rank, instance) ({last(SELF_TIME)}))", RANK),
             unit="s",
             width=12,

@@ -1,4 +1,4 @@
-"""System: what the GPUs, cores, memory, disks and links of a node do, in one look and one by one."""
+"""System: the load of the GPUs, cores, memory, disks and links of a node."""
 
 from __future__ import annotations
 
@@ -29,21 +29,20 @@ def dashboard() -> Dashboard:
     return of_one_run(
         UID,
         "System",
-        "What the GPUs, cores, memory, disks and links of the nodes of a run do.",
+        "The load of the GPUs, cores, memory, disks and links of a run's nodes.",
         [*_overview(), *_gpus(), *_links(), *_host()],
         variables.gpu(),
     )
 
 
 def mean_of_samples(histogram: str) -> str:
-    """Of all samples of 500 ms. Readings at each scrape may beat with the steps: always, or never, hit a
-    gap."""
+    """Returns the mean of all 500 ms samples. Scrapes alone could always hit the same part of a step."""
     sums, counts = (per_second(f"{histogram}_{part}{{{OF_GPU}}}") for part in ("sum", "count"))
     return f"({sums} / ({counts} > 0))"
 
 
 def mean_of_readings(series: str) -> str:
-    """Of those of each point of the chart; the last one where a point has none of its own."""
+    """Returns the mean of the readings at each point of the chart, or the last reading before it."""
     return f"(avg_over_time({series}[$__interval]) or {series})"
 
 
@@ -53,12 +52,11 @@ def _overview() -> list[Panel]:
     heatmap = device_heatmap(
         1,
         "GPUs and cores of $instance",
-        """A row a GPU, then a row a core; dark is idle (0 %), bright is busy (100 %). Bright GPUs are
-        what you pay for. Dark GPUs beside one or more bright cores: the cores cannot keep up
-        (CPUBottleneck). Dark GPUs and dark cores: both wait, look at I/O wait and the network below. One
-        bright GPU among dark ones: work is not shared (LoadBalancing). A dark stripe through all GPUs:
-        something pauses the training for a minute or more; for shorter pauses see Trainwatch /
-        Utilisation histograms.""",
+        """One row per GPU, then one row per core; dark is idle (0 %), bright is busy (100 %). Dark GPUs with
+        one or more bright cores: the cores cannot keep up (CPUBottleneck). Dark GPUs and dark cores: both
+        wait, see I/O wait and the network below. One bright GPU among dark ones: the load is unbalanced
+        (LoadBalancing). A dark stripe through all GPUs: training pauses for a minute or more; Trainwatch /
+        Utilisation histograms shows shorter pauses.""",
         lines(f"clamp({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01, 1)", "{{device}}"),
         lines(f"clamp({named_device(cores, 'core', 'cpu', 3)}, 0.01, 1)", "{{device}}"),
     )
@@ -72,9 +70,9 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             11,
             "GPU utilisation",
-            """Share of the time in which some kernel ran. High is necessary, not sufficient: one busy
-            multiprocessor is enough, and a hang in a collective reads 100 %. Below the line:
-            LowGPUUtilization.""",
+            """Share of the time in which some kernel ran. It is high even with a single busy
+            multiprocessor, and 100 % if training hangs in a collective. The dashed line is the threshold
+            of LowGPUUtilization.""",
             lines(mean_of_samples("trainwatch_gpu_utilization_samples"), GPU),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
             unit="percentunit",
@@ -83,9 +81,9 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             12,
             "GPU memory",
-            """Used memory as a share of all. Low together with low utilisation: a larger batch fits
-            (BatchSize). A line that climbs steadily is a leak (GPUMemoryLeak); near the top the run may
-            end for want of memory (GPUMemoryNearlyFull).""",
+            """Used share of the memory. If utilisation is low too, a larger batch fits (BatchSize). A
+            steadily rising line is a leak (GPUMemoryLeak). Near the top the run may fail with out of
+            memory (GPUMemoryNearlyFull).""",
             lines(memory, GPU),
             threshold("GPUMemoryNearlyFull", "threshold"),
             unit="percentunit",
@@ -93,10 +91,10 @@ def _gpus() -> list[Panel]:
         ),
         _of_gpus(
             13,
-            "How full busy GPUs are",
-            """Memory bandwidth in use; on GPUs that tell (Hopper and later) also the share of
-            multiprocessors and of tensor cores at work. Low here beside a high utilisation: kernels are
-            too small, or not made of matrix products in 16 or 8 bits.""",
+            "Memory bandwidth, SM and tensor core activity",
+            """Memory bandwidth in use; on Hopper and later also the share of active multiprocessors and
+            tensor cores. Low values with a high utilisation: kernels are too small, or have no matrix
+            products in 16 or 8 bits.""",
             *(
                 lines(
                     f"avg_over_time(trainwatch_gpu_{of}_ratio{{{OF_NODE_GPU}}}[$__rate_interval])",
@@ -110,7 +108,7 @@ def _gpus() -> list[Panel]:
             ),
             unit="percentunit",
             highest=1,
-            # All lines of a GPU have its colour; how they are drawn tells what they are of.
+            # The colour is the GPU's; the line style shows the metric.
             overrides=[
                 by_pattern("multiprocessors$", custom__lineStyle={"fill": "dash", "dash": [10, 5]}),
                 by_pattern("tensor cores$", custom__lineStyle={"fill": "dot", "dash": [2, 4]}),
@@ -119,9 +117,9 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             14,
             "GPU power",
-            """The truest sign of work: a GPU that computes draws most of its limit. Power that falls while
-            utilisation stays at 100 % is a hang (TrainingStalled) or kernels that only wait.""",
-            # The mean; of GPUs that do not count their energy, the reading.
+            """The most reliable sign of work: a computing GPU draws most of its limit. If power drops while
+            utilisation stays at 100 %, the run hangs (TrainingStalled) or kernels only wait.""",
+            # The mean; GPUs without an energy counter have only the reading.
             lines(
                 f"""
                 max by (instance, gpu) (
@@ -138,8 +136,8 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             15,
             "GPU temperature",
-            """Compare the GPUs of a node, and nodes of a rack: one that is hotter than the others has worse
-            cooling. From about 85 to 90 degrees on clocks are held down; the panel on throttling says so.""",
+            """Compare the GPUs of a node and the nodes of a rack: a hotter one has worse cooling. Clocks are
+            reduced above about 85 to 90 degrees, see "Throttling".""",
             lines(f"trainwatch_gpu_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
             unit="celsius",
             lowest=None,
@@ -147,17 +145,17 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             16,
             "GPU clocks",
-            """The multiprocessors' clock. A clock that falls under load is held down by heat or by the
-            power limit; in a job of many GPUs all wait for the slowest.""",
+            """Clock of the multiprocessors. If it drops under load, heat or the power limit reduces it. In a
+            job of many GPUs all wait for the slowest.""",
             lines(f'trainwatch_gpu_clock_hertz{{{OF_NODE_GPU}, clock="sm"}}', GPU),
             unit="hertz",
         ),
         _of_gpus(
             17,
             "Throttling",
-            """Share of the time in which clocks were held down, by reason. sw_thermal and hw_thermal are
-            heat: look after the cooling (ThermalThrottling, the line). sw_power_cap is the power limit
-            doing its work, which is usual under full load.""",
+            """Share of the time in which clocks were reduced, by reason. sw_thermal and hw_thermal are heat:
+            check the cooling (ThermalThrottling, the dashed line). sw_power_cap is the power limit, which
+            is normal under full load.""",
             lines(
                 per_second(f"trainwatch_gpu_throttle_seconds_total{{{OF_NODE_GPU}}}"),
                 f"{GPU} {{{{reason}}}}",
@@ -168,9 +166,9 @@ def _gpus() -> list[Panel]:
         _of_gpus(
             18,
             "GPU errors",
-            """New memory errors (ECC) and errors that the driver reported (XID) since the point before.
-            Corrected ones are harmless when few; any uncorrected one, or an XID that is not the
-            program's, means: take the machine out of use and run NVIDIA's diagnostics (GPUError).""",
+            """New memory errors (ECC) and driver errors (XID) since the previous point. A few corrected
+            errors are harmless. After an uncorrected one, or an XID that the program did not cause, drain
+            the machine and run NVIDIA's diagnostics (GPUError).""",
             lines(gained(f"trainwatch_gpu_ecc_errors_total{{{OF_NODE_GPU}}}"), f"{GPU} {{{{severity}}}} ECC"),
             lines(gained(f"trainwatch_gpu_xid_errors_total{{{OF_NODE_GPU}}}"), f"{GPU} XID {{{{xid}}}}"),
         ),
@@ -183,29 +181,29 @@ def _links() -> list[Panel]:
         _traffic(
             21,
             "PCIe of each GPU, received",
-            """What the host sends to the GPU: input data, and parameters that are kept in the host's
-            memory. Near the limit of the link (about 25 GB/s for PCIe 4 x16) copies hold up the GPU: pin
-            memory, copy asynchronously, send less.""",
+            """Data from the host to the GPU: input data, and parameters in the host's memory. Near the limit
+            of the link (about 25 GB/s for PCIe 4 x16) copies block the GPU: pin memory, copy
+            asynchronously, send less.""",
             "trainwatch_gpu_pcie_receive_bytes_total",
         ),
         _traffic(
             22,
             "PCIe of each GPU, sent",
-            """What the GPU sends to the host. Much of it in every step: losses or outputs that are read
-            back too often.""",
+            """Data from the GPU to the host. Much of it in every step: losses or outputs are read back too
+            often.""",
             "trainwatch_gpu_pcie_transmit_bytes_total",
         ),
         _traffic(
             23,
             "NVLink of each GPU, received",
-            """What GPUs send to each other. No traffic at all in data-parallel training: NCCL does not
-            use NVLink (see NCCL_DEBUG=INFO). GPUs that differ much: an uneven share of the work.""",
+            """Data between GPUs. No traffic in data-parallel training: NCCL does not use NVLink (see
+            NCCL_DEBUG=INFO). Large differences between GPUs: the load is unbalanced.""",
             "trainwatch_gpu_nvlink_receive_bytes_total",
         ),
         _traffic(
             24,
             "NVLink of each GPU, sent",
-            "The other direction; in an all-reduce it is about as much as what is received.",
+            "The other direction; an all-reduce sends about as much as it receives.",
             "trainwatch_gpu_nvlink_transmit_bytes_total",
         ),
     ]
@@ -219,27 +217,26 @@ def _host() -> list[Panel]:
         shares(
             31,
             "CPU",
-            """The busiest core and the mean of all. A busiest core above the line while GPUs idle is
-            CPUBottleneck, even where the mean is low: one pinned core among many is enough.""",
+            """The busiest core and the mean of all cores. If the busiest core is above the dashed line while
+            GPUs are idle, CPUBottleneck fires: one pinned core is enough, even if the mean is low.""",
             lines(f"max by (instance) ({cores})", "{{instance}} busiest core"),
             lines(f"avg by (instance) ({cores})", "{{instance}} mean of cores"),
             threshold("CPUBottleneck", "cpu_threshold"),
         ),
         shares(
             32,
-            "Waiting for I/O",
-            """Share of a core's time in which it had nothing to do but wait for a disk or a network file
-            system. High beside idle GPUs: storage is too slow (IOBottleneck). Prefetch, keep the data on
-            local storage.""",
-            lines(f"max by (instance) ({waiting})", "{{instance}} most waiting core"),
+            "I/O wait",
+            """Share of the time in which a core only waited for a disk or a network file system. High with
+            idle GPUs: storage is too slow (IOBottleneck). Prefetch, or keep the data on local storage.""",
+            lines(f"max by (instance) ({waiting})", "{{instance}} highest core"),
             lines(f"avg by (instance) ({waiting})", "{{instance}} mean of cores"),
             threshold("IOBottleneck", "io_threshold"),
         ),
         time_series(
             33,
             "Memory",
-            """Used memory of the host, without caches, and swap. Loader workers that each keep a copy of
-            the data set show as a climb; swap in use makes everything slow.""",
+            """Used memory of the host without caches, and swap. It rises if every loader worker keeps its
+            own copy of the data set. Swap makes everything slow.""",
             lines(f"trainwatch_memory_used_bytes{{{OF_NODE}}}", "{{instance}} used"),
             lines(f"trainwatch_memory_total_bytes{{{OF_NODE}}}", "{{instance}} total"),
             lines(f"trainwatch_swap_used_bytes{{{OF_NODE}}}", "{{instance}} swap"),
@@ -249,8 +246,8 @@ def _host() -> list[Panel]:
             34,
             "Pressure",
             """Share of the time in which some task waited for CPU, memory or I/O (the kernel's pressure
-            stall information). CPU: more runnable tasks than cores, so too many loader workers. Memory:
-            the host runs out of it.""",
+            stall information). CPU: more runnable tasks than cores, for example too many loader workers.
+            Memory: the host is running out of memory.""",
             lines(
                 per_second(f"trainwatch_pressure_waiting_seconds_total{{{OF_NODE}}}"),
                 "{{instance}} {{resource}}",
@@ -260,17 +257,17 @@ def _host() -> list[Panel]:
         time_series(
             35,
             "Disk",
-            """Bytes a second, read and written, and how long the disk was at work. Steady reading at a
-            flat top is a disk at its limit; bursts of writing are checkpoints.""",
+            """Bytes read and written per second. A flat plateau of reads is a disk at its limit; bursts of
+            writes are checkpoints.""",
             _bytes("disk_read", "read"),
             _bytes("disk_written", "written"),
             unit="Bps",
         ),
         time_series(
             36,
-            "Disks at work",
-            """Share of the time in which a disk had something to do. Near 100 %: it is the limit for
-            reads that come one after the other; arrays and NVMe disks can take more at once.""",
+            "Disk busy time",
+            """Share of the time in which a disk was busy. Near 100 % it limits sequential requests; arrays
+            and NVMe disks can serve more in parallel.""",
             lines(
                 per_second(f"trainwatch_disk_io_time_seconds_total{{{OF_NODE}}}"),
                 "{{instance}} {{device}}",
@@ -280,8 +277,8 @@ def _host() -> list[Panel]:
         time_series(
             37,
             "Network",
-            """Bytes a second over all interfaces. Data from a network file system comes in here, and
-            gradients of other nodes where there is no InfiniBand.""",
+            """Bytes per second over all interfaces: data from network file systems, and without InfiniBand
+            also gradients of other nodes.""",
             _bytes("network_receive", "received"),
             _bytes("network_transmit", "sent"),
             unit="Bps",
@@ -292,7 +289,7 @@ def _host() -> list[Panel]:
 def _of_gpus(
     id: int, title: str, description: str, *targets: Target, overrides: Iterable[Override] = (), **look: Any
 ) -> Panel:
-    """A `time_series` with each GPU in its colour, the same in all panels."""
+    """Returns a `time_series` in which each GPU has the same colour as in all other panels."""
     return time_series(id, title, description, *targets, overrides=[*numbered("GPU"), *overrides], **look)
 
 
@@ -301,6 +298,6 @@ def _traffic(id: int, title: str, description: str, counter: str) -> Panel:
 
 
 def _bytes(counter: str, direction: str) -> Target:
-    """Bytes a second of a node, over all its devices."""
+    """Returns bytes per second of a node over all its devices."""
     rate = per_second(f"trainwatch_{counter}_bytes_total{{{OF_NODE}}}")
     return lines(f"sum by (instance) ({rate})", f"{{{{instance}}}} {direction}")
