@@ -100,7 +100,7 @@ def test_parameters_and_price_are_those_of_the_command_line(scenarios: WrittenSc
 def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is empty: give the directory that"):
         trainwatch.analysis.open(tmp_path)
-    with pytest.raises(UserError, match="missing is not there"):
+    with pytest.raises(UserError, match="missing does not exist"):
         trainwatch.analysis.open(tmp_path / "missing")
     with pytest.raises(UserError, match="cannot be read from there"):
         trainwatch.analysis.open("http://localhost:9090")

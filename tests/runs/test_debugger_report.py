@@ -123,7 +123,7 @@ def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("nowhere", "is not there"),
+        ("nowhere", "does not exist"),
         ("words.txt", "is a file"),
         ("s3://bucket/job", "cannot be read from there"),
     ],
