@@ -32,6 +32,11 @@ def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
     return pa.field(name, kind, metadata={"unit": unit} if unit else None)
 
 
+def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:
+    """Returns fields of the same kind and unit."""
+    return [column(name, kind, unit) for name in names]
+
+
 _RANK = [column("node", pa.string()), column("rank", pa.int32())]
 STEPS = pa.schema(
     [
@@ -40,8 +45,7 @@ STEPS = pa.schema(
         column("number", pa.int64()),
         column("start", pa.timestamp("us", tz="UTC")),
         column("elapsed_seconds", pa.float64(), "seconds"),
-        column("duration_seconds", pa.float64(), "seconds"),
-        *(column(f"{component}_seconds", pa.float64(), "seconds") for component in COMPONENTS),
+        *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
     ]
 )
 RANK_PHASES = pa.schema(
@@ -62,17 +66,17 @@ RANK_COMPONENTS = pa.schema(
 )
 FINDINGS = pa.schema(
     [
-        *(column(name, pa.string()) for name in ("rule", "status")),
+        *columns(pa.string(), "", "rule", "status"),
         column("seconds_lost", pa.float64(), "seconds"),
-        *(column(name, pa.string()) for name in ("finding", "recommendation", "question")),
+        *columns(pa.string(), "", "finding", "recommendation", "question"),
         column("triggered", pa.int64(), "scans"),
-        *(column(name, pa.int64()) for name in ("violations", "datapoints")),
+        *columns(pa.int64(), "", "violations", "datapoints"),
     ]
 )
 USAGE = pa.schema(
     [
-        *(column(name, pa.string()) for name in ("node", "resource", "unit")),
-        *(column(name, pa.float64(), "see unit") for name in ("max", "p99", "p95", "p50", "min")),
+        *columns(pa.string(), "", "node", "resource", "unit"),
+        *columns(pa.float64(), "see unit", "max", "p99", "p95", "p50", "min"),
     ]
 )
 LOADERS = pa.schema(
@@ -84,37 +88,31 @@ LOADERS = pa.schema(
         column("prefetch_factor", pa.int32(), "batches"),
         column("batch_size", pa.int64(), "items"),
         column("fetches", pa.int64(), "fetches"),
-        *(
-            column(name, pa.float64(), "seconds")
-            for name in ("fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
-        ),
+        *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
     ]
 )
 FIGURES = pa.schema(
     [
-        *(column(name, pa.string()) for name in ("figure", "name", "unit")),
-        *(column(name, pa.float64(), "see unit") for name in ("a", "b")),
-        *(
-            column(name, pa.float64(), "ratio")
-            for name in ("change_ratio", "change_low_ratio", "change_high_ratio")
-        ),
+        *columns(pa.string(), "", "figure", "name", "unit"),
+        *columns(pa.float64(), "see unit", "a", "b"),
+        *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
     ]
 )
 
 
-def chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+def chosen(schema: pa.Schema, names: Sequence[str] | None) -> pa.Schema:
     """Returns the schema of these columns, in their order. Raises UserError for an unknown one."""
-    if columns is None:
+    if names is None:
         return schema
-    for name in columns:
+    for name in names:
         if name not in schema.names:
             raise UserError(f"columns: {name!r} does not exist; choose from {', '.join(schema.names)}")
-    return pa.schema([schema.field(name) for name in columns])
+    return pa.schema([schema.field(name) for name in names])
 
 
-def as_table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
+def as_table(schema: pa.Schema, values: Mapping[str, Any]) -> pa.Table:
     """Returns arrays of numbers as a table. NaN becomes null, which Arrow's means skip."""
-    return pa.table([_array(columns[field.name], field.type) for field in schema], schema=schema)
+    return pa.table([_array(values[field.name], field.type) for field in schema], schema=schema)
 
 
 def _array(values: Any, kind: pa.DataType) -> pa.Array:

@@ -36,11 +36,11 @@ def coloured(names: Iterable[str]) -> list[Override]:
     return [by_name(name, color=fixed(PALETTE[number % len(PALETTE)])) for number, name in enumerate(names)]
 
 
-def numbered(word: str, count: int = 8) -> list[Override]:
+def numbered(word: str) -> list[Override]:
     """Gives each number its own colour, the same on all nodes: `GPU 0`, `GPU 1`, ..."""
     return [
         by_pattern(rf"\b{word} 0*{number}\b", color=fixed(PALETTE[number % len(PALETTE)]))
-        for number in range(count)
+        for number in range(8)
     ]
 
 

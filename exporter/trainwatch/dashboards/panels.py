@@ -118,7 +118,6 @@ def bars(
     *targets: Target,
     unit: str,
     width: int = 8,
-    height: int = 8,
     highest: float | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
@@ -132,7 +131,7 @@ def bars(
         "minVizHeight": 10,
         "valueMode": "text",
     }
-    panel = _panel("bargauge", id, title, description, targets, width, height, options)
+    panel = _panel("bargauge", id, title, description, targets, width, 8, options)
     panel["fieldConfig"] = _fields(
         {"hideFrom": NOTHING_HIDDEN}, unit, overrides, 0, highest, color=fixed(BLUE), thresholds=steps(BLUE)
     )
@@ -191,7 +190,6 @@ def bar_chart(
     across_unit: str,
     unit: str,
     width: int = 12,
-    height: int = 9,
     highest: float | None = None,
     overrides: Sequence[Override] = (),
 ) -> Panel:
@@ -221,7 +219,7 @@ def bar_chart(
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
     }
-    panel = _panel("barchart", id, title, description, (target,), width, height, options)
+    panel = _panel("barchart", id, title, description, (target,), width, 9, options)
     panel["fieldConfig"] = _fields(
         custom,
         unit,
