@@ -10,7 +10,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-MARK = "trainwatch-exporter"  # stands in the docstring of our package
+MARK = "trainwatch-exporter"  # in the docstring of our package
 FIX = "pip uninstall trainwatch && pip install --force-reinstall trainwatch-exporter"
 
 
@@ -26,7 +26,7 @@ def main() -> int:
 
 
 def why_not_ours() -> str | None:
-    """Returns None if `import trainwatch` gives our package; does not import what may be another one."""
+    """Returns None if `import trainwatch` finds our package, otherwise the reason. Imports nothing."""
     found = find_spec("trainwatch")
     if found is None or found.origin is None:
         return "the package trainwatch is missing or incomplete"

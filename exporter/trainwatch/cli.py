@@ -1,4 +1,4 @@
-"""The `trainwatch` command: one subcommand a module, each with `add_arguments` and `run`."""
+"""The `trainwatch` command: one module per subcommand, each with `add_arguments` and `run`."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from importlib import import_module
 from trainwatch import __version__
 from trainwatch.errors import UserError
 
-# Each module is imported only when its command was asked for: the exporter must not pay for numpy.
+# A module is imported only for its own command: the exporter must not pay for numpy.
 COMMANDS = {
     "run": ("trainwatch.run.command", "observe a training command and report on it"),
     "exporter": ("trainwatch.exporter.command", "publish this node's metrics for Prometheus"),
     "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
-    "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where the difference lies"),
+    "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where they differ"),
     "crosscheck": (
         "trainwatch.crosscheck.command",
-        "check what Prometheus's rules said against raw counters",
+        "check the alerts of Prometheus against raw counters",
     ),
-    "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see what rules find"),
+    "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see the rules at work"),
     "rules": (
         "trainwatch.prometheus_rules.command",
-        "write alerting rules for Prometheus, or check written ones",
+        "write alerting rules for Prometheus, or check rule files",
     ),
     "dashboards": (
         "trainwatch.dashboards.command",
-        "write dashboards for Grafana, or check written ones",
+        "write dashboards for Grafana, or check dashboard files",
     ),
 }
 
 EXAMPLES = """\
 examples:
-  trainwatch run -- python train.py           watch a training script, report at its end
+  trainwatch run -- python train.py           watch a training script, write a report at its end
   trainwatch exporter                         serve metrics on http://localhost:9870/metrics
   trainwatch report trainwatch-runs/RUN       write the report of a recording again
-  trainwatch compare BEFORE AFTER             what a change saved, and where
-  trainwatch demo cpu-bottleneck              a simulated node, to look at without a GPU
+  trainwatch compare BEFORE AFTER             show what a change saved, and where
+  trainwatch demo cpu-bottleneck              serve a simulated node, without a GPU
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns its exit status (2: the user made a mistake, said in one line)."""
+    """Runs one command and returns its exit status (2: an error of the user, printed on one line)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         parser = _parser(chosen=words[0] if words else None)
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("no command given")
         module = import_module(COMMANDS[parsed.command][0])
         status: int = module.run(parsed)
-    except UserError as mistake:
-        print(f"trainwatch: {mistake}", file=sys.stderr)
+    except UserError as error:
+        print(f"trainwatch: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as missing:
         if (missing.name or "trainwatch").startswith("trainwatch"):
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line that points at --help, instead of a whole usage text."""
+    """Reports an error on one line that refers to --help, instead of the whole usage."""
 
     def error(self, message: str) -> object:  # type: ignore[override]
         raise UserError(f"{message}; see `{self.prog} --help`")

@@ -6,13 +6,13 @@ from enum import Enum
 
 
 class Status(str, Enum):
-    """What a rule came to; in the order in which every surface lists them."""
+    """The result of a rule, in the order in which every surface lists them."""
 
     FOUND = "found"
     HEALTHY = "healthy"  # judged, and nothing found
     NOT_ENOUGH_DATA = "not enough data"  # to judge it: missing data never looks healthy
-    COLLECTING = "collecting"  # not enough data yet: the run goes on
-    FAILED = "failed"  # the run ended with an error, or the rule did
+    COLLECTING = "collecting"  # not enough data yet, but the run continues
+    FAILED = "failed"  # the run or the rule ended with an error
 
     def __str__(self) -> str:
         return self.value
@@ -23,7 +23,7 @@ class Status(str, Enum):
 
     @property
     def css_class(self) -> str:
-        """Names its colours in report.css."""
+        """Returns the class of its colours in report.css."""
         return self.value.replace(" ", "-")
 
     @property

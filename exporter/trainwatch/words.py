@@ -50,7 +50,7 @@ def percent(value: float) -> str:
 
 
 def exact_percent(value: float) -> str:
-    """Returns a percentage that stands in a table or beside a threshold: "70.5 %"."""
+    """Returns a percentage for a table or next to a threshold: "70.5 %"."""
     return f"{value:.1f} %" if math.isfinite(value) else NO_NUMBER
 
 
@@ -139,7 +139,7 @@ def three_digits(value: float) -> str:
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Returns a figure in its unit: s, $, J, %, B, B/s, or any that is written behind a number."""
+    """Returns a figure in its unit: s, $, J, %, B, B/s, or any unit that follows a number."""
     if value is None:
         return NO_NUMBER
     if unit in _WRITERS:

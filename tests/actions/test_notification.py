@@ -64,7 +64,7 @@ def test_keys_of_newer_versions_are_passed_over() -> None:
         ),
         (
             a_notification(an_alert_of_it(startsAt="yesterday")),
-            'alerts[0].startsAt: must be a time as 2026-11-20T13:27:00Z, not "yesterday"',
+            'alerts[0].startsAt: must be a time such as 2026-11-20T13:27:00Z, not "yesterday"',
         ),
         (a_notification(an_alert_of_it(startsAt="0001-01-01T00:00:00+23:00")), "alerts[0].startsAt"),
         (a_notification(an_alert_of_it(startsAt="2026-13-01T00:00:00Z")), "alerts[0].startsAt"),

@@ -114,7 +114,7 @@ def test_an_alert_is_answered_once_even_by_a_new_process(tmp_path: Path) -> None
         later = a_notification(an_alert_of_it(startsAt="2100-01-02T03:04:06Z"))
         assert [decision["decision"] for decision in node.decisions(later)] == ["stop"]
         checkpointed(again)
-        assert any("line 3 is no line of an audit" in line for line in node.log)
+        assert any("line 3 is not a line of an audit" in line for line in node.log)
     text = (tmp_path / "audit").read_text().splitlines()
     assert len(text) == len(before) + 1 + 2  # the torn line, a decision, a signal
 

@@ -1,4 +1,4 @@
-"""The audit: one line of JSON for each decision and each signal, and what it remembers over a restart."""
+"""The audit: one line of JSON per decision and signal. After a restart it knows the earlier lines."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from trainwatch.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-STOP = "stop"  # the decision that is followed by signals
+STOP = "stop"  # the decision to send signals
 
 
 class Audit:
-    """Writes to a file, which is made if need be and only ever appended to, or to stderr.
+    """Appends to a file, which is made if it does not exist, or writes to stderr.
 
-    `alerts` are the keys of all alerts that processes were stopped for, `ledgers` the names of the ledgers
-    of those processes, the file's earlier lines included. Raises UserError when the file cannot be used.
+    `alerts` are the keys of all alerts on which processes were stopped. `ledgers` are the names of those
+    processes' ledgers. Both include earlier lines of the file. Raises UserError if it cannot be used.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -37,7 +37,7 @@ class Audit:
                 raise UserError(f"--audit-file {path}: {reason}") from None
 
     def write(self, event: str, entry: Mapping[str, Any]) -> None:
-        """Appends a line and has it on the disk before it returns. Raises OSError."""
+        """Appends a line and waits until it is on the disk. Raises OSError."""
         time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, "event": event, **entry})
         if self._path is None:
@@ -57,12 +57,12 @@ class Audit:
             line = b"\n"
             for number, line in enumerate(file, 1):
                 if not self._remember(line):
-                    logger.warning("%s: line %d is no line of an audit; passing over it", path, number)
-            if not line.endswith(b"\n"):  # cut short by a crash: do not write behind half a line
+                    logger.warning("%s: line %d is not a line of an audit; skipped", path, number)
+            if not line.endswith(b"\n"):  # cut short by a crash
                 file.write(b"\n")
 
     def _remember(self, line: bytes) -> bool:
-        """Takes in a line of before; false where it is not one of ours."""
+        """Reads an earlier line. Returns false if it is not a line of an audit."""
         try:
             entry = json.loads(line)
             if entry["event"] == "decision" and entry["decision"] == STOP:

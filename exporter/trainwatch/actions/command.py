@@ -1,4 +1,4 @@
-"""`trainwatch actions`: receives Alertmanager's notifications and stops runs, where it is allowed to."""
+"""`trainwatch actions`: receives Alertmanager's notifications and stops runs on allowed rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORTEST_TOKEN = 16
 
 EXAMPLES = """\
 examples:
-  trainwatch actions --stop-on TrainingStalled     dry run: say on stderr what would be stopped
+  trainwatch actions --stop-on TrainingStalled     dry run: print on stderr which runs would be stopped
   trainwatch actions --stop-on TrainingStalled --act \\
       --token-file /etc/trainwatch/token --audit-file /var/lib/trainwatch/actions.log
                                                    send SIGTERM to the run's processes on this node
@@ -38,7 +38,7 @@ Alertmanager posts to http://HOST:9871/alerts; docs/actions.md has its side of t
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Every flag of `trainwatch actions`."""
+    """Adds every flag of `trainwatch actions`."""
     parser.epilog = EXAMPLES
     acting = parser.add_argument_group("acting")
     acting.add_argument(
@@ -49,36 +49,38 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a rule on which a run may be stopped, may be repeated (default: none)",
     )
     acting.add_argument(
-        "--act", action="store_true", help="really send SIGTERM (default: only say what would be done)"
+        "--act",
+        action="store_true",
+        help="send SIGTERM (default: a dry run, which only writes the decisions)",
     )
     acting.add_argument(
         "--audit-file",
         type=Path,
         metavar="FILE",
-        help="append a line of JSON for each decision (default: write it to stderr)",
+        help="append one line of JSON per decision (default: write it to stderr)",
     )
     acting.add_argument(
         "--node",
         metavar="NAME",
-        help="act on alerts whose `instance` this is (default: the host name)",
+        help="act on alerts with this `instance` (default: the host name)",
     )
     acting.add_argument(
         "--ledger-dir",
         type=Path,
         default=Path(ledger_directory()),
         metavar="DIR",
-        help="where training processes leave their ledgers (default: %(default)s)",
+        help="TRAINWATCH_LEDGER_DIR of the training processes (default: %(default)s)",
     )
 
     web = add_serving_flags(parser, DEFAULT_ADDRESS)
     web.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="who posts must send what is in it as bearer token"
+        "--token-file", type=Path, metavar="FILE", help="a file with the bearer token that clients must send"
     )
     add_log_level(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Serves until SIGTERM or SIGINT; returns 0. Raises UserError before anything has been started."""
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
     log_to_stderr(arguments.log_level)
     web = read_web_config(arguments.web_config)
     token = _read_token(arguments.token_file) if arguments.token_file else None
@@ -98,7 +100,7 @@ def run(arguments: Namespace) -> int:
         stopping = Stopping(policy, Audit(arguments.audit_file))
         logger.info(
             "%s alerts on %s: %s",
-            "acts on" if policy.act else "dry run, only tells what it would do about",
+            "acts on" if policy.act else "dry run, only writes decisions about",
             policy.node,
             ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
         )
@@ -111,15 +113,15 @@ def run(arguments: Namespace) -> int:
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:
     for rule in arguments.stop_on:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rule):
-            raise UserError(f"--stop-on {rule}: not the name of a rule, as TrainingStalled")
+            raise UserError(f"--stop-on {rule}: not the name of a rule, such as TrainingStalled")
     if not arguments.act:
         return
     if not arguments.stop_on:
-        raise UserError("--act: say on which rules with --stop-on RULE")
+        raise UserError("--act without a rule: add --stop-on RULE")
     if not guarded:  # every user of this machine reaches a loopback address
-        raise UserError("--act: say who may stop runs with --token-file FILE or --web.config.file FILE")
-    if arguments.audit_file is None:  # what has been done must be known after a restart
-        raise UserError("--act: say where to remember what was done with --audit-file FILE")
+        raise UserError("--act without authentication: add --token-file FILE or --web.config.file FILE")
+    if arguments.audit_file is None:  # earlier actions must be known after a restart
+        raise UserError("--act without an audit: add --audit-file FILE")
 
 
 def _refuse_strangers(sockets: Sequence[socket.socket]) -> None:
@@ -128,7 +130,7 @@ def _refuse_strangers(sockets: Sequence[socket.socket]) -> None:
         if not ipaddress.ip_address(host).is_loopback:
             raise UserError(
                 f"--web.listen-address: {host} can be reached from other machines: "
-                "ask for a token with --token-file FILE, or listen on 127.0.0.1"
+                "require a token with --token-file FILE, or listen on 127.0.0.1"
             )
 
 
@@ -141,7 +143,7 @@ def _read_token(path: Path) -> str:
         token = ""
     if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
         raise UserError(
-            f"--token-file {path}: must hold one word of at least {SHORTEST_TOKEN} ASCII characters; "
+            f"--token-file {path}: must be one word of at least {SHORTEST_TOKEN} ASCII characters; "
             "make one with `openssl rand -hex 32`"
         )
     return token

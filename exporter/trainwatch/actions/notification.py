@@ -1,7 +1,7 @@
 """Reads what Alertmanager posts to a webhook: version 4 of its payload.
 
-Source: Alertmanager's documentation, "webhook_config", and notify/webhook. Of what is in it this takes
-what decisions need, and holds that to its types; keys that newer versions add are passed over.
+Source: Alertmanager's documentation, "webhook_config", and notify/webhook. Reads the keys that decisions
+need and checks their types. Ignores other keys, such as those of newer versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\
 
 
 class NotificationError(Exception):
-    """This is no notification; the message is one line that names the field."""
+    """An invalid notification; the message is one line that names the field."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Alert:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes it this alert and no other: fires it again later, that is another one."""
+        """Returns the identity of the alert: if it fires again later, that is another alert."""
         return self.fingerprint, self.starts_at.isoformat()
 
 
@@ -44,7 +44,7 @@ class Notification:
 
 
 def read_notification(body: bytes) -> Notification:
-    """Raises NotificationError on anything but a notification that is right in every part."""
+    """Reads a notification. Raises NotificationError if any part of it is invalid."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -86,12 +86,12 @@ def _time(value: Any, where: str) -> datetime:
     try:
         if match is None:
             raise ValueError
-        fraction = (match[2] or ".").ljust(7, "0")[:7]  # microseconds are enough to tell alerts apart
+        fraction = (match[2] or ".").ljust(7, "0")[:7]  # microseconds are enough to distinguish alerts
         zone = "+00:00" if match[3] == "Z" else match[3]
         return datetime.fromisoformat(f"{match[1]}{fraction}{zone}").astimezone(timezone.utc)
     except (ValueError, OverflowError):
         raise NotificationError(
-            f"{where}: must be a time as 2026-11-20T13:27:00Z, not {_shown(value)}"
+            f"{where}: must be a time such as 2026-11-20T13:27:00Z, not {_shown(value)}"
         ) from None
 
 
@@ -102,7 +102,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
-    """A value as JSON: one line of ASCII whatever it holds, and not too long."""
+    """Returns a value as JSON, in one short line of ASCII."""
     text = (
         json.dumps(value) if value is None or isinstance(value, str | int | float) else type(value).__name__
     )

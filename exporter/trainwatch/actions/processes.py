@@ -1,12 +1,15 @@
 """Finds the training processes of a run on this node, and asks them to stop.
 
-Anybody may put a file into the ledger directory, and a pid may belong to another process a moment later. So
-of what a ledger says only the run and the rank are taken as said, and a process is signalled only when
+Every user can put a file into the ledger directory, and a pid may soon belong to another process. So only
+the run and the rank of a ledger are trusted, and a process gets a signal only under these conditions:
 
-- the kernel says that it holds the lock of the ledger, which no file can forge and `kill -9` takes away;
-- it is the process that wrote the ledger: the pid in it is the process's own, in its own PID namespace;
-- it runs as the user whose file the ledger is, so nobody has another user's process stopped;
-- it is still the one that was looked at: a pidfd refers to one process, never to the next with its pid.
+- By the kernel, it holds the lock of the ledger. No file can forge that, and `kill -9` ends it.
+
+- It wrote the ledger: the pid in the ledger is the process's own, in its own PID namespace.
+
+- It runs as the owner of the ledger, so no user can stop another user's process.
+
+- It is still the same process: a pidfd refers to one process, never to a later one with its pid.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingProcess:
-    """A process that holds a ledger, and why it is to be left alone, where it is ("": it is not)."""
+    """A process that holds a ledger, and the reason to spare it ("": there is none)."""
 
     def __init__(self, reader: LedgerReader, pid: int, pidfd: int | None, spared: str) -> None:
         self.ledger = reader.path.name
@@ -36,7 +39,7 @@ class TrainingProcess:
         self._pidfd = pidfd
 
     def ask_to_stop(self) -> str:
-        """Sends SIGTERM; returns what became of that."""
+        """Sends SIGTERM. Returns the result in words."""
         if self._pidfd is None:
             return self.spared
         try:
@@ -50,10 +53,9 @@ class TrainingProcess:
 
 @contextmanager
 def processes_of(run: str, ledger_directory: Path) -> Iterator[list[TrainingProcess]]:
-    """The live processes of a run, by rank; they can be asked to stop within the block.
+    """Yields the live processes of a run, by rank; they can be asked to stop within the block.
 
-    Ledgers that cannot be read are said in the log and passed over. Raises OSError when the directory
-    cannot be read; one that is not there has no processes.
+    Logs and skips ledgers that cannot be read. Raises OSError if the directory exists but cannot be read.
     """
     with ExitStack() as opened:
         found = []
@@ -64,7 +66,7 @@ def processes_of(run: str, ledger_directory: Path) -> Iterator[list[TrainingProc
             except FileNotFoundError:  # removed meanwhile
                 continue
             except (LedgerError, OSError) as error:
-                logger.warning("passing over a ledger: %s", error)
+                logger.warning("skipping a ledger: %s", error)
                 continue
             if process:
                 found.append(process)
@@ -72,7 +74,7 @@ def processes_of(run: str, ledger_directory: Path) -> Iterator[list[TrainingProc
 
 
 def _process(reader: LedgerReader, opened: ExitStack) -> TrainingProcess | None:
-    """The process that holds a ledger; None when there is none (any more)."""
+    """Returns the process that holds a ledger; None if it has ended."""
     pid = reader.holder()
     if pid is None:
         return None
@@ -82,10 +84,10 @@ def _process(reader: LedgerReader, opened: ExitStack) -> TrainingProcess | None:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    except OSError as error:  # a kernel before 5.3 has no pidfd: no way to be sure, so nothing is done
-        return TrainingProcess(reader, pid, None, f"cannot be held on to: {error.strerror}")
+    except OSError as error:  # a kernel before 5.3 has no pidfd, and the pid alone is not safe
+        return TrainingProcess(reader, pid, None, f"has no pidfd: {error.strerror}")
     opened.callback(os.close, pidfd)
-    if reader.holder() != pid:  # asked again with the pidfd in hand: now it is the holder's
+    if reader.holder() != pid:  # the pidfd may be of a later process
         return None
     try:
         user, own_pid = _user_and_own_pid(pid)
@@ -100,7 +102,7 @@ def _process(reader: LedgerReader, opened: ExitStack) -> TrainingProcess | None:
 
 
 def _user_and_own_pid(pid: int) -> tuple[int, int]:
-    """A process's effective user, and its pid in the innermost PID namespace it is in: proc(5), status."""
+    """Returns a process's effective user, and its pid in its innermost PID namespace: proc(5), status."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(fields["Uid"].split()[1]), int(fields["NSpid"].split()[-1])

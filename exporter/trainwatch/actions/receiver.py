@@ -1,4 +1,4 @@
-"""What `trainwatch actions` answers at which path."""
+"""The HTTP handler of `trainwatch actions`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainwatch.web.web_config import BasicAuthentication
 
 logger = logging.getLogger(__name__)
 
-# An alert with its annotations takes about 2 kB: enough for one notification about 4,000 of them.
+# An alert with its annotations has about 2 kB, so this is enough for 4,000 alerts in one notification.
 LIMITS = Limits(body_bytes=8 * 1024 * 1024, connections=16)
 
 PATH = "/alerts"
 
 
 class Receiver:
-    """The handler of the server: POST /alerts, and /-/healthy for who watches over it."""
+    """The handler of the server: POST /alerts, and /-/healthy for health checks."""
 
     def __init__(
         self, stopping: Stopping, token: str | None, authentication: BasicAuthentication | None
@@ -31,7 +31,7 @@ class Receiver:
         self._authentication = authentication
 
     async def answer(self, request: Request) -> Response:
-        """The response to one request. Raises RequestError, whose text says what is wrong with it."""
+        """Returns the response to one request. Raises RequestError with the reason."""
         if request.path == "/-/healthy":
             return Response(HTTPStatus.OK, b"Healthy\n")
         if request.path != PATH:
@@ -44,7 +44,7 @@ class Receiver:
         return self._take(await request.body())
 
     async def _allows(self, authorization: str) -> bool:
-        """Whether it has the token or a user's password; anybody may come where neither is asked for."""
+        """Returns whether a client has the token or a user's password, or whether neither is required."""
         if self._authorization and hmac.compare_digest(authorization.encode("latin-1"), self._authorization):
             return True
         if self._authentication:
@@ -54,15 +54,15 @@ class Receiver:
     def _take(self, body: bytes) -> Response:
         try:
             notification = read_notification(body)
-        except NotificationError as mistake:
+        except NotificationError as error:
             raise RequestError(
-                HTTPStatus.BAD_REQUEST, f"not a notification of Alertmanager: {mistake}"
+                HTTPStatus.BAD_REQUEST, f"not a notification of Alertmanager: {error}"
             ) from None
         if notification.truncated:
             logger.warning("%d alerts are not in the notification: unset max_alerts", notification.truncated)
         try:
             decisions = self._stopping.answer(notification.alerts)
-        except OSError as error:  # Alertmanager comes again after a 503
+        except OSError as error:  # Alertmanager retries after a 503
             logger.error("nothing was done: %s", error)
             raise RequestError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "the audit or the ledgers cannot be used: see the log"

@@ -1,4 +1,4 @@
-"""Decides what an alert is answered with: which processes are asked to stop, and why others are not."""
+"""Decides which processes an alert stops, and why others are spared."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Policy:
-    """What may be done at all."""
+    """The limits of all decisions."""
 
-    node: str  # alerts of other nodes are none of ours
+    node: str  # alerts of other nodes are ignored
     rules: Collection[str]  # on which a run may be stopped
-    act: bool  # False: a dry run, which only says what it would do
+    act: bool  # False: a dry run, which only writes the decisions
     ledger_directory: Path
 
 
 class Stopping:
-    """Answers each alert once: a repeated notification of it does nothing more.
+    """Acts on each alert once: a repeated notification of it does nothing more.
 
-    A process is asked once, too, by whatever alert: a second SIGTERM ends many a script in the middle
-    of its checkpoint. Processes that began after the alert did are not what it is about: a run that was
-    started again under its old name goes on.
+    A process also gets one SIGTERM only, because a second signal ends many scripts in the middle of their
+    checkpoint. Processes that began after the alert are spared: a restarted run of the same name continues.
     """
 
     def __init__(self, policy: Policy, audit: Audit) -> None:
         self._policy = policy
         self._audit = audit
-        # A decision of a dry run binds nobody, so only those that were acted on are known from before.
+        # The audit remembers only decisions that were acted on, not those of dry runs.
         self._answered = set(audit.alerts)
         self._asked = set(audit.ledgers)
 
     def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
-        """Acts on the alerts that fire on this node and were not answered before; returns the decisions.
+        """Acts on new alerts that fire on this node. Returns the decisions.
 
-        Each decision is in the audit before anything is done; raises OSError, and does nothing, when it
-        cannot be written or the ledgers cannot be read.
+        Each decision is in the audit before any signal is sent. Raises OSError, and sends nothing, if the
+        audit cannot be written or the ledgers cannot be read.
         """
         return [
             self._decide(alert)
@@ -110,7 +109,7 @@ class Stopping:
             sent = {"signal": "SIGTERM", "result": result, "pid": process.pid, "rank": process.rank}
             try:
                 self._audit.write("signal", {**sent, **about})
-            except OSError as error:  # it is done all the same, and the decision was written before
+            except OSError as error:  # the signals are sent anyway, and the decision is in the audit
                 logger.error("not in the audit: SIGTERM to process %d: %s (%s)", process.pid, result, error)
 
     def _settle(
