@@ -1,7 +1,7 @@
-"""What Trainwatch costs, measured against the budgets: `make bench`, or `python -m benchmarks`.
+"""Measures what Trainwatch costs and compares it with budgets: `make bench`, or `python -m benchmarks`.
 
-Each module has `rows()`, which measures and returns (what, value, unit, budget) for each line of the
-table. A budget is words like "<= 1.5" or ">= 10" in the row's unit, or "" where the row only informs.
+Each module has `rows()`, which measures and returns the table's rows: (what, value, unit, budget). A budget
+is text such as "<= 1.5" or ">= 10" in the row's unit, or "" if the row has none.
 """
 
 Row = tuple[str, float, str, str]

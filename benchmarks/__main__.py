@@ -1,4 +1,4 @@
-"""Runs the benchmarks, prints one table with verdicts and, if asked, writes it into docs/performance.md."""
+"""Runs the benchmarks, prints a table with verdicts and can write it into docs/performance.md."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def print_table(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def judge(row: Row) -> Verdict:
-    """A row in words, with "holds" or "MISSED" where it has a budget."""
+    """Returns a row in words, with "holds" or "MISSED" if it has a budget."""
     what, value, unit, budget = row
     verdict = ""
     match = re.match(r"(<=|>=) *([0-9][0-9_,]*(?:\.[0-9]+)?)", budget)
@@ -70,15 +70,15 @@ def judge(row: Row) -> Verdict:
 
 
 def shown(value: float) -> str:
-    """Three significant digits, thousands set apart."""
+    """Formats a number with three significant digits and commas between thousands."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def write_page(page: Path, table: Sequence[Verdict]) -> None:
-    """Replaces what stands between the markers of the page."""
+    """Replaces the text between the markers of the page."""
     text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{page}: must hold {BEGIN} and {END} once each")
+        raise SystemExit(f"{page}: must have {BEGIN} and {END} once each")
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     lines = ["| what | measured | budget | verdict |", "|---|---|---|---|"]
@@ -89,13 +89,13 @@ def write_page(page: Path, table: Sequence[Verdict]) -> None:
 
 
 def _measure(name: str) -> list[Row]:
-    """The rows of one module; one row that says why where it could not be measured."""
+    """Returns the rows of one module, or one row with the reason if it cannot be measured."""
     if find_spec(f"benchmarks.{name}") is None:
-        return [(f"{name}: not there", nan, "", "")]
+        return [(f"{name}: missing", nan, "", "")]
     print(f"measuring {name} ...", file=sys.stderr)
     try:
         rows: list[Row] = import_module(f"benchmarks.{name}").rows()
-    except Exception as error:  # noqa: BLE001 - the other benchmarks are still worth their table
+    except Exception as error:  # noqa: BLE001 - the other benchmarks must still get their rows
         return [(f"{name}: {type(error).__name__}: {error}", nan, "", "")]
     return rows
 

@@ -1,7 +1,7 @@
-"""The series of a cluster in training, as requests of remote write that a Prometheus stores.
+"""The series of a training cluster, as remote write requests that a Prometheus stores.
 
-A few simulated nodes are scraped through the real exporter; every node of the cluster has the series of one
-of them, under its own name and with its own ranks. Eight nodes share a run.
+A few simulated nodes are scraped through the real exporter. Every node of the cluster has the series of one
+simulated node, with its own name and its own ranks. Eight nodes share a run.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from benchmarks.node import CORES
 from tests.support.demo import START, simulated
 
 SCRAPE_SECONDS = 15
-NODES_A_RUN = 8
+NODES_PER_RUN = 8
 RANKS = GPUS = 8
-SERIES_A_REQUEST = 2000
-# Of each run some scenario; all runs but one in five are healthy.
+SERIES_PER_REQUEST = 2000
+# Each run has a scenario; four of five runs are healthy.
 HEALTHY, TROUBLED = "healthy", ("cpu-bottleneck", "imbalance", "step-outliers")
 HISTORY_SECONDS = 6 * 3600 + 600  # of recorded series at which rules look back
 HISTORY_STEP_SECONDS = 120
-LEAKING = "imbalance"  # of whose GPUs the memory has filled up steadily
-GROWTH = 0.2  # of the memory, within these hours
-SIMULATED_CORES = 32  # of a node; the cluster's have CORES, and as many more data-loading workers
+LEAKING = "imbalance"  # the scenario whose GPU memory fills up steadily
+GROWTH = 0.2  # of the memory, in HISTORY_SECONDS
+SIMULATED_CORES = 32  # of a node; the cluster's nodes have CORES, and more data-loading workers in proportion
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
 
 Points = list[tuple[int, float]]  # milliseconds since the epoch, and value
-Key = tuple[str, tuple[tuple[str, str], ...]]  # a metric's name and its labels as the exporter gives them
+Key = tuple[str, tuple[tuple[str, str], ...]]  # a metric's name and the exporter's labels
 
 
 class Cluster:
     """`scrapes` of `nodes`, the first at `start` (seconds since the epoch).
 
-    Of the metrics that nobody `read`s there is only the last scrape: they must be there to be passed over.
+    Metrics that are not in `read` have only the last scrape: they must exist, but no rule reads them.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class Cluster:
         found = {name: _scraped(name, scrapes, start) for name in self._scenarios}
         self._memory = {name: _lowest_memory(points) for name, points in found.items()}
         self._scraped = {
-            name: {key: samples_of(its if key[0] in read else its[-1:]) for key, its in points.items()}
-            for name, points in found.items()
+            name: {
+                key: samples_of(points if key[0] in read else points[-1:]) for key, points in series.items()
+            }
+            for name, series in found.items()
         }
         self._label = cache(label)
 
@@ -58,19 +60,19 @@ class Cluster:
 
     @property
     def series(self) -> int:
-        """How many are scraped."""
+        """Returns the number of scraped series."""
         return sum(len(self._scraped[self._scenario(node)]) for node in range(self.nodes))
 
     def requests(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
-        """The bodies of requests that write all series.
+        """Yields the bodies of requests that write all series.
 
-        `recorded`: of these rules' series, which must be of the memory of a run's GPU or of what that gained,
-        there are the last hours before `until`.
+        `recorded` are names of recorded series, which must be about the memory of a run's GPU. They have the
+        last hours before `until`.
         """
         parts: list[bytes] = []
-        for one in self._all(recorded, until):
-            parts.append(one)
-            if len(parts) == SERIES_A_REQUEST:
+        for series in self._all(recorded, until):
+            parts.append(series)
+            if len(parts) == SERIES_PER_REQUEST:
                 yield request(parts)
                 parts = []
         if parts:
@@ -78,42 +80,42 @@ class Cluster:
 
     def _all(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
         levels = {
-            scenario: [_history(until, level, GROWTH if scenario == LEAKING else 0.0) for level in its]
-            for scenario, its in self._memory.items()
+            scenario: [_history(until, level, GROWTH if scenario == LEAKING else 0.0) for level in by_gpu]
+            for scenario, by_gpu in self._memory.items()
         }
-        gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # of a quarter of an hour
+        gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # in a quarter of an hour
         for node in range(self.nodes):
             for name in recorded:
                 if ":gain" not in name:
                     yield from self._of_rule(node, name, levels[self._scenario(node)])
-                elif self._scenario(node) == LEAKING:  # what does not grow has none
+                elif self._scenario(node) == LEAKING:  # memory that does not grow has no gain
                     yield from self._of_rule(node, name, gains)
             for (name, labels), samples in self._scraped[self._scenario(node)].items():
                 yield self._encoded(node, name, dict(labels)) + samples
 
     def _of_rule(self, node: int, name: str, by_gpu: Sequence[bytes]) -> Iterator[bytes]:
         if not name.startswith("run_instance_gpu:trainwatch_gpu_memory_"):
-            raise ValueError(f"{name}: nothing is known of its past")
+            raise ValueError(f"{name}: a series without a simulated history")
         for gpu, samples in enumerate(by_gpu):
             yield self._encoded(node, name, {"run": "", "gpu": str(gpu)}) + samples
 
     def _encoded(self, node: int, name: str, labels: Mapping[str, str]) -> bytes:
-        """The labels of a node's series, with the node's own run and ranks."""
+        """Encodes the labels of a node's series, with the node's own run and ranks."""
         own = {"__name__": name, "job": "trainwatch", "instance": f"node-{node:04}", **labels}
         if "run" in own:
-            own["run"] = f"run-{node // NODES_A_RUN:03}"
+            own["run"] = f"run-{node // NODES_PER_RUN:03}"
         if "rank" in own:
-            own["rank"] = str(RANKS * (node % NODES_A_RUN) + int(own["rank"]))
+            own["rank"] = str(RANKS * (node % NODES_PER_RUN) + int(own["rank"]))
         return b"".join([self._label(*pair) for pair in sorted(own.items())])
 
     def _scenario(self, node: int) -> str:
-        run = node // NODES_A_RUN
+        run = node // NODES_PER_RUN
         troubled = self._scenarios[1:]
         return self._scenarios[0] if run % 5 or not troubled else troubled[run // 5 % len(troubled)]
 
 
 def _scraped(scenario: str, scrapes: int, start: int) -> dict[Key, Points]:
-    """The samples of each series of a simulated node that is there at the end."""
+    """Returns the samples of each series of a simulated node that exists at the end."""
     found: dict[Key, Points] = {}
     with simulated(scenario) as node:
         for number in range(scrapes):
@@ -132,16 +134,16 @@ def _scraped(scenario: str, scrapes: int, start: int) -> dict[Key, Points]:
 
 
 def _lowest_memory(scraped: Mapping[Key, Points]) -> list[float]:
-    """By GPU: the lowest share of its memory that is in use."""
+    """Returns the lowest share of memory in use, by GPU."""
     used, total = (
         [scraped[f"trainwatch_gpu_memory_{which}_bytes", (("gpu", str(gpu)),)] for gpu in range(GPUS)]
         for which in ("used", "total")
     )
-    return [min(value for _, value in points) / its[0][1] for points, its in zip(used, total, strict=True)]
+    return [min(value for _, value in points) / most[0][1] for points, most in zip(used, total, strict=True)]
 
 
 def _value(name: str, value: float, start: int) -> float:
-    """What the cluster's nodes say where a simulated one says `value`."""
+    """Returns the value of the cluster's nodes for a simulated node's `value`."""
     if name == "trainwatch_dataloader_workers":
         return value * CORES / SIMULATED_CORES
     if name.startswith("trainwatch_run_") and name.endswith("_time_seconds"):
@@ -150,7 +152,7 @@ def _value(name: str, value: float, start: int) -> float:
 
 
 def _with_all_cores(name: str, labels: tuple[tuple[str, str], ...]) -> Iterator[Key]:
-    """The series, and where it is one of a core, those of the cores that the simulation lacks."""
+    """Yields the series. If it is of a core, also yields series for cores that the simulation lacks."""
     core = dict(labels).get("cpu")
     yield name, labels
     if core is not None:
@@ -159,7 +161,7 @@ def _with_all_cores(name: str, labels: tuple[tuple[str, str], ...]) -> Iterator[
 
 
 def _history(until: int, level: float, growth: float) -> bytes:
-    """A share of a GPU's memory that has grown by so much to some level."""
+    """Returns samples of a share of a GPU's memory that has grown by `growth` to `level`."""
     steps = HISTORY_SECONDS // HISTORY_STEP_SECONDS
     times = range(until - HISTORY_STEP_SECONDS * steps, until, HISTORY_STEP_SECONDS)
     return samples_of([(1000 * time, level + growth * (step / steps - 1)) for step, time in enumerate(times)])

@@ -1,4 +1,4 @@
-"""Reading Debugger's system metrics: against plain Python that parses each line, and what memory it takes."""
+"""Measures the reading of Debugger's system metrics: speed against json.loads per line, and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks import Row
 CORES, GPUS = 96, 8
 OF_CORE, OF_GPU = ("CPUUtilization", "I/OWaitPercentage"), ("GPUUtilization", "GPUMemoryUtilization")
 START = 1_600_000_020
-MINUTES = 4  # of readings for the speed; the memory is compared with that of MORE times as many
+MINUTES = 4  # of readings for the speed; memory is also measured with MORE times as many
 MORE = 8
 
 READ_ALL = """
@@ -51,19 +51,19 @@ def rows() -> list[Row]:
 
 
 def write(directory: Path, minutes: int) -> list[Path]:
-    """A file a minute, two snapshots a second."""
+    """Writes one file per minute, with two samples per second."""
     random.seed(1)
     folder = directory / "system" / "incremental"
     folder.mkdir(parents=True)
     files = []
     for minute in range(START, START + 60 * minutes, 60):
         path = folder / f"{minute}.algo-1.json"
-        path.write_text("".join(_snapshot(minute + index / 2) for index in range(120)))
+        path.write_text("".join(_sample(minute + index / 2) for index in range(120)))
         files.append(path)
     return files
 
 
-def _snapshot(time: float) -> str:
+def _sample(time: float) -> str:
     metrics = [("cpu", f"cpu{core}", name) for core in range(CORES) for name in OF_CORE]
     metrics += [("gpu", f"gpu{gpu}", name) for gpu in range(GPUS) for name in OF_GPU]
     metrics += [("memory", "MemoryUsedPercent", "")]
@@ -85,7 +85,7 @@ def _plain(files: list[Path]) -> int:
 
 
 def _ours(directory: Path) -> int:
-    return sum(len(one) for one in DebuggerOutput(directory).read() if isinstance(one, NodeSamples))
+    return sum(len(chunk) for chunk in DebuggerOutput(directory).read() if isinstance(chunk, NodeSamples))
 
 
 def _seconds(call: Callable[[], object]) -> float:

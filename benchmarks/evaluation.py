@@ -1,4 +1,4 @@
-"""How fast all rules are evaluated: values a second, whether it stays so, and against plain Python loops."""
+"""Measures how fast all rules are evaluated, over two lengths of a run and against plain Python loops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainwatch.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, So
 from benchmarks import Row
 from tests.support import reference
 
-HOUR = 7200  # snapshots
-MINUTES_A_CHUNK = 10
+HOUR = 7200  # samples
+MINUTES_PER_CHUNK = 10
 
 
 class BusyNode(Source):
-    """Hours of one node, ten minutes at a time; all chunks hold the same readings at different times."""
+    """Hours of one node, ten minutes at a time; all chunks have the same readings at different times."""
 
     def __init__(self, hours: float, cores: int = 96, gpus: int = 8) -> None:
         self.hours, self.cores, self.gpus = hours, cores, gpus
@@ -27,7 +27,7 @@ class BusyNode(Source):
 
     @property
     def values(self) -> int:
-        """Readings that are evaluated: of each core two, of each GPU two, of the node three."""
+        """Returns the number of evaluated readings: two per core, two per GPU, three per node."""
         return int(self.hours * HOUR) * (2 * self.cores + 2 * self.gpus + 3)
 
     @property
@@ -36,8 +36,8 @@ class BusyNode(Source):
         return RunFacts("benchmark", nodes=(NodeFacts("node", gpus=gpus),))
 
     def read(self) -> Iterator[NodeSamples | Steps]:
-        for number in range(int(self.hours * 60 / MINUTES_A_CHUNK)):
-            yield _later(self.chunk, number * MINUTES_A_CHUNK * 60.0)
+        for number in range(int(self.hours * 60 / MINUTES_PER_CHUNK)):
+            yield _later(self.chunk, number * MINUTES_PER_CHUNK * 60.0)
 
 
 def rows() -> list[Row]:
@@ -63,7 +63,7 @@ def rows() -> list[Row]:
 
 
 def evaluated(source: Source) -> float:
-    """CPU seconds of a whole evaluation, the analysis with it."""
+    """Returns the CPU seconds of a whole evaluation with its analysis."""
     begin = time.process_time()
     evaluator = Evaluator(source)
     evaluator.advance()
@@ -72,7 +72,7 @@ def evaluated(source: Source) -> float:
 
 
 def peak_mebibytes(source: BusyNode) -> float:
-    """The most memory that an evaluation holds at any moment, its source apart."""
+    """Returns the peak memory of an evaluation without its source."""
     tracemalloc.start()
     try:
         evaluated(source)
@@ -82,7 +82,7 @@ def peak_mebibytes(source: BusyNode) -> float:
 
 
 def plain_speed(samples: NodeSamples) -> float:
-    """Millions, of the rules that judge samples, by the loops that the tests take for the truth."""
+    """Returns millions of values per second of the reference loops of the tests."""
     bounds = {"threshold": 50.0, "patience": 1000, "interval": 60.0, "gpu_below": 10.0}
     begin = time.process_time()
     reference.starvation(samples, "cpu", core_above=90.0, **bounds)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def _millions(source: BusyNode) -> str:
 
 
 def _ten_minutes(cores: int, gpus: int) -> NodeSamples:
-    count = MINUTES_A_CHUNK * 120
+    count = MINUTES_PER_CHUNK * 120
     random = np.random.default_rng(0)
 
     def ratios(*shape: int) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""CPU time of one tick of the GPU collector, against the fake NVML library with 8 GPUs.
+"""Measures the CPU time of one tick of the GPU collector, with the fake NVML library and 8 GPUs.
 
-The fake library's own work (a look at its control file at each call) is part of what is measured; a real
-driver's is not. Run as `python -m benchmarks.gpu_tick`.
+The measured time includes the fake library's own work (a look at its control file at each call), but not
+that of a real driver. Run as `python -m benchmarks.gpu_tick`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.support.fake_nvml import FakeNvml
 GPUS = 8
 TICKS = 200
 OFTEN = 200
-PAUSE_SECONDS = 0.002  # before a tick, so that the threads sleep in between as they do in real life
+PAUSE_SECONDS = 0.002  # before a tick, so that the threads sleep in between as usual
 
 
 def rows() -> list[Row]:
-    """(what, measured, unit, budget) of each measurement."""
+    """Returns (what, measured, unit, budget) of each measurement."""
     with tempfile.TemporaryDirectory() as folder:
         fake = FakeNvml(Path(folder), gpus=GPUS)
         tick = _tick_milliseconds(fake)
@@ -43,13 +43,13 @@ def rows() -> list[Row]:
 
 
 def _tick_milliseconds(fake: FakeNvml) -> float:
-    """CPU time of both threads, the sampler's and NVML's, for one tick."""
+    """Returns the CPU time of both threads, the sampler's and NVML's, for one tick."""
     now = 0.0
     collector = GpuCollector(fake.library, clock=lambda: now)
 
     def before_each() -> None:
         nonlocal now
-        now += 0.5  # to the collector, so that the slow tiers have their share
+        now += 0.5  # for the collector, so that the slow tiers are read as often as usual
         time.sleep(PAUSE_SECONDS)
 
     try:
@@ -59,7 +59,7 @@ def _tick_milliseconds(fake: FakeNvml) -> float:
 
 
 def _field_batch_microseconds(fake: FakeNvml) -> tuple[float, float]:
-    """Reading a batch and taking the values out, by our gate and by pynvml's functions."""
+    """Returns the time to read a batch and its values, with `Nvml` and with pynvml's functions."""
     nvml = Nvml(fake.library)
     nvml.start()
     handle = nvml.handle(0)
@@ -80,7 +80,7 @@ def _field_batch_microseconds(fake: FakeNvml) -> tuple[float, float]:
 
 
 def _often(call: Callable[[], None]) -> Callable[[], None]:
-    """What takes microseconds is measured many times at once."""
+    """Returns a function that calls `call` many times, because one call takes only microseconds."""
 
     def calls() -> None:
         for _ in range(OFTEN):

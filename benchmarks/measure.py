@@ -1,4 +1,4 @@
-"""How benchmarks take time: CPU time, so that other work on the machine counts as little as it can."""
+"""Measures CPU time, so that other work on the machine counts as little as possible."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ROUNDS = 5
 def cpu_seconds(
     call: Callable[[], object], times: int, before_each: Callable[[], object] | None = None
 ) -> float:
-    """CPU time of one `call`, of all threads of this process together, in seconds.
+    """Returns the CPU seconds of one `call`, in all threads of this process together.
 
-    The median of `times` calls, in the best of ROUNDS rounds: other work on the machine takes caches and
-    the other half of a core away, which makes CPU time longer and never shorter. `before_each` prepares
-    a call outside the measured time. The first tenth of each round only warms up.
+    The result is the median of `times` calls, in the best of ROUNDS rounds: other work on the machine shares
+    caches and cores, which makes CPU time longer and never shorter. `before_each` prepares a call outside
+    the measured time. The first tenth of each round only warms up.
     """
     gc.collect()
     return min(_median_of_a_round(call, times // ROUNDS, before_each) for _ in range(ROUNDS))

@@ -1,4 +1,4 @@
-"""Resident memory of a real exporter process after a minute of ticks and scrapes, faster than usual."""
+"""Measures the resident memory of a real exporter process after a minute of fast ticks and scrapes."""
 
 from __future__ import annotations
 

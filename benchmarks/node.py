@@ -1,4 +1,4 @@
-"""A node with 192 cores and 8 GPUs, made of files and a stub of NVML, for the exporter to watch."""
+"""A node with 192 cores and 8 GPUs, made of files and a stub of NVML, which an exporter samples."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.support.host_collectors import host_collectors
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "collectors" / "fixtures" / "host" / "proc"
 CORES, GPUS = 192, 8
-# user nice system idle iowait irq softirq steal guest guest_nice, as a machine without guests has them
+# user nice system idle iowait irq softirq steal guest guest_nice, of a machine without guests
 UP_FOR_DAYS = (10**8, 1, 10**7, 10**9, 10**6, 1, 10**6, 1, 1, 1)
-INTERRUPTS = 4000  # counters on the line "intr" of a node of this size; read, but not looked at
+INTERRUPTS = 4000  # counters on the line "intr" of a node of this size; read, but not used
 
 
 class BusyNode:
-    """The roots to point an exporter at, in `directory`. `advance` lets half a second of work pass."""
+    """The files that an exporter reads, in `directory`. `advance` simulates half a second of work."""
 
     def __init__(self, directory: Path) -> None:
         if shutil.which("cc") is None and shutil.which("gcc") is None:
@@ -44,7 +44,7 @@ class BusyNode:
         self.advance()
 
     def advance(self) -> None:
-        """50 ticks of each core, some busy, some waiting; the file is exchanged whole."""
+        """Adds 50 ticks to each core, some busy, some waiting. Replaces the file as a whole."""
         for ticks in self._ticks:
             busy = self._random.randrange(46)
             ticks[0] += busy
@@ -57,14 +57,14 @@ class BusyNode:
         new.replace(self.procfs / "stat")
 
     def flags(self, interval: str) -> list[str]:
-        """`trainwatch exporter`'s flags to watch this node, with a run that is active."""
+        """Returns the flags of `trainwatch exporter` for this node, with an active run."""
         return [
             *("--path.procfs", str(self.procfs)),
             *("--path.nvml-library", str(self.nvml.library)),
             *("--ledger-dir", str(self.ledgers)),
             *("--run", "benchmark"),
             *("--sample-interval", interval),
-            *("--log-level", "error"),  # at a hurried pace a tick may find nothing new, and says so
+            *("--log-level", "error"),  # a fast tick may find nothing new, which is a warning
         ]
 
 
@@ -76,22 +76,22 @@ class RunningExporter:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
 
     def get(self, path: str, accept: str = "*/*") -> tuple[int, str]:
-        """Status and body of one request; the connection is kept, as Prometheus keeps it."""
+        """Returns the status and the body of one request. Keeps the connection, as Prometheus does."""
         self._connection.request("GET", path, headers={"Accept": accept})
         response = self._connection.getresponse()
         return response.status, response.read().decode()
 
     def hang_up(self) -> None:
-        """The next request makes a new connection."""
+        """Closes the connection: the next request makes a new connection."""
         self._connection.close()
 
     def value(self, name: str) -> float:
-        """The value of a metric without labels."""
+        """Returns the value of a metric without labels."""
         lines = self.get("/metrics")[1].splitlines()
         return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
 
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads, to the nanosecond (proc(5), schedstat)."""
+        """Returns the CPU seconds of all threads, to the nanosecond (proc(5), schedstat)."""
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
@@ -102,7 +102,7 @@ class RunningExporter:
 
 @contextmanager
 def running_exporter(node: BusyNode, interval: str) -> Iterator[RunningExporter]:
-    """Starts an exporter that watches the node, waits until it is ready, and ends it."""
+    """Starts an exporter that samples the node, waits until it is ready, and ends it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "trainwatch", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
@@ -131,7 +131,7 @@ def _wait_until_ready(exporter: RunningExporter, patience: float = 30.0) -> None
 
 @contextmanager
 def exporter_in_this_process(node: BusyNode) -> Iterator[Exporter]:
-    """The exporter without its server and its thread: the benchmark ticks it itself."""
+    """Makes an exporter without its server and its thread: the benchmark ticks it itself."""
     collectors = [
         *host_collectors(node.procfs),
         GpuCollector(node.nvml.library),

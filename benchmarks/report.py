@@ -1,4 +1,4 @@
-"""The report of a day of one large node: how long it takes from a recording on disk, and its size."""
+"""Measures the report of a day of one large node: its time from a recording on disk, and its size."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows() -> list[Row]:
 
 
 def reported(recording: Path, out: Path) -> tuple[float, float, float]:
-    """Seconds by the clock, CPU seconds and MiB of `trainwatch report`, its start and imports with it."""
+    """Returns the wall seconds, CPU seconds and MiB of `trainwatch report`, with its start and imports."""
     command = [sys.executable, "-m", "trainwatch", "report", str(recording), "--out", str(out)]
     before, begin = _of_children(), time.perf_counter()
     subprocess.run([*command, "--price", "55.04"], check=True, stdout=subprocess.DEVNULL)
@@ -67,13 +67,13 @@ def reported(recording: Path, out: Path) -> tuple[float, float, float]:
 
 
 def _of_children() -> tuple[float, float]:
-    """CPU seconds of all processes that have ended, and the MiB of the largest of them."""
+    """Returns the CPU seconds of all child processes that have ended, and the MiB of the largest."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def record(directory: Path, hours: float) -> None:
-    """Writes a recording with a part a minute, as `trainwatch run` does, of a run with a rank a GPU."""
+    """Writes a recording of a run with one rank per GPU, one part per minute as `trainwatch run` does."""
     folder = directory / NODE
     folder.mkdir(parents=True)
     end = START + hours * 3600
@@ -98,7 +98,7 @@ def record(directory: Path, hours: float) -> None:
 
 
 def _samples(minute: int, random: np.random.Generator) -> dict[str, Any]:
-    """Two of ten seconds a core is pinned and GPUs do little; all else is noise, which packs badly."""
+    """Makes samples with a busy core and idle GPUs in two of ten seconds, and noise, which packs badly."""
     count = round(60 / INTERVAL)
     ticks = minute * count + np.arange(count)
     starved = (ticks // 4 % 5 == 0)[:, None]
@@ -112,12 +112,12 @@ def _samples(minute: int, random: np.random.Generator) -> dict[str, Any]:
         is_counter = name.endswith("_total")
         values[name] = 1e8 * ticks if is_counter else np.full(count, 1e11 * (place + 1))
     for name, (_, kind) in GPU_COLUMNS.items():
-        its = 600 * random.random((count, GPUS)) if "watts" in name else np.zeros((count, GPUS))
+        column = 600 * random.random((count, GPUS)) if "watts" in name else np.zeros((count, GPUS))
         if name == "gpu_utilization_ratio":
-            its = np.where(starved, 0.03, np.rint(100 * random.uniform(0.8, 1, (count, GPUS))) / 100)
+            column = np.where(starved, 0.03, np.rint(100 * random.uniform(0.8, 1, (count, GPUS))) / 100)
         elif name.startswith("gpu_memory_"):
-            its += 80e9 if "total" in name else 60e9
-        values[name] = _lists(its.astype(kind.to_pandas_dtype()))
+            column += 80e9 if "total" in name else 60e9
+        values[name] = _lists(column.astype(kind.to_pandas_dtype()))
     return values
 
 
@@ -175,4 +175,4 @@ def _ranks(minute: int, _: np.random.Generator) -> dict[str, Any]:
         "loaders": [{"phase": "train", "workers": 4, "waits": steps, "wait_seconds": 0.285 * ended}],
     }
     table = [row | {"rank": rank, "pid": 1000 + rank} for rank in range(GPUS)]
-    return {name: [one[name] for one in table] for name in RANKS_SCHEMA.names}
+    return {name: [rank[name] for rank in table] for name in RANKS_SCHEMA.names}

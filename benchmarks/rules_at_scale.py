@@ -1,13 +1,15 @@
-"""What all rules cost a Prometheus that scrapes 1,000 nodes with 8 GPUs each, every 15 s.
+"""Measures the cost of all rules in a Prometheus that scrapes 1,000 nodes with 8 GPUs each, every 15 s.
 
-A real Prometheus with two cores evaluates rules/*.yml, each group at its own interval, over the series that
-the real exporter gives for that many nodes (benchmarks/cluster.py); they are in its head, in memory, as those
-that it scrapes itself are. What is measured is the time of each evaluation, the samples that its queries read
-(Prometheus's query log), and the CPU time of the whole process: queries, alerts, storing of results, garbage
-collection. Scraping is not in it: the samples are written before, some minutes into the future.
+A real Prometheus with two cores evaluates rules/*.yml, each group at its own interval. It reads the series of
+the real exporter for that many nodes (benchmarks/cluster.py). They are in its head, in memory, like series
+that it scrapes itself. The samples are written before, some minutes into the future.
 
-`python -m benchmarks.rules_at_scale --nodes 100` measures a smaller cluster. What it costs is not a tenth of
-what 1,000 nodes cost: only what was measured is said, and only 1,000 nodes are held against the budget.
+The results are the time of each evaluation, the samples that its queries read (Prometheus's query log), and
+the CPU time of the whole process. That includes queries, alerts, storing and garbage collection, but no
+scraping.
+
+`python -m benchmarks.rules_at_scale --nodes 100` measures a smaller cluster. It costs more than a tenth of
+1,000 nodes, so only 1,000 nodes are compared with the budget.
 """
 
 from __future__ import annotations
@@ -36,47 +38,47 @@ import yaml
 from trainwatch.crosscheck.offline.remote_write import HEADERS
 
 from benchmarks import Row
-from benchmarks.cluster import SCRAPE_SECONDS, SERIES_A_REQUEST, Cluster
+from benchmarks.cluster import SCRAPE_SECONDS, SERIES_PER_REQUEST, Cluster
 
 NODES = 1000
 BUDGET = "<= 10"  # % of two cores, and of each group's interval
 CORES = 2
 RULES = Path(__file__).parents[1] / "rules"
 
-BEFORE = 480  # seconds of samples from before: longer than any rule looks back at what is scraped
-AHEAD = 580  # seconds of samples that are still to come: Prometheus takes none of more than ten minutes
+BEFORE = 480  # seconds of past samples: longer than any rule looks back at scraped series
+AHEAD = 580  # seconds of future samples: Prometheus accepts up to ten minutes
 WARMING = 90  # seconds
-MEASURED = 240  # seconds: the longest interval of a group, so that each of those is evaluated once
+MEASURED = 240  # seconds: the longest interval of a group, so that each group is evaluated
 
 
 @dataclass
 class Group:
-    """What one rule group came to."""
+    """The measurements of one rule group."""
 
     name: str
-    interval: float  # seconds, as the rule file says
-    evaluations: dict[str, float] = field(default_factory=dict)  # when it was -> seconds that it took
-    samples: list[int] = field(default_factory=list)  # that each query of it read
+    interval: float  # seconds, from the rule file
+    evaluations: dict[str, float] = field(default_factory=dict)  # seconds by time of the evaluation
+    samples: list[int] = field(default_factory=list)  # read by each query
 
     @property
     def seconds(self) -> float:
-        """Of an evaluation; not a number where there was none."""
+        """Returns the mean seconds of an evaluation; NaN without one."""
         return mean(self.evaluations.values()) if self.evaluations else nan
 
     @property
     def share(self) -> float:
-        """Of its interval."""
+        """Returns the share of the group's interval."""
         return self.seconds / self.interval
 
 
 @dataclass
 class Measured:
-    """What all groups came to."""
+    """The measurements of all groups."""
 
     version: str  # of Prometheus
     nodes: int
     gpus: int
-    series: int  # that are scraped
+    series: int  # scraped
     groups: list[Group]
     firing: int  # alerts, at the end
     failed: list[str]  # rules, and why
@@ -84,7 +86,7 @@ class Measured:
 
     @property
     def share(self) -> float:
-        """Of the time, all groups one after the other."""
+        """Returns the share of the time of all groups in sequence."""
         return sum(group.share for group in self.groups)
 
 
@@ -93,7 +95,7 @@ def rows() -> list[Row]:
 
 
 def table(measured: Measured) -> list[Row]:
-    """The budget is that of 1,000 nodes; what a smaller cluster costs only informs."""
+    """Returns the rows. Only 1,000 nodes have a budget."""
     budget = BUDGET if measured.nodes == NODES else ""
     what = (
         f"all rules for {measured.nodes:,} nodes, {measured.gpus:,} GPUs, {measured.series:,} series: "
@@ -122,11 +124,11 @@ def measure(
 ) -> Measured:
     """Fills a Prometheus and lets it evaluate the rules for some minutes.
 
-    `every`: seconds between evaluations of each group, instead of what the rule files say.
+    `every`: seconds between evaluations of each group, instead of the rule files' intervals.
     """
     if shutil.which("prometheus") is None:
         raise RuntimeError("needs prometheus")
-    _say(f"simulating the nodes that {nodes:,} are like")
+    _say(f"simulating {nodes:,} nodes")
     start = int(time.time()) - BEFORE
     scrapes = (BEFORE + AHEAD) // SCRAPE_SECONDS
     with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as name:
@@ -137,7 +139,7 @@ def measure(
         with _prometheus(directory) as (process, url):
             _fill(url, cluster.requests(_looked_back_at(files), start + BEFORE), nodes)
             if time.time() + warming + measured > start + BEFORE + AHEAD:
-                raise RuntimeError("writing the samples took so long that they end too early")
+                raise RuntimeError("writing the samples took too long: they end before the measurement")
             _configure(directory, files)
             process.send_signal(signal.SIGHUP)
             _evaluate(url, groups, warming)
@@ -159,7 +161,7 @@ def measure(
 
 
 def _rules(directory: Path, every: float | None) -> tuple[list[Path], dict[str, Group]]:
-    """Copies of all rule files, and their groups without anything measured."""
+    """Copies all rule files. Returns the copies, and their groups without measurements."""
     files, groups = [], {}
     for path in sorted(RULES.glob("*.yml")):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -168,17 +170,17 @@ def _rules(directory: Path, every: float | None) -> tuple[list[Path], dict[str, 
             if every is not None:
                 group["interval"] = f"{round(1000 * every)}ms"
         files.append(directory / path.name)
-        files[-1].write_text(json.dumps(content), encoding="utf-8")  # which is YAML too
+        files[-1].write_text(json.dumps(content), encoding="utf-8")  # JSON is also YAML
     return files, groups
 
 
 def _read(files: Sequence[Path]) -> set[str]:
-    """The names of all series that rules read."""
+    """Returns the names of all series that rules read."""
     return set(re.findall(r"[a-zA-Z_:][\w:]*", "\n".join(path.read_text() for path in files)))
 
 
 def _looked_back_at(files: Sequence[Path]) -> set[str]:
-    """The recorded series that some rule reads at an earlier time."""
+    """Returns the recorded series that a rule reads at an earlier time."""
     expressions = [
         rule
         for path in files
@@ -191,22 +193,22 @@ def _looked_back_at(files: Sequence[Path]) -> set[str]:
 
 
 def _fill(url: str, requests_to_send: Iterator[bytes], nodes: int) -> None:
-    """Sends all samples, telling how many series there were already."""
-    _get(url, "status/buildinfo")  # it is ready
+    """Sends all samples, and prints the progress."""
+    _get(url, "status/buildinfo")  # waits until it is ready
     noted = time.monotonic()
     with requests.Session() as session:
         for count, body in enumerate(requests_to_send):
             answer = session.post(f"{url}/api/v1/write", data=body, headers=HEADERS, timeout=60)
             if answer.status_code // 100 != 2:
-                raise RuntimeError(f"Prometheus takes no samples: {answer.text}")
+                raise RuntimeError(f"Prometheus refuses the samples: {answer.text}")
             if time.monotonic() > noted + 10:
                 noted = time.monotonic()
-                _say(f"writing the series of {nodes:,} nodes: {SERIES_A_REQUEST * count:,}")
+                _say(f"writing the series of {nodes:,} nodes: {SERIES_PER_REQUEST * count:,}")
 
 
 @contextmanager
 def _prometheus(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """One that knows no rules yet."""
+    """Starts a Prometheus without rules."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     _configure(directory, [])
@@ -220,7 +222,7 @@ def _prometheus(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]
         try:
             yield process, f"http://{address}"
         finally:
-            process.send_signal(signal.SIGKILL)  # nothing of it is needed any more
+            process.send_signal(signal.SIGKILL)  # its data is no longer needed
 
 
 def _configure(directory: Path, files: Sequence[Path]) -> None:
@@ -232,7 +234,7 @@ def _configure(directory: Path, files: Sequence[Path]) -> None:
 
 
 def _evaluate(url: str, groups: dict[str, Group], seconds: float) -> None:
-    """Notes each evaluation in so many seconds."""
+    """Collects the evaluations of the next seconds."""
     deadline = time.monotonic() + seconds
     noted = time.monotonic()
     while (now := time.monotonic()) < deadline:
@@ -240,13 +242,13 @@ def _evaluate(url: str, groups: dict[str, Group], seconds: float) -> None:
             _say(f"evaluating for {deadline - now:,.0f} s more")
             noted += 30
         time.sleep(min(2.0, max(0.0, deadline - now)))
-        for found in _get(url, "rules?type=record")["groups"]:  # without the alerts, which may be many
+        for found in _get(url, "rules?type=record")["groups"]:  # without alerts, of which there may be many
             if found["evaluationTime"] > 0:
                 groups[found["name"]].evaluations[found["lastEvaluation"]] = found["evaluationTime"]
 
 
 def _failed(url: str) -> list[str]:
-    """The rules that could not be evaluated the last time: mostly, they did not end in two minutes."""
+    """Lists the rules whose last evaluation failed, most often because it took more than two minutes."""
     return [
         f"{rule['name']} of {group['name']}: {rule['lastError']}"
         for group in _get(url, "rules")["groups"]
@@ -256,7 +258,7 @@ def _failed(url: str) -> list[str]:
 
 
 def _get(url: str, path: str) -> Any:
-    """The data of an answer; waits for a server that just starts."""
+    """Returns the data of an answer. Waits for a server that is starting."""
     deadline = time.monotonic() + 120
     while True:
         try:
@@ -268,7 +270,7 @@ def _get(url: str, path: str) -> Any:
 
 
 def _read_log(path: Path, since: int, groups: dict[str, Group]) -> None:
-    """The samples that one evaluation of each group reads, query by query."""
+    """Adds the samples that one evaluation of each group reads, query by query."""
     with open(path, encoding="utf-8") as file:
         file.seek(since)
         samples: dict[tuple[str, str], int] = {}
@@ -282,7 +284,7 @@ def _read_log(path: Path, since: int, groups: dict[str, Group]) -> None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU time of a process, user and system."""
+    """Returns the CPU seconds of a process, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,9 +1,8 @@
-"""A scrape of 2,500 series: our exposition against prometheus_client's generate_latest, in the same run.
+"""Measures a scrape of 2,500 series, against prometheus_client's generate_latest in the same run.
 
-The series are those of a node with 192 cores and 8 GPUs in a run: gauges and counters of cores and
-GPUs, and the sample counters' histograms. prometheus_client gets them as finished metric families from
-a custom collector, so that only its writing is timed, as only our writing is. Every value changes
-between two scrapes.
+The series are those of a node with 192 cores and 8 GPUs in a run: gauges and counters of cores and GPUs, and
+the sample counters' histograms. prometheus_client gets finished metric families from a custom collector, so
+only the writing is timed on both sides. Every value changes between two scrapes.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from benchmarks.measure import cpu_seconds
 from benchmarks.node import CORES, GPUS, BusyNode, exporter_in_this_process
 
 SERIES = 2500
-BOUNDS = tuple(number / 50 for number in range(51))  # each 0.02, as in the samples' histograms
+BOUNDS = tuple(number / 50 for number in range(51))  # every 0.02, as in the samples' histograms
 
 
 class Node:
-    """Families with SERIES series in all, whose values are drawn anew by `tick`."""
+    """Families with SERIES series in total; `tick` draws new values."""
 
     def __init__(self) -> None:
         cores: list[LabelValues] = [(str(core),) for core in range(192)]
@@ -79,8 +78,8 @@ class Node:
             )
 
 
-class AsPrometheusClientHasThem(Collector):
-    """The same families as prometheus_client's own objects, built when they change and not when scraped."""
+class ClientFamilies(Collector):
+    """The same families as objects of prometheus_client, built when they change and not when scraped."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -111,7 +110,7 @@ class AsPrometheusClientHasThem(Collector):
 def rows() -> list[Row]:
     node = Node()
     exposition = Exposition()
-    theirs = AsPrometheusClientHasThem(node)
+    theirs = ClientFamilies(node)
     registry = CollectorRegistry()
     registry.register(theirs)
     theirs.tick()
@@ -138,7 +137,7 @@ def rows() -> list[Row]:
 
 
 def _whole_scrape() -> tuple[float, int]:
-    """CPU time of a scrape of the real exporter on a busy node, ticked before each, and its series."""
+    """Returns the CPU time of a scrape of the real exporter on a busy node after a tick, and its series."""
     with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
         node = BusyNode(Path(directory))
         with exporter_in_this_process(node) as exporter:
@@ -153,7 +152,7 @@ def _whole_scrape() -> tuple[float, int]:
 
 
 def _same_samples(ours: bytes, theirs: bytes) -> int:
-    """How many samples both texts hold. Raises ValueError where they do not say the same."""
+    """Returns the number of samples in both texts. Raises ValueError if the texts differ."""
     parsed = [
         {
             (sample.name, *sorted(sample.labels.items())): sample.value
@@ -163,5 +162,5 @@ def _same_samples(ours: bytes, theirs: bytes) -> int:
         for text in (ours, theirs)
     ]
     if parsed[0] != parsed[1]:
-        raise ValueError("the two texts hold different samples")
+        raise ValueError("the two texts have different samples")
     return len(parsed[0])

@@ -1,8 +1,7 @@
-"""What recording a step costs in the training process, against prometheus_client in the same run.
+"""Measures the recording of a step in the training process, against prometheus_client in the same run.
 
-Every form is timed in turn, again and again, so that a busy machine slows all of them alike; the
-value is the median of the rounds, the loop's own cost taken off. What the step itself computes is
-nothing here: the functions that would do the work are left out, the clock readings are not.
+All forms are timed in turn, many times, so a busy machine slows all of them equally. The value is the median
+of the rounds, without the cost of the loop. The steps compute nothing, but read the clock as real steps do.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from time import perf_counter
 
 SHARED_MEMORY = "/dev/shm"
-STEPS = 2_000  # a round
+STEPS = 2_000  # per round
 ROUNDS = 60
 BUDGET_MICROSECONDS = 1.0
 BUDGET_RATIO = 0.6
@@ -26,7 +25,7 @@ Form = Callable[[int], None]
 
 
 def rows() -> list[tuple[str, float, str, str]]:
-    """(what, measured value, unit, budget) of each form of recording a step with 5 components."""
+    """Returns (what, measured value, unit, budget) of each way to record a step with 5 components."""
     on = _measure_here()
     off = _measure_switched_off()
     observe = on.pop("prometheus_client labels().observe")
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def forms() -> dict[str, Form]:
-    """Every documented way to record a step; the fastest first."""
+    """Returns every documented way to record a step, the fastest first."""
     import trainwatch
     from trainwatch import (
         begin_component,
@@ -147,12 +146,12 @@ def _measure_here() -> dict[str, float]:
 
 
 def _shared_memory() -> str | None:
-    """Where ledgers lie by default: a file on a disk would be measured as well elsewhere."""
+    """Returns the default directory of ledgers: elsewhere, the disk would be measured, too."""
     return SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
 
 
 def _measure_switched_off() -> dict[str, float]:
-    """The same in a new process, since TRAINWATCH=off is read at import."""
+    """Measures the same in a new process, because TRAINWATCH=off is read at import."""
     code = "from benchmarks.step import print_medians; print_medians()"
     environment = {**os.environ, "TRAINWATCH": "off", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(
@@ -168,7 +167,7 @@ def print_medians() -> None:
 
 
 def _medians(timed: dict[str, Form]) -> dict[str, float]:
-    """Median microseconds a step of each form, without the cost of the loop around it."""
+    """Returns the median microseconds per step of each form, without the cost of the loop."""
     rounds: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(ROUNDS):
         for name, form in timed.items():

@@ -1,9 +1,9 @@
-"""A tick of the sampler on a node with 192 cores and 8 GPUs (a stub of NVML), with a run to count for.
+"""Measures a tick of the sampler on a node with 192 cores and 8 GPUs (a stub of NVML), with an active run.
 
-The tick is everything that happens each 500 ms: every collector, the sample counters and their state
-file. It is timed twice: alone, tick behind tick, and in a real exporter process at its usual pace, where
-caches are cold, threads are woken from sleep and the stub's own work counts. The kernel's work for
-/proc/stat of 192 cores is in neither, because the files are regular ones.
+The tick is all work every 500 ms: collectors, sample counters and their state file. It is timed twice: alone,
+one tick after another, and in a real exporter process at its usual interval. There, caches are cold, threads
+wake from sleep and the stub's own work counts. Both exclude the kernel's work for /proc/stat of 192 cores,
+because the files are regular files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def rows() -> list[Row]:
 
 
 def _share_of_a_core(node: BusyNode) -> float:
-    """CPU time over time of an exporter that ticks each 500 ms and is not scraped."""
+    """Returns the CPU share of an exporter that ticks every 500 ms and is not scraped."""
     with running_exporter(node, "500ms") as exporter:
         begin, spent = time.monotonic(), exporter.cpu_seconds()
         while time.monotonic() - begin < SECONDS:
@@ -61,7 +61,7 @@ def _psutil_cpu_percent(procfs: Path) -> None:
 
 
 def _nothing_failed(text: str) -> None:
-    """A collector that fails is cheap; a table must not be made of that."""
+    """Raises RuntimeError if a collector failed: a failed reading is cheap, so it must not be measured."""
     success = [line for line in text.splitlines() if line.startswith("trainwatch_collector_success{")]
     failed = [line for line in success if not line.endswith(" 1")]
     if failed or not success:
