@@ -102,7 +102,7 @@ def run(arguments: Namespace) -> int:
     with ExitStack() as stack:
         sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
         directory = stack.enter_context(simulated_directory())
-        demo = _Demo(scenario, arguments, directory, at_once=not sockets)
+        demo = _Demo(scenario, arguments, directory, without_waiting=not sockets)
         if sockets:
             demo.serve(sockets)
         else:
@@ -121,12 +121,14 @@ def simulated_directory() -> Iterator[Path]:
 class _Demo:
     """A simulation, the exporter that reads it, and the files that it is written to."""
 
-    def __init__(self, scenario: Scenario, arguments: Namespace, directory: Path, at_once: bool) -> None:
+    def __init__(
+        self, scenario: Scenario, arguments: Namespace, directory: Path, without_waiting: bool
+    ) -> None:
         writes = bool(arguments.write_recording or arguments.write_debugger)
         duration = arguments.duration or (60 * scenario.minutes if writes else None)
         now = float(int(time.time()))
-        self._begun_ago: float = 0.0 if at_once else arguments.begun_ago
-        start = now - (duration if at_once and duration else self._begun_ago)
+        self._begun_ago: float = 0.0 if without_waiting else arguments.begun_ago
+        start = now - (duration if without_waiting and duration else self._begun_ago)
         name = f"simulated-{scenario.name}"
         self._clock = SimulatedClock(start, arguments.speed)
         self._written = Written(
