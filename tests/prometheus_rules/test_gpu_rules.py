@@ -171,8 +171,8 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
             },
             "annotations": {
                 "summary": "GPU 0 of node-a reported an error",
-                "description": "In run run, the driver reported 1 new errors of GPU 0 of node-a that are not "
-                "the program's. XIDs that it has reported: 79.",
+                "description": "In run run, the driver reported 1 new errors of GPU 0 of node-a that the "
+                "program did not cause. XIDs so far: 79.",
                 "recommendation": "Take the machine out of use and run NVIDIA's diagnostics "
                 "(dcgmi diag -r 3).",
                 "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=run&var-instance=node-a",

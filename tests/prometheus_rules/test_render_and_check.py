@@ -108,12 +108,12 @@ def test_files_that_cannot_be_checked_get_one_line_and_status_2(
 @pytest.mark.parametrize(
     ("word", "nearest"),
     [
-        ("CPUBottleneck.gpu_threshold=55", "50 and 60"),
-        ("CPUBottleneck.cpu_threshold=99", "80 and 90"),
-        ("IOBottleneck.io_threshold=12", "10 and 20"),
-        ("LowGPUUtilization.threshold_p95=75", "74 and 76"),
-        ("LowGPUUtilization.threshold_p5=0", "2 and 4"),
-        ("BatchSize.gpu_memory_threshold_p95=69", "68 and 70"),
+        ("CPUBottleneck.gpu_threshold=55", "50 or 60"),
+        ("CPUBottleneck.cpu_threshold=99", "80 or 90"),
+        ("IOBottleneck.io_threshold=12", "10 or 20"),
+        ("LowGPUUtilization.threshold_p95=75", "74 or 76"),
+        ("LowGPUUtilization.threshold_p5=0", "2 or 4"),
+        ("BatchSize.gpu_memory_threshold_p95=69", "68 or 70"),
     ],
 )
 def test_a_threshold_that_the_exporter_has_no_bound_for_is_refused_with_the_nearest(
@@ -122,8 +122,8 @@ def test_a_threshold_that_the_exporter_has_no_bound_for_is_refused_with_the_near
     assert main(["rules", "render", "--out", str(tmp_path / "out"), "--set", word]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert f"--set {word} cannot be told" in error
-    assert f"the nearest are {nearest}" in error
+    assert f"--set {word} is not available in Prometheus" in error
+    assert f"use {nearest}" in error
     assert not (tmp_path / "out").exists()
 
 

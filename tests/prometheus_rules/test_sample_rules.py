@@ -69,7 +69,7 @@ def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
 
 
 @BOTTLENECKS
-def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_snapshots_are_none(
+def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck_and_mixed_samples_do_not_count(
     rule: str, rules: Path, tmp_path: Path
 ) -> None:
     cores, gpus = np.zeros((ROWS, 192)), np.ones((ROWS, 8))
@@ -121,9 +121,9 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
             "annotations": {
                 "summary": "GPUs of node-a wait for a busy core",
                 "description": "On node-a, a core was above 90 % while a GPU was below 10 % in 70.53% of the "
-                "snapshots of run published (fires above 50 %).",
-                "recommendation": "Where other cores are free, give the data loader more workers and let it "
-                "prefetch; where all are full, make the transform cheaper or move it to the GPU.",
+                "samples of run published (fires above 50 %).",
+                "recommendation": "If other cores are free, give the data loader more workers and let it "
+                "prefetch. If all are full, make the transform cheaper or move it to the GPU.",
                 "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=published&var-instance=node-a",
                 "runbook_url": "https://github.com/trainwatch/trainwatch/blob/main/docs/heuristics.md"
                 "#cpubottleneck",

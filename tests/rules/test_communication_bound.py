@@ -49,7 +49,8 @@ def test_a_run_without_timed_communication_is_not_judged_and_says_how_to_time_it
 def test_the_finding_says_that_what_computing_hid_is_not_known() -> None:
     found = result(node_steps(np.full(100, 1.0), rank=3, communication=0.5))
     assert found.finding == (
-        "Rank 3 communicated for 50 % of its step time (50.0 s); how much of it computing hid is not known."
+        "Rank 3 communicated for 50 % of its step time (50.0 s); "
+        "how much of it was hidden by computing is unknown."
     )
 
 

@@ -126,13 +126,13 @@ def test_without_a_gpu_it_is_not_judged_and_says_so(rule: str, gpus: np.ndarray)
 def test_without_cores_it_is_not_judged_and_says_so(rule: str) -> None:
     found = result(rule, snapshots(rule, np.full((2000, 2), NAN), np.zeros((2000, 1))))
     assert found.status == "not enough data"
-    assert "no core" in found.finding
+    assert "of the cores could not be read" in found.finding
 
 
 @BOTH
 def test_an_empty_run_is_not_judged(rule: str) -> None:
     found = result(rule)
-    assert (found.status, found.finding) == ("not enough data", "No snapshot was taken.")
+    assert (found.status, found.finding) == ("not enough data", "No sample was taken.")
 
 
 def test_debuggers_published_run_fires_at_70_52_percent() -> None:

@@ -105,7 +105,7 @@ CAUSES = [
     ({"workers": 0, "fetching": 60, "computing": 29, "cores": 2, "core_wait": 28}, "too few workers"),
     ({"workers": 2, "fetching": 195, "computing": 40, "cores": 2, "core_wait": 30}, "slow storage"),
     ({"workers": 2, "fetching": 200, "computing": 20, "cores": 2, "core_wait": 94}, "slow storage"),
-    # Workers idle: what takes long lies between them and the training loop.
+    # Workers are idle: handing over batches takes long.
     ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
     # Fetches were not timed: what the node shows must do.
     ({"workers": 2, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.97}, "heavy transform"),
@@ -122,10 +122,10 @@ def test_the_cause_is_told_from_the_workers_and_the_cores(facts: dict[str, Any],
     assert found.details["cause"] == cause
 
 
-def test_words_name_the_cause_and_the_mend() -> None:
+def test_words_name_the_cause_and_the_fix() -> None:
     heavy = run(2, 190, 130, cores=2, cpu=0.97)
     assert "the transform is too heavy" in heavy.finding
-    assert "3.2 CPU seconds for each second of computing" in heavy.finding
+    assert "3.2 CPU seconds per second of computing" in heavy.finding
     assert "cheaper" in heavy.recommendation
     few = run(1, 98, 90, cores=8)
     assert "too few loader workers: 1 worker on a share of 8 cores, and about 3 would keep up" in few.finding

@@ -75,6 +75,7 @@ def test_no_heuristic_reads_or_writes_anything(file: Path) -> None:
         "dataclasses",
         "enum",
         "functools",
+        "itertools",
         "math",
         "numpy",
         "trainwatch",

@@ -60,7 +60,7 @@ def test_more_errors_than_the_threshold_are_needed(count: int, status: str) -> N
 
 def test_what_was_counted_before_the_run_is_not_the_runs() -> None:
     found = errors(7, 7, 7, last=79, ecc=[3, 3, 3])
-    assert (found.status, found.finding) == ("healthy", "No GPU reported an error of its own.")
+    assert (found.status, found.finding) == ("healthy", "No GPU reported a hardware or driver error.")
 
 
 def test_a_counter_that_begins_anew_counts_from_0() -> None:
@@ -118,9 +118,9 @@ def test_patience_delays_the_first_decision(rows: int, status: str) -> None:
     assert hot(0.5, rows).status == status
 
 
-def test_gpus_that_do_not_tell_are_not_judged() -> None:
+def test_gpus_without_error_counters_are_not_judged() -> None:
     found = result("ThermalThrottling", 500, {})
-    assert (found.status, "No GPU told" in found.finding) == ("not enough data", True)
+    assert (found.status, "No GPU reported how long" in found.finding) == ("not enough data", True)
 
 
 def test_heat_costs_the_share_of_the_clock_that_was_missing() -> None:
@@ -152,6 +152,6 @@ def test_a_counter_that_begins_anew_adds_nothing_and_gaps_are_bridged() -> None:
 def test_the_hottest_gpu_is_named() -> None:
     heat = np.outer(np.arange(300) * 0.5, [0.0, 0.1, 0.9, 0.2])
     found = result("ThermalThrottling", 300, {"gpu_thermal_throttle_seconds": heat})
-    assert found.finding.startswith("Heat held the clocks of GPU 2 of node-a down for 90.0 % of the time")
+    assert found.finding.startswith("Heat throttled GPU 2 of node-a for 90.0 % of the time")
     assert "2 more GPUs" in found.finding
     assert (found.triggered, found.datapoints) == (2 * 3, 300)

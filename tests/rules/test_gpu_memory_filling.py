@@ -100,14 +100,14 @@ def test_missing_readings_are_left_out() -> None:
     memory[::3] = NAN
     memory[3000:4000] = NAN
     assert leak(memory).details["gpus"][0]["points_per_hour"] == pytest.approx(20, rel=0.05)
-    assert leak(np.full(ROWS, NAN)).finding == "The memory of no GPU was read."
+    assert leak(np.full(ROWS, NAN)).finding == "No GPU's memory was read."
 
 
 def test_words_say_how_fast_and_how_long() -> None:
     two = np.stack((np.full(ROWS, 0.9), 0.3 + 0.2 * TIME), axis=1)
     assert leak(two).finding == (
-        "The memory of GPU 1 of node-a grows by 20 % of it an hour; "
-        "it is 50 % full now, and would be full in 2 h 30 min."
+        "The memory of GPU 1 of node-a grows by 20 % of its size per hour; "
+        "it is 50 % full now, and will be full in 2 h 30 min."
     )
 
 
@@ -148,7 +148,7 @@ def test_a_gpu_that_will_be_full_before_the_horizon_is_nearly_full(horizon: floa
     assert found.details["gpus"][0]["full_in_seconds"] == pytest.approx(2400, rel=0.02)
     # Half an hour earlier it was 70 minutes: not yet within 40 minutes at any scan, within 80 at each.
     assert found.status == status
-    assert ("will be full in 40 min 07 s at this pace" in found.finding) == (status == "found")
+    assert ("will be full in 40 min 07 s at the current rate" in found.finding) == (status == "found")
 
 
 def test_there_is_no_forecast_of_a_jump_nor_of_the_first_minutes() -> None:

@@ -98,7 +98,7 @@ def test_missing_readings_are_left_out() -> None:
     values[::2] = step_up(0.2)
     found = result(values)
     assert (found.status, found.datapoints) == ("found", 1300)
-    assert result(np.full(2000, NAN)).finding == "The memory of no GPU was read."
+    assert result(np.full(2000, NAN)).finding == "No GPU's memory was read."
 
 
 def test_after_a_gap_longer_than_the_horizon_there_is_nothing_to_compare_with() -> None:

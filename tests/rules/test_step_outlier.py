@@ -107,7 +107,7 @@ def stalls(every: int, component: str | None = "checkpoint", count: int = 480) -
 def test_regular_outliers_have_a_period_and_a_component() -> None:
     found = result(stalls(16))
     assert "about every 16th step" in found.finding
-    assert "the excess lies in checkpoint" in found.finding
+    assert "most of the excess is checkpoint" in found.finding
     assert "checkpoint" in found.recommendation
     details = found.details["step_details"]["node-a, rank 0, train"]
     assert (details["period"], details["component"]) == (16, "checkpoint")
@@ -128,7 +128,7 @@ def test_irregular_outliers_have_no_period() -> None:
 def test_an_excess_that_no_component_holds_is_not_blamed_on_one() -> None:
     found = result(stalls(16, component=None))
     assert found.status == "found"
-    assert "the excess lies in" not in found.finding
+    assert "most of the excess is" not in found.finding
     assert found.details["step_details"]["node-a, rank 0, train"]["component"] is None
 
 

@@ -55,12 +55,13 @@ def test_ranks_on_several_nodes_are_one_peer_group() -> None:
     found = result(*cluster(0.5, 0.5, 0.5, 0.5, 0.5, 1.0))
     assert fired_ranks(found) == {5: 1}
     assert found.finding == (
-        "Rank 5 on node-1 took 1.00 s a step by itself, its peers 500 ms, in 1 of 1 windows of 100 steps."
+        "Rank 5 on node-1 computed for 1.00 s per step, and its peers for 500 ms, "
+        "in 1 of 1 windows of 100 steps."
     )
     assert found.seconds_lost == pytest.approx(50)
 
 
-def test_a_rank_that_merely_waits_is_none_although_its_step_takes_as_long() -> None:
+def test_a_rank_that_only_waits_is_no_straggler_although_its_step_takes_as_long() -> None:
     steps = cluster(0.2, 1.0, 0.2, 0.2, steps=300)
     assert len({float(one.durations.sum()) for one in steps}) == 1
     assert fired_ranks(result(*steps)) == {1: 3}
@@ -135,7 +136,7 @@ def test_only_training_steps_are_compared() -> None:
 def test_the_component_that_holds_the_difference_is_named_with_its_mend() -> None:
     own = np.tile([0.5, 0.5, 0.5, 1.0], (100, 1))
     found = result(*synchronous(own, data_wait=own - 0.45, forward=np.full_like(own, 0.4)))
-    assert found.finding.endswith("the difference lies in data_wait.")
+    assert found.finding.endswith("most of the difference is data_wait.")
     assert "prefetch" in found.recommendation
 
 

@@ -126,7 +126,7 @@ def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/nowhere", "TRAINWATCH_RULES_PATH=/nowhere: there is no such folder; name one that holds rules"),
+        ("/nowhere", "TRAINWATCH_RULES_PATH=/nowhere: there is no such folder; name a folder with rules"),
         ("{folder}:{twin}", "there is already a rule ToyRule; rename this one"),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_long_step_is_a_stall_but_not_one_that_writes_a_checkpoint_or_compiles
 
 def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
     found = result(node_steps(np.full(100, 1.0)), facts=alive(900))
-    assert found.finding == "Rank 0 has made no step for 13 min 20 s (usually one in 1.00 s)."
+    assert found.finding == "Rank 0 has finished no step for 13 min 20 s (usually one every 1.00 s)."
     assert found.details["stalls"][0]["end"] is None
     assert found.seconds_lost == pytest.approx(799, rel=0.01)
 
@@ -128,7 +128,7 @@ def test_the_rank_that_stopped_first_is_named() -> None:
     ranks = [rank_facts(rank, last_alive=START + 900) for rank in (0, 1, 2)]
     steps = [node_steps(np.full(count, 1.0), rank=rank) for rank, count in enumerate((100, 90, 100))]
     found = result(*steps, facts=run_facts(ranks=ranks))
-    assert found.finding.startswith("Rank 1 has made no step for 13 min 30 s")
+    assert found.finding.startswith("Rank 1 has finished no step for 13 min 30 s")
     assert "2 more ranks after it" in found.finding
     assert found.triggered == 3
 

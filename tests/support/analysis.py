@@ -135,7 +135,7 @@ def framework_metrics(operator: str = "aten::conv2d", device: str = "cpu") -> Ru
     """Operators and collectives of a traced run: two are listed, the others only summed up."""
     return rule(
         "OverallFrameworkMetrics",
-        question="What did the time go into?",
+        question="Where did the time go?",
         details={
             "operator_seconds": {device: {operator: 30.0, "aten::mm": 15.0}, "gpu0": {"volta_sgemm": 400.0}},
             "operator_total_seconds": {device: 50.0, "gpu0": 400.0},

@@ -42,6 +42,7 @@ CHECKED = (
     "exporter/trainwatch/prometheus_rules/*.py",
     "exporter/trainwatch/collectors/*.py",
     "exporter/trainwatch/exporter/*.py",
+    "exporter/trainwatch/rules/*.py",
     "exporter/trainwatch/nvidia/*.py",
     "exporter/trainwatch/runs/**/*.py",
     "exporter/trainwatch/run/*.py",

@@ -1,4 +1,4 @@
-"""One file per rule, marked with `@rule`; nothing here reads or writes files but the registry."""
+"""Defines the rules, one file per rule, marked with `@rule`; only the registry reads files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule: a question, parameters, what is measured, a judgement, the same in PromQL, and words."""
+"""Defines what a rule is: a question, parameters, a measurement, a judgement, its PromQL, and words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a heuristic makes of a run; RuleResult has the same fields."""
+    """The conclusion of a rule about a run; RuleResult has the same fields."""
 
     status: Status
     finding: str
@@ -30,14 +30,14 @@ class Verdict:
     violations: int = 0
     datapoints: int = 0
     seconds_lost: float = 0.0
-    recommendation: str | None = None  # None: the heuristic's own words fit
+    recommendation: str | None = None  # None for the rule's own recommendation
     details: dict[str, Any] = field(default_factory=dict)
 
 
 class Rule(ABC, Generic[P, V]):
-    """A rule: its class's name is the rule's, and its docstring says where the definition comes from.
+    """A rule, named like its class; the module's docstring names the source of the definition.
 
-    It asks for measurements, judges views of one of them, and says what became of all scans. It has no state.
+    It requests measurements, judges views of one of them, and concludes from all scans. It has no state.
     """
 
     parameters_type: ClassVar[type[Parameters]]
@@ -46,10 +46,10 @@ class Rule(ABC, Generic[P, V]):
     description: ClassVar[str]
     recommendation: ClassVar[str]
     effect: ClassVar[Effect] = Effect.TIME
-    # Rules with the same topic see the same thing; the one at the least distance from the cause speaks.
+    # Rules with the same topic detect the same problem; the one closest to the cause reports it.
     topic: ClassVar[str] = ""
     distance: ClassVar[int] = 0
-    # The view of the report's section "Details" that shows the finding; none: a view of its own.
+    # The view of the report's section "Details" that shows the finding; empty for its own view.
     view: ClassVar[str] = ""
     # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
     is_symptom: ClassVar[bool] = False
@@ -74,58 +74,58 @@ class Rule(ABC, Generic[P, V]):
     @property
     @abstractmethod
     def measure(self) -> Measure[Any]:
-        """Returns what the rule decides by: `judge` sees the views of this measurement, scan by scan."""
+        """Returns the measurement that decides: `judge` gets its views, scan by scan."""
 
     @property
     def details_of(self) -> Sequence[Measure[Any]]:
-        """Returns what else the rule's words and details need."""
+        """Returns the other measurements that the rule's words and details need."""
         return ()
 
     @abstractmethod
     def judge(self, view: V) -> Judgement:
-        """Decides on every element of a view: on scans, or on what Prometheus had scraped at a moment."""
+        """Judges every element of a view: scans, or series that Prometheus had scraped at a moment."""
 
     @abstractmethod
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        """Returns what became of all scans, in words and in numbers."""
+        """Returns the conclusion from all scans, in words and numbers."""
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules | None:
-        """Returns the same in PromQL; None if there is nothing to alert on.
+        """Returns the same rule in PromQL; None if it has no alerts.
 
-        Raises ValueError if the exporter has no bound at one of the parameters.
+        Raises ValueError if a parameter is not a bound of the exporter's counters.
         """
         return None
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[V]:
-        """Returns the view that Prometheus has at a moment, made of the exporter's counters."""
+        """Returns the view at a moment, computed from the exporter's counters in Prometheus."""
         raise NotImplementedError(f"{self.name} has no rules in Prometheus")
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules | None:
-        """The same from the series of dcgm-exporter and node_exporter; None: these do not tell."""
+        """Returns the rule over series of dcgm-exporter and node_exporter; None if they do not suffice."""
         return None
 
     def debugger_parameters(self) -> dict[str, float | int | str | None] | None:
-        """The lines of Debugger's RuleParameters; None: they are our own parameters."""
+        """Returns the lines of Debugger's RuleParameters; None if they are the rule's own parameters."""
         return None
 
     def alert_labels(self, alert: Alert) -> dict[str, str]:
-        """Returns the labels of an alert that its expression does not give it.
+        """Returns the labels that an alert's expression does not provide.
 
-        alertmanager.yml inhibits by them: a cause silences the symptom that both name, within its scope.
+        alertmanager.yml uses them for inhibition: a cause silences the symptom that both name, in its scope.
         """
         symptom = {"symptom": self.symptom.name, "scope": self.symptom.scope} if self.symptom else {}
         return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
 
 
 class Overview(Rule[P, None]):
-    """Shows what the findings of other rules refer to, and never fires."""
+    """An overview that the findings of other rules refer to; it never fires."""
 
     effect = Effect.OVERVIEW
 
     def judge(self, view: None) -> Judgement:
-        raise TypeError(f"{self.name} decides nothing")
+        raise TypeError(f"{self.name} judges nothing")
 
 
 def status_of(triggered: int, judged: int) -> Status:
-    """A rule has fired if any scan did; it was judged if any scan could be."""
+    """Returns the status: found if any scan fired, healthy if any was judged."""
     return Status.FOUND if triggered else Status.HEALTHY if judged else Status.NOT_ENOUGH_DATA

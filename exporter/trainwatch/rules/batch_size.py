@@ -1,6 +1,6 @@
-"""BatchSize: the node has nothing to wait for, and its GPUs have too little to do.
+"""BatchSize: nothing delays the GPUs of a node, but they have too little to do.
 
-Source: SageMaker Debugger's BatchSize: 95th percentiles of the last `window` snapshots.
+Source: SageMaker Debugger's BatchSize: 95th percentiles of the last `window` samples.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import labelled
 from trainwatch.status import Status
-from trainwatch.words import percent, too_few
+from trainwatch.words import count, percent, too_few
 
 LOW_GPU = "run_instance_gpu:trainwatch_small_batch_gpu:ratio"
 LOW_MEMORY = "run_instance_gpu:trainwatch_small_batch_gpu_memory:ratio"
@@ -73,16 +73,16 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
     symptom = IDLE_GPUS
     question = "Would a larger batch make better use of the GPU?"
     description = (
-        "Looks for GPUs that are used little while their memory has room and the cores are not busy either: "
-        "nothing holds them up, each step only gives them little to do."
+        "Looks for GPUs with low utilisation while their memory has room and the cores are not busy either: "
+        "nothing delays them, but each step gives them little to do."
     )
     recommendation = "Increase the batch size, or train on a smaller machine."
     view = "batch"
-    is_symptom = True  # one pinned core of many hardly shows in their mean, and is the cause then
+    is_symptom = True  # a single pinned core may be the cause, and hardly shows in the mean
 
     @property
     def measure(self) -> Recent:
-        # The GPU first, because it decides most often.
+        # The GPU comes first: it is decisive most often.
         return Recent(("gpu", "gpu_memory", "cpu"), self.parameters.window, self.parameters.patience)
 
     @property
@@ -90,11 +90,11 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         return (Usage(),)
 
     def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
-        its = self.parameters
-        value, holds = view.below("gpu", 95, its.gpu_threshold_p95)
+        parameters = self.parameters
+        value, holds = view.below("gpu", 95, parameters.gpu_threshold_p95)
         others: tuple[tuple[Quantity, float], ...] = (
-            ("gpu_memory", its.gpu_memory_threshold_p95),
-            ("cpu", its.cpu_threshold_p95),
+            ("gpu_memory", parameters.gpu_memory_threshold_p95),
+            ("cpu", parameters.cpu_threshold_p95),
         )
         for quantity, bound in others:
             if holds.any():
@@ -102,11 +102,11 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         return judgement(view.enough, (value, holds))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """As LowGPUUtilization's, of three quantities."""
-        its = self.parameters
-        window, whole = scraping.window(its.window), its.patience >= its.window
+        """Returns the rules: as those of LowGPUUtilization, for three quantities."""
+        parameters = self.parameters
+        window, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
         bounds = {
-            name: at_most(getattr(its, name), name)
+            name: at_most(getattr(parameters, name), name)
             for name in ("gpu_threshold_p95", "gpu_memory_threshold_p95", "cpu_threshold_p95")
         }
         return PrometheusRules(
@@ -125,9 +125,9 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
                     f"{LOW_GPU} > 0.95\n"
                     f"  and {LOW_MEMORY} > 0.95\n"
                     f"  and ignoring (gpu) {LOW_CPU} > 0.95\n"
-                    f"  and {GPU_SAMPLES}_count > {its.patience}\n"
+                    f"  and {GPU_SAMPLES}_count > {parameters.patience}\n"
                     f"  {GOING_ON}",
-                    description=f"{WHERE} was used {its.gpu_threshold_p95:g} % or less in "
+                    description=f"{WHERE} was used {parameters.gpu_threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }}, while "
                     "its memory had room and the cores were not busy (fires above 95 % of each).",
                 )
@@ -135,19 +135,19 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         )
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
-        its = self.parameters
+        parameters = self.parameters
 
         def low(series: str, percent: float) -> str:
-            return f"{others.percentile(0.95, series, its.window)} < {ratio(percent)}"
+            return f"{others.percentile(0.95, series, parameters.window)} < {ratio(percent)}"
 
         return PrometheusRules(
             targets=GPU,
             alerts=[
                 TOO_LITTLE_TO_DO(
-                    f"{low(GPU, its.gpu_threshold_p95)}\n"
-                    f"  and on (instance, gpu) {low(MEMORY, its.gpu_memory_threshold_p95)}\n"
-                    f"  and on (instance) {low(CPU, its.cpu_threshold_p95)}\n"
-                    f"  and {others.in_use(max(its.window, its.patience))}",
+                    f"{low(GPU, parameters.gpu_threshold_p95)}\n"
+                    f"  and on (instance, gpu) {low(MEMORY, parameters.gpu_memory_threshold_p95)}\n"
+                    f"  and on (instance) {low(CPU, parameters.cpu_threshold_p95)}\n"
+                    f"  and {others.in_use(max(parameters.window, parameters.patience))}",
                     description=f"95 % of the readings of {WHERE} are at or below {{{{ $value | "
                     "humanizePercentage }}, while its memory has room and the cores are not busy.",
                 )
@@ -155,25 +155,27 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
-        its = self.parameters
-        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        parameters = self.parameters
+        seconds, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
         gpu, memory, cpu = (
             share_of_window(now, histogram, bound, seconds, whole)
             for histogram, bound in (
-                (GPU_SAMPLES, its.gpu_threshold_p95),
-                (MEMORY_SAMPLES, its.gpu_memory_threshold_p95),
-                (CPU_SAMPLES, its.cpu_threshold_p95),
+                (GPU_SAMPLES, parameters.gpu_threshold_p95),
+                (MEMORY_SAMPLES, parameters.gpu_memory_threshold_p95),
+                (CPU_SAMPLES, parameters.cpu_threshold_p95),
             )
         )
         readings = now(f"{GPU_SAMPLES}_count")
         labels = list(gpu)
         judged = going_on(now, readings)
-        enough = np.array([one in judged and readings[one] > its.patience for one in labels], bool)
-        of_node = {one: cpu[node] for one in labels if (node := without(one, "gpu")) in cpu}
+        enough = np.array(
+            [series in judged and readings[series] > parameters.patience for series in labels], bool
+        )
+        of_node = {series: cpu[node] for series in labels if (node := without(series, "gpu")) in cpu}
         shares = {
-            ("gpu", its.gpu_threshold_p95): column(gpu, labels),
-            ("gpu_memory", its.gpu_memory_threshold_p95): column(memory, labels),
-            ("cpu", its.cpu_threshold_p95): column(of_node, labels),
+            ("gpu", parameters.gpu_threshold_p95): column(gpu, labels),
+            ("gpu_memory", parameters.gpu_memory_threshold_p95): column(memory, labels),
+            ("cpu", parameters.cpu_threshold_p95): column(of_node, labels),
         }
         records = {LOW_GPU: gpu, LOW_MEMORY: memory, LOW_CPU: cpu}
         return Scraped(labels, CountedWindow(enough, shares), readings, records)
@@ -202,11 +204,11 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
             return "In each window a GPU, its memory or the cores were well used."
         fired = _fired(run, tallies)
         node, label, gpu, tally = min(fired, key=lambda item: item[2].utilisation.mean)
-        others = f" ({len(fired) - 1} more GPUs alike)" if len(fired) > 1 else ""
+        others = f", like {count(len(fired) - 1, 'more GPU')}" if len(fired) > 1 else ""
         return (
-            f"{label} of {node} was busy for {percent(100 * gpu.utilisation.mean)} of the time and used "
-            f"{percent(100 * gpu.memory.mean)} of its memory, while the cores were not busy either, "
-            f"in {tally.triggered} of {tally.judged} scans{others}."
+            f"{label} of {node} had too little to do in {tally.triggered} of {tally.judged} scans{others}: "
+            f"it was busy for {percent(100 * gpu.utilisation.mean)} of the time and used "
+            f"{percent(100 * gpu.memory.mean)} of its memory, while the cores were not busy either."
         )
 
 

@@ -1,4 +1,4 @@
-"""What DataStarved and CommunicationBound share: a component takes too much of a rank's step time."""
+"""Judges for DataStarved and CommunicationBound: a component takes too much of a rank's step time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scra
 
 
 class ShareParameters(Parameters):
-    """What the parameters of both rules have: a percentage, and a number of steps."""
+    """The parameters of both rules: a percentage, and a number of steps."""
 
     @property
     def threshold(self) -> float:
@@ -30,11 +30,11 @@ S = TypeVar("S", bound=ShareParameters)
 
 
 class ComponentShare(Rule[S, ComponentCounts]):
-    """Fires where a component is more than a share of all step time of a rank."""
+    """Fires if a component is more than a share of a rank's step time."""
 
     component: ClassVar[str]
     summary: ClassVar[str]  # of the alert
-    verb: ClassVar[str]  # what the rank did meanwhile
+    verb: ClassVar[str]  # of the rank: "waited for data"
     until_the_end: ClassVar[bool] = False  # whether alerts end with their run
 
     @property
@@ -81,12 +81,12 @@ class ComponentShare(Rule[S, ComponentCounts]):
         )
         steps, took = (summed(now(f"{STEPS}_{part}"), "phase") for part in ("count", "sum"))
         ended = now("trainwatch_run_end_time_seconds") if self.until_the_end else {}
-        known = [one for one in spent if one in took]
+        known = [rank for rank in spent if rank in took]
         counts = ComponentCounts(column(steps, known), column(took, known), column(spent, known))
         records = {self._record: dict(zip(known, counts.ratio.tolist(), strict=True))}
-        judged = np.array([without(one, "rank") not in ended for one in known], bool)
+        judged = np.array([without(rank, "rank") not in ended for rank in known], bool)
         view = ComponentCounts(*(values[judged] for values in counts[:3]))
-        labels = [one for one, is_judged in zip(known, judged, strict=True) if is_judged]
+        labels = [rank for rank, is_judged in zip(known, judged, strict=True) if is_judged]
         return Scraped(labels, view, steps, records)
 
     @property

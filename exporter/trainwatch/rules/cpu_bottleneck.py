@@ -1,7 +1,7 @@
 """CPUBottleneck: GPUs wait while some core is pinned.
 
-Source: SageMaker Debugger's CPUBottleneck; "any core, any GPU" is what makes its published run
-(mean CPU p95 of 24 %, 70.5 % of snapshots concerned) come out.
+Source: SageMaker Debugger's CPUBottleneck. "Any core, any GPU" reproduces its published run: the 95th
+percentile of the mean CPU is 24 %, and 70.5 % of samples count.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STARVED_SHARE = "instance:node_cpu_starved:avg_ratio"
 
 @dataclass(frozen=True)
 class CPUBottleneckParameters(StarvationParameters):
-    threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
+    threshold: Annotated[Percent, "the rule fires above this share of all samples of a node"] = 50
     cpu_threshold: Annotated[Percent, "some core is above this utilisation"] = 90
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
-    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 1000
 
 
 @rule
@@ -37,12 +37,12 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     symptom = IDLE_GPUS
     question = "Do GPUs wait for data that a busy core has not prepared yet?"
     description = (
-        "Counts the snapshots in which some core was pinned while some GPU was all but idle: "
+        "Counts the samples in which some core was pinned while some GPU was nearly idle: "
         "the GPU waits for work that the core has not prepared yet."
     )
     recommendation = (
-        "Where other cores are free, give the data loader more workers and let it prefetch; where all are "
-        "full, make the transform cheaper or move it to the GPU."
+        "If other cores are free, give the data loader more workers and let it prefetch. If all are full, "
+        "make the transform cheaper or move it to the GPU."
     )
     view = "bottlenecks"
     cause = "cpu"
@@ -54,18 +54,19 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         return "cpu_threshold", self.parameters.cpu_threshold
 
     def condition(self) -> str:
-        its = self.parameters
-        return f"a core was above {its.cpu_threshold:g} % while a GPU was below {its.gpu_threshold:g} %"
+        parameters = self.parameters
+        core, gpu = parameters.cpu_threshold, parameters.gpu_threshold
+        return f"a core was above {core:g} % while a GPU was below {gpu:g} %"
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
-        """Without a GPU in use there is no value: the share is of the time in which something ran."""
-        its = self.parameters
-        patience = max(its.patience, 1)
+        """Returns the share of the time in which a GPU was in use; there is no value otherwise."""
+        parameters = self.parameters
+        patience, low = max(parameters.patience, 1), ratio(parameters.gpu_threshold)
         starved = f"""
-            ({BUSIEST} > bool {ratio(its.cpu_threshold)})
+            ({BUSIEST} > bool {ratio(parameters.cpu_threshold)})
               * on (instance)
             (
-              min by (instance) ({GPU} and on (instance, gpu) {IN_USE} == 1) < bool {ratio(its.gpu_threshold)}
+              min by (instance) ({GPU} and on (instance, gpu) {IN_USE} == 1) < bool {low}
             )
             """
         return PrometheusRules(
@@ -73,7 +74,8 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
             records=[Record(STARVED, starved), Record(STARVED_SHARE, others.mean(STARVED, patience))],
             alerts=[
                 self.alert(
-                    f"{STARVED_SHARE} > {ratio(its.threshold)}\n  and {others.before(STARVED, patience)}",
+                    f"{STARVED_SHARE} > {ratio(parameters.threshold)}\n"
+                    f"  and {others.before(STARVED, patience)}",
                     "at {{ $value | humanizePercentage }} of the scrapes",
                 )
             ],

@@ -1,7 +1,7 @@
 """DataStarved: training waits for its data.
 
-Source: our own. A step's data wait is the time from asking the loader for a batch until it comes; a loader
-that keeps up makes it next to nothing, so a fifth of the step time is well beyond noise.
+Source: our own. A step's data wait is the time from requesting a batch until the loader returns it. It is
+close to 0 if the loader keeps up, so a fifth of the step time is well above noise.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
     subject = "Waiting for data"
     question = "Does training wait for its data, and why does the data come too late?"
     description = (
-        "Compares the time that steps wait for the data loader with their whole duration, and tells from "
-        "the workers' CPU time and the node's cores what holds the loader up."
+        "Compares the time that steps wait for the data loader with their whole duration. The workers' CPU "
+        "time and the use of the node's cores show the cause."
     )
-    recommendation = "Look at how the data loader keeps ahead of the training loop."
+    recommendation = "Find out why the data loader does not keep ahead of the training loop."
     topic = "data loading"
     view = "loading"
     symptom = IDLE_GPUS
@@ -68,7 +68,7 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
             (fired or waits).items(), key=lambda item: (item[1].seconds, item[1].percent)
         )
         loading = _loading(run, name, rank, worst)
-        clause, mend = loading.words()
+        clause, remedy = loading.words()
         waited = duration(worst.seconds)
         share = f"Rank {rank} waited for data for {percent(worst.percent)} of its step time ({waited})"
         return Verdict(
@@ -78,7 +78,7 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
             tallies.triggered,
             sum(wait.steps for wait in waits.values()),
             worst.seconds if fired else 0.0,
-            mend if fired else None,
+            remedy if fired else None,
             {
                 "cause": loading.cause() if fired else None,
                 "ranks": [
@@ -102,7 +102,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: RankComponent) ->
     ranks = ranks_of(run.facts, node)
     processes = ranks.get(rank, [])
     loaders = [loader for process in processes for loader in process.loaders]
-    cores = usage.cores or next((len(one.cpus) for one in run.facts.nodes if one.node == node), 0) or 1
+    cores = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0) or 1
     return Loading(
         workers=workers_of(processes[-1]) if processes else None,
         fetch_seconds=sum(loader.fetch_seconds for loader in loaders),

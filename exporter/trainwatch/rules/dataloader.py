@@ -1,13 +1,14 @@
 """Dataloader: the number of data-loading workers does not suit the number of cores.
 
-Source: SageMaker Debugger's Dataloader (which its report leaves out). Here the workers are those that the
-loaders were given, not a guess from how many were active in a second.
+Source: SageMaker Debugger's Dataloader (which its report leaves out). Debugger guesses the workers from how
+many were active in a second; here they are the configured workers of the loaders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Annotated, Any
 
 import numpy as np
@@ -41,14 +42,14 @@ class DataloaderParameters(Parameters):
 
 @rule
 class Dataloader(Rule[DataloaderParameters, Times]):
-    """Fires once a node. It says nothing of time lost: see DataStarved for that."""
+    """Fires once per node. It estimates no lost time: DataStarved does."""
 
     parameters_type = DataloaderParameters
     subject = "An unsuitable number of loader workers"
     question = "Does the number of data-loading workers suit the number of cores?"
     description = (
-        "Compares the workers of all training loaders of a node with its cores: fewer leave cores idle "
-        "that could prepare data, many more only take turns on them."
+        "Compares the workers of all training loaders of a node with its cores. Too few leave cores idle "
+        "that could prepare data; too many only compete for the cores."
     )
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
     topic = "data loading"
@@ -75,7 +76,7 @@ class Dataloader(Rule[DataloaderParameters, Times]):
             targets=SAMPLES,
             every=4 * MINUTE,
             records=[
-                # Of each rank the training loader; of its other loaders the largest where none trains.
+                # The training loader of each rank counts, or its largest loader if no loader trains.
                 Record(
                     PER_CORE,
                     f"""
@@ -93,7 +94,7 @@ class Dataloader(Rule[DataloaderParameters, Times]):
                 Alert(
                     f"{PER_CORE} < {ratio(low)}\n  or {PER_CORE} > {ratio(high)}",
                     severity="info",
-                    pending=240,  # ranks start their loaders one after the other
+                    pending=240,  # ranks start their loaders at different times
                     summary="The number of data-loading workers does not suit the cores of "
                     "{{ $labels.instance }}",
                     description="The loaders of run {{ $labels.run }} have {{ $value | humanizePercentage }} "
@@ -108,7 +109,7 @@ class Dataloader(Rule[DataloaderParameters, Times]):
         training = {labels: value for labels, value in workers.items() if ("phase", "train") in labels}
         of_rank = {
             labels: max(values)
-            for chosen in (workers, training)  # the training loader counts, where a rank has one
+            for chosen in (workers, training)  # the training loader counts, if a rank has one
             for labels, values in grouped(chosen, "phase").items()
         }
         cores = grouped(now(CORES, of_run=False), "cpu")
@@ -122,32 +123,32 @@ class Dataloader(Rule[DataloaderParameters, Times]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         found = [_Loaders(name, run) for name in run.nodes]
-        known = [one for one in found if one.workers is not None and one.cores]
+        known = [loaders for loaders in found if loaders.workers is not None and loaders.cores]
         if not known:
             return Verdict(
                 Status.NOT_ENOUGH_DATA, "No data loader was seen: pass loaders through trainwatch.watch."
             )
-        view = np.array([(one.workers or 0) / one.cores for one in known])
-        fired = [one for one, fires in zip(known, self.judge(view).fired, strict=True) if fires]
-        shown = max(fired or known, key=lambda one: abs(one.percent - 100))
+        view = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
+        fired = list(compress(known, self.judge(view).fired))
+        shown = max(fired or known, key=lambda loaders: abs(loaders.percent - 100))
         return Verdict(
             Status.FOUND if fired else Status.HEALTHY,
             f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
             f"that load data ({percent(shown.percent)}){shown.notes()}.",
             len(fired),
             len(fired),
-            int(sum(one.seconds for one in known)),
+            int(sum(loaders.seconds for loaders in known)),
             details=_details(known),
         )
 
 
 class _Loaders:
-    """The loaders of a node, by the facts of the last process of each of its ranks."""
+    """The loaders of a node, from the facts of each rank's last process."""
 
     def __init__(self, name: str, run: RunMeasurements) -> None:
         self.node = name
         measured, progress = run.nodes[name], run.nodes[name][Progress()]
-        in_facts = next((len(one.cpus) for one in run.facts.nodes if one.node == name), 0)
+        in_facts = next((len(node.cpus) for node in run.facts.nodes if node.node == name), 0)
         self.cores = measured[Usage()].cores or in_facts
         processes = [ranks[-1] for ranks in ranks_of(run.facts, name).values()]
         workers = [number for process in processes if (number := workers_of(process)) is not None]
@@ -165,14 +166,14 @@ class _Loaders:
 
 
 def _agreed(values: Iterable[Any]) -> Any:
-    """Returns the value that all known ones are, otherwise None."""
+    """Returns the common value of all known values, otherwise None."""
     known = {value for value in values if value is not None}
     return known.pop() if len(known) == 1 else None
 
 
 def _details(found: Sequence[_Loaders]) -> dict[str, Any]:
-    """Returns Debugger's fields, of the node with the fewest workers for its cores; `nodes` has all."""
-    least = min(found, key=lambda one: one.percent)
+    """Returns Debugger's fields for the node with the fewest workers per core; `nodes` has all nodes."""
+    least = min(found, key=lambda loaders: loaders.percent)
     return {
         "cores": least.cores,
         "dataloaders": least.workers,
@@ -181,13 +182,14 @@ def _details(found: Sequence[_Loaders]) -> dict[str, Any]:
         "prefetch": least.prefetch,
         "dataloading_time": _waits(least.waits),
         "nodes": {
-            one.node: {"cores": one.cores, "workers": one.workers, "percent": one.percent} for one in found
+            node.node: {"cores": node.cores, "workers": node.workers, "percent": node.percent}
+            for node in found
         },
     }
 
 
 def _waits(waits: SizeSketch) -> dict[str, Any]:
-    """How long steps waited for their data, in seconds: Debugger's histogram and percentiles."""
+    """Returns Debugger's histogram and percentiles of the seconds that steps waited for data."""
     if not waits.count:
         return {}
     probs, binedges = waits.histogram(HISTOGRAM_BINS)

@@ -31,7 +31,7 @@ NOT_OF_PROGRAMS = (
 )
 UNCORRECTED = 'severity="uncorrected"'
 TICKS = "trainwatch_sampler_ticks_total"
-RECENT = 5 * MINUTE  # for so long an error is new
+RECENT = 5 * MINUTE  # an error is new until this age
 NEW_XIDS, NEW_ECC = (
     f"run_instance_gpu:trainwatch_gpu_{kind}_errors:delta{time_span(RECENT)}" for kind in ("xid", "ecc")
 )
@@ -44,15 +44,15 @@ class GPUErrorParameters(Parameters):
 
 @rule
 class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
-    """It claims no seconds lost: an error mostly ends the run, or spoils what it computes."""
+    """Estimates no seconds lost: an error usually ends the run, or makes its results wrong."""
 
     parameters_type = GPUErrorParameters
     subject = "GPU errors"
-    question = "Did a GPU report errors, and are they its own or the program's?"
+    question = "Did a GPU report errors, and were they caused by the GPU or the program?"
     description = (
-        "Counts the XID errors that the driver reported during the run and the memory errors that ECC could "
-        "not correct. Errors that are the program's (an illegal access, an exception in a kernel) are told "
-        "apart: the GPU is in good health after them."
+        "Counts the XID errors that the driver reported during the run, and uncorrectable ECC errors. Errors "
+        "that the program caused (an illegal access, an exception in a kernel) are listed separately: the "
+        "GPU is healthy after them."
     )
     recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
     view = "health"
@@ -68,11 +68,11 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """New errors of the last minutes. A counter of an XID begins to be published with its first error."""
+        """Returns the rules for new errors. The counter of an XID is first published with its first error."""
         xids, ecc = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", f"{ECC_ERRORS}{{{UNCORRECTED}}}"
         earlier = f"offset {time_span(RECENT)}"
         scraped_before = f"on (job, instance) {TICKS} {earlier}"
-        more = f"{self.parameters.threshold}"
+        threshold = f"{self.parameters.threshold}"
         numbers = (
             "{{ range printf `trainwatch_gpu_xid_errors_total{job=%q,instance=%q,gpu=%q}` "
             "$labels.job $labels.instance $labels.gpu | query }} {{ .Labels.xid }}{{ end }}"
@@ -93,21 +93,21 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
             ],
             alerts=[
                 Alert(
-                    f"{NEW_XIDS} > {more}",
+                    f"{NEW_XIDS} > {threshold}",
                     severity="critical",
                     summary=f"{WHERE} reported an error",
                     description=f"In run {{{{ $labels.run }}}}, the driver reported "
-                    f"{{{{ $value | humanize }}}} new errors of {WHERE} that are not the program's. "
-                    f"XIDs that it has reported:{numbers}.",
+                    f"{{{{ $value | humanize }}}} new errors of {WHERE} that the program did not cause. "
+                    f"XIDs so far:{numbers}.",
                     keep_firing=3600,
                     labels={"trouble": "xid"},
                 ),
                 Alert(
-                    f"{NEW_ECC} > {more}",
+                    f"{NEW_ECC} > {threshold}",
                     severity="critical",
-                    summary=f"{WHERE} has memory errors that could not be corrected",
+                    summary=f"{WHERE} has uncorrectable ECC errors",
                     description=f"In run {{{{ $labels.run }}}}, {WHERE} had {{{{ $value | humanize }}}} new "
-                    "memory errors that ECC could not correct.",
+                    "uncorrectable ECC errors.",
                     keep_firing=3600,
                     labels={"trouble": "memory"},
                 ),
@@ -131,7 +131,7 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
         fired = worst is not None and worst.tally.triggered > 0
         return Verdict(
             status,
-            "No GPU told of errors." if status is Status.NOT_ENOUGH_DATA else _finding(gpus, fired),
+            "No GPU's errors could be read." if status is Status.NOT_ENOUGH_DATA else _finding(gpus, fired),
             tallies.triggered,
             sum(gpu.measured.own for gpu in gpus),
             sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
@@ -141,9 +141,9 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
 
 
 def _new_xids(now: Moment) -> Vector:
-    """Returns errors that are not the program's. The counter of an XID begins with its first error.
+    """Returns new errors that the program did not cause. The counter of an XID begins with its first error.
 
-    So what there was not before is new, unless the exporter was not there before either.
+    So a counter without an earlier value is new, unless the exporter did not run before.
     """
     current, before = (now(XID_ERRORS, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, RECENT))
     sampled = {_target(labels) for labels in now(TICKS, ago=RECENT, of_run=False)}
@@ -165,7 +165,7 @@ def _name(number: int) -> str:
 
 
 def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
-    told = [
+    reported = [
         f"{gpu.name} reported {', then '.join(_name(number) for number in gpu.measured.own_numbers)}"
         for gpu in gpus
         if (gpu.tally.triggered if fired else gpu.measured.own)
@@ -176,10 +176,10 @@ def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
         for number in sorted(gpu.measured.errors)
         if described(number).of_the_program
     ]
-    sentence = told[0] if told else "No GPU reported an error of its own"
-    if len(told) > 1:
-        sentence += f", and {count(len(told) - 1, 'more GPU')} did"
-    if by_programs and not told:
+    sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
+    if len(reported) > 1:
+        sentence += f", and {count(len(reported) - 1, 'more GPU')} reported errors"
+    if by_programs and not reported:
         sentence += f"; the program failed on {by_programs[0]}"
     return f"{sentence}."
 

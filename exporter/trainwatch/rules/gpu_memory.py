@@ -1,4 +1,4 @@
-"""What GPUMemoryLeak and GPUMemoryNearlyFull share: memory that fills steadily."""
+"""Finds memory that fills steadily, for GPUMemoryLeak and GPUMemoryNearlyFull."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ USED, TOTAL = "trainwatch_gpu_memory_used_bytes", "trainwatch_gpu_memory_total_b
 IN_USE = for_each_run(f"{USED} / {TOTAL}")
 
 QUARTERS = 4
-EACH_QUARTER = 0.125  # of the growth: half of what a quarter has of steady growth
+EACH_QUARTER = 0.125  # of the growth: half of a quarter's part of steady growth
 
 
 class FollowsMemory(Rule[P, Filling]):
-    """The verdict that both rules share. They claim no seconds lost."""
+    """Concludes for both rules. They estimate no seconds lost."""
 
     @property
     def measure(self) -> MemoryGrowth:
@@ -37,9 +37,9 @@ class FollowsMemory(Rule[P, Filling]):
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = run.of(self.measure)
         gpus = [
-            {"node": name, "gpu": label, "triggered": tallies.of(name, column).triggered, **told}
+            {"node": name, "gpu": label, "triggered": tallies.of(name, column).triggered, **fields}
             for name, node in nodes.items()
-            for column, (label, told) in enumerate(labelled(run.facts, name, self.details(run, name, node)))
+            for column, (label, fields) in enumerate(labelled(run.facts, name, self.details(run, name, node)))
         ]
         return Verdict(
             status_of(tallies.triggered, tallies.judged),
@@ -52,36 +52,36 @@ class FollowsMemory(Rule[P, Filling]):
 
     def _why_not(self, nodes: Collection[MemoryOfNode]) -> str:
         if not any(node.lows.known for node in nodes):
-            return "The memory of no GPU was read."
-        return too_few("snapshots", max(node.lows.rows for node in nodes), self.patience)
+            return "No GPU's memory was read."
+        return too_few("samples", max(node.lows.rows for node in nodes), self.patience)
 
     @property
     @abstractmethod
     def patience(self) -> int:
-        """The samples that a decision needs."""
+        """Returns the number of samples that a decision needs."""
 
     @abstractmethod
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
-        """Returns what the details say of each GPU of a node."""
+        """Returns the details of each GPU of a node."""
 
     @abstractmethod
     def finding(self, gpus: list[dict[str, Any]]) -> str:
-        """Returns the result in words, from the details of each GPU; some could be judged."""
+        """Returns the finding, from the details of each GPU, if any could be judged."""
 
 
 def in_use(now: Moment, readings: Vector) -> Vector:
-    """Returns what IN_USE must be."""
+    """Returns the values of IN_USE."""
     used, total = (now(name, of_run=False) for name in (USED, TOTAL))
     return of_run(now, readings, both(used, total, divided))
 
 
 @dataclass(frozen=True)
 class SteadyGrowth:
-    """Memory that grew in each quarter of some time: one jump, or three, leave a quarter without growth.
+    """Memory that grew in each quarter of some time: up to three jumps leave a quarter without growth.
 
-    What a quarter gained is recorded, and only where it is so much that growth of `least` (a share of a GPU's
-    memory) over the whole time is possible. So the past is looked at only where memory grows, which is at few
-    of many GPUs: PromQL would else read `lows` of all of them 18 times.
+    The gain of a quarter is recorded only if growth by `least` (a share of a GPU's memory) over the whole
+    time is possible. So PromQL reads the past only for the few GPUs whose memory grows, instead of reading
+    `lows` of all GPUs 18 times.
     """
 
     lows: str  # the series of the lowest use of memory: level:metric:min_ratio
@@ -100,7 +100,7 @@ class SteadyGrowth:
 
     @property
     def expression(self) -> str:
-        """Returns in PromQL what was gained in all quarters, where each has its part of it."""
+        """Returns the PromQL of the gain in all quarters, if each has its part of it."""
         offsets = [time_span(number * self.quarter) for number in range(1, QUARTERS)]
         gains = [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
         total = f"({' + '.join(gains)})"
@@ -111,15 +111,15 @@ class SteadyGrowth:
         return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.quarter)}"
 
     def gained(self, now: Moment) -> Vector:
-        """Returns what `record` must be."""
+        """Returns the values of `record`."""
         early, late = now.recorded(self.lows, ago=self.quarter), now.recorded(self.lows)
         gains = both(late, early, lambda high, low: high - low)
         return {labels: gain for labels, gain in gains.items() if gain > EACH_QUARTER * self.least}
 
     def grown(self, now: Moment) -> Vector:
-        """Returns what `expression` must be."""
+        """Returns the values of `expression`."""
         gains = [now.recorded(self._gain, ago=number * self.quarter) for number in range(QUARTERS)]
-        found = {labels: [its[labels] for its in gains if labels in its] for labels in gains[0]}
+        found = {labels: [gain[labels] for gain in gains if labels in gain] for labels in gains[0]}
         return {
             labels: sum(steps)
             for labels, steps in found.items()
@@ -128,13 +128,13 @@ class SteadyGrowth:
 
 
 def dividing(seconds: float, at_most: float) -> float:
-    """Returns the longest time between evaluations, up to `at_most`, of which so many seconds are a multiple.
+    """Returns the longest evaluation interval, up to `at_most`, that divides `seconds`.
 
-    What was recorded so many seconds ago was then recorded at that very moment.
+    A value recorded `seconds` ago was then recorded at exactly that moment.
     """
     return seconds / math.ceil(seconds / at_most)
 
 
 def known(value: float) -> float | None:
-    """Returns the value as JSON has it: NaN is nothing."""
+    """Returns the value, or None for NaN, which JSON does not have."""
     return value if np.isfinite(value) else None

@@ -1,8 +1,7 @@
-"""GPUMemoryIncrease: the memory that a GPU uses has grown within a short time.
+"""GPUMemoryIncrease: the used memory of a GPU has grown within a short time.
 
-Source: SageMaker Debugger's GPUMemoryIncrease, which compares each moving average with the one a reading
-before: growth spread over more than a reading was never seen. Here it is compared with the lowest of the
-last `horizon`.
+Source: SageMaker Debugger's GPUMemoryIncrease, which compares each moving average with the previous one and
+misses growth over several readings. Here it is compared with the lowest one of the last `horizon`.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ Horizon = Annotated[float, Bounds(0, 60, "minutes")]
 
 @dataclass(frozen=True)
 class GPUMemoryIncreaseParameters(Parameters):
-    increase: Annotated[Percent, "the moving average rose by more than so many points of the memory"] = 5
+    increase: Annotated[Percent, "the moving average rose by more than this many points of the memory"] = 5
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
     window: Annotated[Window, "moving averages are over this many readings"] = 10
-    horizon: Annotated[Horizon, "the rise is counted from the lowest moving average of so long"] = 1
+    horizon: Annotated[Horizon, "the rise is measured from the lowest moving average of this period"] = 1
 
 
 @rule
 class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
-    """It warns of a run that may die for want of memory; no seconds are lost yet."""
+    """Warns that a run may run out of memory; no seconds are lost yet."""
 
     parameters_type = GPUMemoryIncreaseParameters
     subject = "A sudden rise of GPU memory"
     question = "Does a GPU suddenly use much more memory?"
     description = (
         "Follows the moving average of each GPU's used memory. A steep rise in the middle of a run means "
-        "larger inputs, or tensors that are kept: the run may end for want of memory."
+        "larger inputs, or tensors that are kept: the run may run out of memory."
     )
     recommendation = (
         "Look for tensors that outlive their step (losses summed without .item(), lists of outputs) and for "
-        "inputs of growing length; where memory is only kept for re-use, there is nothing to mend."
+        "inputs of growing length. Memory that an allocator only keeps for reuse needs no fix."
     )
     topic = "GPU memory"
     distance = 2
@@ -73,17 +72,17 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
 
     @property
     def measure(self) -> MemoryRise:
-        its = self.parameters
-        return MemoryRise(its.window, its.horizon, its.patience, its.increase)
+        parameters = self.parameters
+        return MemoryRise(parameters.window, parameters.horizon, parameters.patience, parameters.increase)
 
     def judge(self, view: Rises) -> Judgement:
         return judgement(view.enough, (view.rise, view.rise > fraction(self.parameters.increase)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Moving averages are at least of what lies between two scrapes, and one a scrape."""
-        its = self.parameters
-        window, whole = scraping.window(its.window), its.patience >= its.window
-        horizon = time_span(scraping.reach(60 * its.horizon))
+        """Returns the rules; moving averages cover at least one scrape interval, one per scrape."""
+        parameters = self.parameters
+        window, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
+        horizon = time_span(scraping.reach(60 * parameters.horizon))
         return PrometheusRules(
             targets=READINGS,
             every=MINUTE,
@@ -97,26 +96,27 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             ],
             alerts=[
                 Alert(
-                    f"{RISE} > {ratio(its.increase)} and {READINGS} > {its.patience}",
+                    f"{RISE} > {ratio(parameters.increase)} and {READINGS} > {parameters.patience}",
                     summary=f"{WHERE} suddenly uses much more memory",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} rose by "
-                    f"{{{{ $value | humanizePercentage }}}} of all its memory within {its.horizon:g} min "
-                    f"(fires above {its.increase:g} %).",
-                    keep_firing=300,  # a rise is over when it is seen
+                    "{{ $value | humanizePercentage }} of its total memory within "
+                    f"{parameters.horizon:g} min "
+                    f"(fires above {parameters.increase:g} %).",
+                    keep_firing=300,  # a rise is over by the time it is detected
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Rises]:
-        its = self.parameters
-        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        parameters = self.parameters
+        seconds, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
         sums, counts = (
             scraped.gained(now, f"{MEMORY_SAMPLES}_{part}", "", seconds, whole) for part in ("sum", "count")
         )
-        lows = lowest(now.recorded_over(MEAN, scraping.reach(60 * its.horizon)))
+        lows = lowest(now.recorded_over(MEAN, scraping.reach(60 * parameters.horizon)))
         rise = both(now.recorded(MEAN), lows, lambda late, low: _rounded(late - low))
         readings, labels = now(READINGS), list(rise)
-        view = Rises(column(readings, labels) > its.patience, column(rise, labels))
+        view = Rises(column(readings, labels) > parameters.patience, column(rise, labels))
         return Scraped(labels, view, readings, {MEAN: both(sums, counts, divided), RISE: rise})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -137,25 +137,26 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         )
 
     def _finding(self, gpus: list[tuple[str, str, RiseOfGpu]], status: Status) -> str:
-        its = self.parameters
+        parameters = self.parameters
         most = max((gpu.readings.count for _, _, gpu in gpus), default=0)
         if not most:
-            return "The memory of no GPU was read."
+            return "No GPU's memory was read."
         if status is Status.NOT_ENOUGH_DATA:
-            return too_few("readings of a GPU", most, its.patience)
+            return too_few("readings of a GPU", most, parameters.patience)
         if status is Status.HEALTHY:
             return (
-                f"No GPU's used memory rose by more than {its.increase:g} points within {its.horizon:g} min."
+                f"No GPU's used memory rose by more than {parameters.increase:g} points "
+                f"within {parameters.horizon:g} min."
             )
         node, label, gpu = max(gpus, key=lambda item: item[2].largest)
         return (
             f"The used memory of {label} of {node} rose by {gpu.largest:.1f} points "
-            f"within {its.horizon:g} min, and reached {percent(100 * gpu.readings.max)}."
+            f"within {parameters.horizon:g} min, and reached {percent(100 * gpu.readings.max)}."
         )
 
 
 def _details(gpus: list[tuple[str, str, RiseOfGpu]]) -> dict[str, Any]:
-    """Returns Debugger's box plot of each GPU whose memory rose by too much, in percent."""
+    """Returns Debugger's box plot in percent, of each GPU whose memory rose too much."""
     details: dict[str, Any] = {}
     risen = [item for item in gpus if item[2].risen]
     for node, label, gpu in risen:
@@ -171,5 +172,5 @@ def _details(gpus: list[tuple[str, str, RiseOfGpu]]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Rounds to millionths, as PromQL does: a half upwards."""
+    """Rounds to millionths as PromQL does: halves upwards."""
     return math.floor(value * 1e6 + 0.5) / 1e6 if math.isfinite(value) else value

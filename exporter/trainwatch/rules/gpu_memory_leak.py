@@ -1,8 +1,8 @@
 """GPUMemoryLeak: the memory of a GPU fills steadily.
 
-Source: our own definition, with the statistics that the field uses for leaks of host memory: a trend is one
-by Kendall's rank correlation (Mann and Kendall's test), its size is Theil and Sen's slope. Debugger's
-GPUMemoryIncrease compares moving averages of a minute, which a single large allocation lets fire.
+Source: our own definition, with the usual statistics for leaks of host memory: Kendall's rank correlation
+(the Mann-Kendall test) decides whether there is a trend, and the Theil-Sen slope is its size. A single large
+allocation is no trend, although it makes GPUMemoryIncrease fire.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
 @dataclass(frozen=True)
 class GPUMemoryLeakParameters(Parameters):
     increase: Annotated[Percent, "the rule fires when this share of a GPU's memory filled up steadily"] = 2
-    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1200
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 1200
 
 
 @rule
 class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
-    """It claims no seconds lost: what a leak costs is the end of the run."""
+    """Estimates no seconds lost: a leak costs nothing until it ends the run."""
 
     parameters_type = GPUMemoryLeakParameters
     subject = "Steadily growing GPU memory"
     question = "Does the memory of a GPU fill up steadily, until the run fails?"
     description = (
-        "Follows the lowest use of memory of each GPU over the run. Warm-up, a larger batch or an evaluation "
-        "make it jump and stay; what is kept by mistake at each step makes it grow for as long as one looks."
+        "Follows the lowest memory use of each GPU over the run. A warm-up, a larger batch or an evaluation "
+        "makes it jump once. Tensors that are kept by accident at every step make it grow steadily."
     )
     recommendation = (
         "Look for tensors that outlive their step: losses summed up without .item() or .detach(), outputs "
         "kept in lists, caches without a bound, graphs kept by retain_graph. "
-        "torch.cuda.memory._record_memory_history shows who allocated what stays."
+        "torch.cuda.memory._record_memory_history shows where the remaining memory was allocated."
     )
     topic = "GPU memory"
     view = "memory"
@@ -68,20 +68,20 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def finding(self, gpus: list[dict[str, Any]]) -> str:
         fired = [gpu for gpu in gpus if gpu["triggered"]]
         if not fired:
-            return "The memory of no GPU grew steadily."
+            return "No GPU's memory grew steadily."
         worst = max(fired, key=lambda gpu: (gpu["points_per_hour"] or 0.0, gpu["triggered"]))
         sentence = f"The memory of {worst['gpu']} of {worst['node']} "
         if worst["points_per_hour"] is None:
-            return f"{sentence}grew steadily in {worst['triggered']} scans, and no longer does at the end."
+            return f"{sentence}grew steadily in {worst['triggered']} scans, but not at the end."
         return (
-            f"{sentence}grows by {percent(worst['points_per_hour'])} of it an hour; it is "
+            f"{sentence}grows by {percent(worst['points_per_hour'])} of its size per hour; it is "
             f"{percent(worst['percent'])} full now, "
-            f"and would be full in {duration(worst['full_in_seconds'])}."
+            f"and will be full in {duration(worst['full_in_seconds'])}."
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Growth in each quarter of the time of `patience`, or of 6 or 36 times as long."""
-        its = self.parameters
+        """Returns the rules for growth in each quarter of `patience`, or of 6 or 36 times as long."""
+        parameters = self.parameters
         windows = self._windows(scraping)
         return PrometheusRules(
             targets=GPUS,
@@ -94,11 +94,11 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
             ],
             alerts=[
                 Alert(
-                    f"{GROWTH} > {ratio(its.increase)} and {GPUS} > {its.patience}",
+                    f"{GROWTH} > {ratio(parameters.increase)} and {GPUS} > {parameters.patience}",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
-                    "steadily, by {{ $value | humanizePercentage }} of all its memory by now "
-                    f"(fires above {its.increase:g} %).",
+                    "steadily, by {{ $value | humanizePercentage }} of its total memory so far "
+                    f"(fires above {parameters.increase:g} %).",
                     keep_firing=600,
                 )
             ],

@@ -1,6 +1,6 @@
-"""GPUMemoryNearlyFull: a GPU has next to no memory left, or will have none soon.
+"""GPUMemoryNearlyFull: the memory of a GPU is nearly full, or will be full soon.
 
-Source: our own. The forecast is the line of GPUMemoryLeak; of what does not grow steadily there is none.
+Source: our own. The forecast is the trend of GPUMemoryLeak; memory that does not grow steadily has none.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ FULL_IN = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
 @dataclass(frozen=True)
 class GPUMemoryNearlyFullParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires when more of a GPU's memory than this is in use"] = 95
-    horizon: Annotated[Minutes, "it also fires when the memory, growing as it does, is full before that"] = 60
-    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 120
+    horizon: Annotated[Minutes, "it also fires when the memory is full before that at the current rate"] = 60
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 120
 
 
 @rule
 class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
-    """It claims no seconds lost: a run that fails for want of memory loses all since its last checkpoint."""
+    """Estimates no seconds lost: a run that fails loses everything since its last checkpoint."""
 
     parameters_type = GPUMemoryNearlyFullParameters
     subject = "Nearly full GPU memory"
     question = "Is the memory of a GPU nearly full, or about to be?"
     description = (
-        "Looks at the highest use of memory of each GPU in each scan, and where it grows steadily, at when "
-        "it will be full: the next larger batch, or a longer sequence, then ends the run."
+        "Looks at the highest memory use of each GPU in each scan, and forecasts when memory that grows "
+        "steadily will be full: a larger batch or a longer sequence then ends the run."
     )
     recommendation = (
         "Leave a margin: a smaller batch with gradient accumulation, activation checkpointing, a sharded "
-        "optimizer. A framework that takes all memory in advance (JAX, TensorFlow) is no reason to worry."
+        "optimizer. Frameworks that reserve all memory at the start (JAX, TensorFlow) need no fix."
     )
     topic = "GPU memory"
     distance = 1
@@ -84,16 +84,15 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         )
         if soonest is not None:
             when = duration(soonest["full_in_seconds"])
-            sentence = (
-                f"{soonest['gpu']} of {soonest['node']} will be full in {when} at this pace; {sentence}"
-            )
+            gpu = f"{soonest['gpu']} of {soonest['node']}"
+            sentence = f"{gpu} will be full in {when} at the current rate; {sentence}"
         if len(fired) > 1:
             sentence += f", and {count(len(fired) - 1, 'more GPU')} nearly all of theirs"
         return f"{sentence}."
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Of a reading a scrape: memory in use does not come and go between two scrapes."""
-        its = self.parameters
+        """Returns the rules; one reading per scrape is enough, because memory use changes slowly."""
+        parameters = self.parameters
         growth = self._growth(scraping)
         return PrometheusRules(
             targets=GPUS,
@@ -106,19 +105,21 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             ],
             alerts=[
                 Alert(
-                    f"{SHARE} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
+                    f"{SHARE} > {ratio(parameters.threshold)} and {GPUS} > {parameters.patience}",
                     summary=f"The memory of {WHERE} is nearly full",
                     description=f"In run {{{{ $labels.run }}}}, {{{{ $value | humanizePercentage }}}} of the "
-                    f"memory of {WHERE} is in use (fires above {its.threshold:g} %).",
+                    f"memory of {WHERE} is in use (fires above {parameters.threshold:g} %).",
                     keep_firing=60,
                     labels={"trouble": "full"},
                 ),
                 Alert(
-                    f"{FULL_IN} < {60 * its.horizon:.12g} unless {SHARE} > {ratio(its.threshold)}\n"
-                    f"  and {GPUS} > {its.patience}",
+                    f"{FULL_IN} < {60 * parameters.horizon:.12g} "
+                    f"unless {SHARE} > {ratio(parameters.threshold)}\n"
+                    f"  and {GPUS} > {parameters.patience}",
                     summary=f"The memory of {WHERE} will be full soon",
-                    description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE}, growing as it does, "
-                    f"is full in {{{{ $value | humanizeDuration }}}} (fires below {its.horizon:g} min).",
+                    description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE} will be full in "
+                    "{{ $value | humanizeDuration }} at the current rate "
+                    f"(fires below {parameters.horizon:g} min).",
                     keep_firing=300,
                     labels={"trouble": "filling"},
                 ),
@@ -146,11 +147,15 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         return Scraped(labels, view, readings, records)
 
     def _growth(self, scraping: Scraping) -> SteadyGrowth:
-        """Returns what a forecast needs, in whole evaluations: each quarter of it must have grown."""
-        its, interval = self.parameters, max(MINUTE, scraping.interval)
+        """Returns the growth that a forecast needs, in whole evaluations."""
+        parameters, interval = self.parameters, max(MINUTE, scraping.interval)
         quarter = interval * math.ceil(scraping.window(memory_growth.FORECAST_ROWS) / interval / QUARTERS)
-        # The least growth with which memory that is not full yet would be full within the horizon.
-        least = (1 - its.threshold / 100) * QUARTERS * quarter / (60 * its.horizon) if its.horizon else 1.0
+        # The least growth that fills memory below the threshold within the horizon.
+        least = (
+            (1 - parameters.threshold / 100) * QUARTERS * quarter / (60 * parameters.horizon)
+            if parameters.horizon
+            else 1.0
+        )
         return SteadyGrowth(LOWEST, quarter, least)
 
     def _reach(self, scraping: Scraping) -> float:

@@ -1,4 +1,4 @@
-"""What rules about GPUs share: each GPU that was judged, and in PromQL the GPUs that runs use."""
+"""Lists the GPUs that a rule judged, and selects the GPUs of runs in PromQL."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from trainwatch.measurements.scraped import GPU_SAMPLES
 from trainwatch.rules.judgement import Tallies, Tally
 from trainwatch.runs.model import RunFacts, labelled
 
-GPUS = f"{GPU_SAMPLES}_count"  # of each run its GPUs, with the number of readings
-GOING_ON = (
-    "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # of GPUs: those of runs that have not ended
-)
+GPUS = f"{GPU_SAMPLES}_count"  # the GPUs of each run, with the number of readings
+GOING_ON = "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # selects GPUs of runs that have not ended
 WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
 
 G = TypeVar("G", bound=GpuMeasurement[Any])
 
 
 def for_each_run(expression: str) -> str:
-    """Returns a value of each GPU, for each run that uses it and has not ended."""
+    """Returns the value of each GPU for each run that uses it and has not ended."""
     return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
 
 
 @dataclass(frozen=True)
 class JudgedGpu(Generic[G]):
-    """What was measured of a GPU, and how often its rule fired."""
+    """The measurement of a GPU, and how often its rule fired."""
 
     node: str
     label: str

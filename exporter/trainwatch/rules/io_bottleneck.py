@@ -1,6 +1,6 @@
 """IOBottleneck: GPUs wait while some core waits for storage.
 
-Source: SageMaker Debugger's IOBottleneck: CPUBottleneck's definition with I/O wait for utilisation.
+Source: SageMaker Debugger's IOBottleneck: CPUBottleneck's definition with I/O wait instead of utilisation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from trainwatch.rules.topics import IDLE_GPUS
 
 @dataclass(frozen=True)
 class IOBottleneckParameters(StarvationParameters):
-    threshold: Annotated[Percent, "the rule fires above this share of all snapshots of a node"] = 50
+    threshold: Annotated[Percent, "the rule fires above this share of all samples of a node"] = 50
     io_threshold: Annotated[Percent, "some core waits for I/O for more than this share of its time"] = 50
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
-    patience: Annotated[Samples, "decisions begin after this many snapshots"] = 1000
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 1000
 
 
 @rule
@@ -31,7 +31,7 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     symptom = IDLE_GPUS
     question = "Do GPUs wait for data that storage has not delivered yet?"
     description = (
-        "Counts the snapshots in which some core waited for I/O while some GPU was all but idle: "
+        "Counts the samples in which some core waited for I/O while some GPU was nearly idle: "
         "the GPU waits for data that has not been read yet."
     )
     recommendation = (
@@ -47,8 +47,8 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
         return "io_threshold", self.parameters.io_threshold
 
     def condition(self) -> str:
-        its = self.parameters
+        parameters = self.parameters
         return (
-            f"a core waited for I/O for more than {its.io_threshold:g} % of its time "
-            f"while a GPU was below {its.gpu_threshold:g} %"
+            f"a core waited for I/O for more than {parameters.io_threshold:g} % of its time "
+            f"while a GPU was below {parameters.gpu_threshold:g} %"
         )

@@ -1,8 +1,8 @@
-"""LoadBalancing: GPUs of one node are used differently.
+"""LoadBalancing: the load of a node's GPUs is unbalanced.
 
 Source: SageMaker Debugger's LoadBalancing, which compares Jensen-Shannon distances of histograms that leave
-100 % out. The decision here is by the Kolmogorov-Smirnov distance, which Prometheus computes from the
-sample counters without a join over pairs; the other distance is in the details.
+out 100 %. Here the Kolmogorov-Smirnov distance decides, which Prometheus computes from the sample counters
+without a join over pairs. The other distance is in the details.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class LoadBalancingParameters(Parameters):
 
 @rule
 class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
-    """Seconds lost: what the least used GPU idled beyond the most used one, on the node that lost most."""
+    """Seconds lost: how much longer the least used GPU idled than the most used one, on the worst node."""
 
     parameters_type = LoadBalancingParameters
-    subject = "Unequal work on the GPUs"
-    question = "Do all GPUs of a node work alike?"
+    subject = "Unbalanced GPU load"
+    question = "Is the load balanced across the GPUs of a node?"
     description = (
-        "Compares how the utilisation of the GPUs of a node is distributed. In data-parallel training all "
-        "do the same, so GPUs that differ wait for one another, or some are not used at all."
+        "Compares the distributions of the utilisation of a node's GPUs. In data-parallel training all GPUs "
+        "do the same work, so GPUs that differ wait for each other, or are not used at all."
     )
     recommendation = (
-        "Give each GPU a process and an equal share of the work; look for a GPU that also gathers results, "
-        "for shards of different size, and for GPUs that the run does not use."
+        "Give each GPU a process and an equal share of the work. Look for a GPU that also gathers results, "
+        "for shards of different sizes, and for GPUs that the run does not use."
     )
     view = "balance"
     is_symptom = True
@@ -74,16 +74,18 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         return (Usage(),)
 
     def judge(self, view: Distances) -> Judgement:
-        its = self.parameters
-        return judgement(view.readings > its.patience, (view.distances, view.distances > its.threshold))
+        parameters = self.parameters
+        return judgement(
+            view.readings > parameters.patience, (view.distances, view.distances > parameters.threshold)
+        )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """The widest gap at each bound between the GPU with the largest share and the one with the least.
+        """Returns the rules: the widest gap at any bound between the largest and the smallest share.
 
-        GPUs of a node nearly always have the same number of readings: the gap of their counts is divided by
-        that. Dividing each bucket, which costs more than twice as much, is left for those that have not.
+        GPUs of a node nearly always have the same number of readings, so the gap of their counts is divided
+        once. Dividing each bucket costs more than twice as much, and is done only for the other nodes.
         """
-        its = self.parameters
+        parameters = self.parameters
         buckets, readings = f"{GPU_SAMPLES}_bucket", f"{GPU_SAMPLES}_count"
         most, least = f"max without (gpu) ({readings})", f"min without (gpu) ({readings})"
         return PrometheusRules(
@@ -95,7 +97,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
                     f"""
                     {buckets}
                       / ignoring (le) group_left ()
-                    ({readings} > {its.patience} unless ignoring (gpu) ({most} == {least}))
+                    ({readings} > {parameters.patience} unless ignoring (gpu) ({most} == {least}))
                     """,
                 ),
                 Record(
@@ -103,7 +105,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
                     f"""
                     round(
                       max without (le) (max without (gpu) ({buckets}) - min without (gpu) ({buckets}))
-                        / ({most} == {least} > {its.patience})
+                        / ({most} == {least} > {parameters.patience})
                         or
                       max without (le) (max without (gpu) ({SHARES}) - min without (gpu) ({SHARES})),
                       0.000000000001
@@ -113,17 +115,17 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             ],
             alerts=[
                 Alert(
-                    f"{DISTANCE} > {its.threshold:.12g}",
-                    summary="The GPUs of {{ $labels.instance }} do not work alike",
+                    f"{DISTANCE} > {parameters.threshold:.12g}",
+                    summary="Unbalanced GPU load on {{ $labels.instance }}",
                     description="In run {{ $labels.run }}, the distributions of the utilisation of two GPUs "
                     'of {{ $labels.instance }} are {{ printf "%.2f" $value }} apart '
-                    f"(fires above {its.threshold:g}; 0: alike, 1: nothing in common).",
+                    f"(fires above {parameters.threshold:g}; 0: identical, 1: nothing in common).",
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
-        """Finds the widest gap between cumulative distributions: that between the extremes at some bound."""
+        """Returns the widest gaps between cumulative distributions, at any bound."""
         readings, patience = now(f"{GPU_SAMPLES}_count"), self.parameters.patience
         shares: Vector = {}
         for labels, count in now(f"{GPU_SAMPLES}_bucket").items():
@@ -132,13 +134,13 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
                 shares[labels] = divided(count, readings[gpu])
         gaps = {labels: max(values) - min(values) for labels, values in grouped(shares, "gpu").items()}
         distances = {labels: round(max(values), DIGITS) for labels, values in grouped(gaps, "le").items()}
-        # The rule divides bucket by bucket only where the GPUs of a node differ in their readings.
+        # The rule divides bucket by bucket only if the GPUs of a node differ in their readings.
         uneven = {labels for labels, counts in grouped(readings, "gpu").items() if max(counts) != min(counts)}
-        one_by_one = {
+        by_bucket = {
             labels: share for labels, share in shares.items() if without(labels, "le", "gpu") in uneven
         }
         view = Distances(column(distances, distances), np.full(len(distances), np.inf))
-        return Scraped(list(distances), view, now(SAMPLES), {SHARES: one_by_one, DISTANCE: distances})
+        return Scraped(list(distances), view, now(SAMPLES), {SHARES: by_bucket, DISTANCE: distances})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         loads = run.of(self.measure)
@@ -163,17 +165,17 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             most = max(_most_readings(load) for load in loads.values())
             return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
         means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][Usage()].gpus] for name in loads}
-        distance, _, name, one, other = max(
-            (distance, abs(means[name][one] - means[name][other]), name, one, other)
+        distance, _, name, first, second = max(
+            (distance, abs(means[name][first] - means[name][second]), name, first, second)
             for name, load in loads.items()
             if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status is Status.FOUND)
-            for one, other, distance in _pairs(load, patience)
+            for first, second, distance in _pairs(load, patience)
         )
         labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)
         scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
         return (
-            f"On {name}, the utilisation of {labels[one]} (mean {percent(means[name][one])}) and of "
-            f"{labels[other]} (mean {percent(means[name][other])}) differs most, by {distance:.2f}{scans}."
+            f"On {name}, the utilisation of {labels[first]} (mean {percent(means[name][first])}) and of "
+            f"{labels[second]} (mean {percent(means[name][second])}) differs most, by {distance:.2f}{scans}."
         )
 
     def _details(self, name: str, run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:
@@ -183,11 +185,11 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         pairs = _pairs(load, self.parameters.patience)
         distances: dict[str, dict[str, float]] = {}
         gaps: dict[str, dict[str, float]] = {}
-        for one, other, gap in pairs:
-            distance = jensen_shannon(load.counts[one], load.counts[other])
-            distances.setdefault(labels[one], {})[labels[other]] = distance
-            gaps.setdefault(labels[one], {})[labels[other]] = gap
-        compared = sorted({gpu for one, other, _ in pairs for gpu in (one, other)})
+        for first, second, gap in pairs:
+            distance = jensen_shannon(load.counts[first], load.counts[second])
+            distances.setdefault(labels[first], {})[labels[second]] = distance
+            gaps.setdefault(labels[first], {})[labels[second]] = gap
+        compared = sorted({gpu for pair in pairs for gpu in pair[:2]})
         return {
             "workloads": {labels[gpu]: load.counts[gpu].tolist() for gpu in compared},
             "distances": distances,
@@ -206,28 +208,28 @@ def _mean(gpu: GpuUsage) -> float:
 
 
 def _idle_beyond(gpus: list[GpuUsage]) -> float:
-    """Returns for how many readings the least used GPU idled beyond the most used one."""
+    """Returns how many readings more the least used GPU idled than the most used one."""
     read = [gpu.utilisation for gpu in gpus if gpu.utilisation.count]
-    means = [one.mean for one in read]
-    return (max(means) - min(means)) * max(one.count for one in read) if read else 0.0
+    means = [readings.mean for readings in read]
+    return (max(means) - min(means)) * max(readings.count for readings in read) if read else 0.0
 
 
 def _pairs(load: NodeLoad, patience: int) -> list[tuple[int, int, float]]:
-    """Returns all pairs of GPUs that may be compared, with the distance that decides."""
+    """Returns all pairs of GPUs with enough readings, and the distance of each."""
     enough = load.readings > patience
-    ones, others = np.triu_indices(len(load.counts), 1)
+    firsts, seconds = np.triu_indices(len(load.counts), 1)
     distances = distances_between(load.counts[None])[0]
     return [
-        (int(one), int(other), float(distance))
-        for one, other, distance in zip(ones, others, distances, strict=True)
-        if enough[one] and enough[other]
+        (int(first), int(second), float(distance))
+        for first, second, distance in zip(firsts, seconds, distances, strict=True)
+        if enough[first] and enough[second]
     ]
 
 
-def jensen_shannon(one: Counts, other: Counts) -> float:
-    """The Jensen-Shannon distance of two histograms (natural logarithm): 0 to the root of ln 2."""
-    shares = np.stack((one / one.sum(), other / other.sum()))
+def jensen_shannon(first: Counts, second: Counts) -> float:
+    """Returns the Jensen-Shannon distance of two histograms (natural logarithm): 0 to the root of ln 2."""
+    shares = np.stack((first / first.sum(), second / second.sum()))
     middle = np.broadcast_to(shares.mean(axis=0), shares.shape)
-    there = shares > 0
-    divergence = float((shares[there] * np.log(shares[there] / middle[there])).sum() / 2)
+    known = shares > 0
+    divergence = float((shares[known] * np.log(shares[known] / middle[known])).sum() / 2)
     return float(np.sqrt(max(0.0, divergence)))

@@ -1,4 +1,4 @@
-"""LowGPUUtilization: a GPU is hardly used, or used in fits and starts.
+"""LowGPUUtilization: a GPU is under-used, or its utilisation fluctuates.
 
 Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of the last `window` readings.
 """
@@ -50,7 +50,9 @@ LOW = "run_instance_gpu:trainwatch_gpu_low_utilization:ratio"
 IDLE = "run_instance_gpu:trainwatch_gpu_idle_utilization:ratio"
 
 UNDER_UTILISED = partial(Alert, summary=f"{WHERE} is under-utilised", labels={"trouble": "under-utilised"})
-FLUCTUATING = partial(Alert, summary=f"{WHERE} is used in fits and starts", labels={"trouble": "fluctuating"})
+FLUCTUATING = partial(
+    Alert, summary=f"The utilisation of {WHERE} fluctuates", labels={"trouble": "fluctuating"}
+)
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,16 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
 
     parameters_type = LowGPUUtilizationParameters
     subject = "Idle GPUs"
-    topic = ANY_TOPIC  # from the GPU's side, whatever else costs time looks like this
+    topic = ANY_TOPIC  # whatever costs time makes GPUs idle
     symptom = IDLE_GPUS
-    question = "Is a GPU hardly used, or used in fits and starts?"
+    question = "Is a GPU under-used, or does its utilisation fluctuate?"
     description = (
-        "Looks at the last readings of each GPU: it is under-utilised when even its busy moments are low, "
-        "and fluctuates when it is busy at times and all but idle at others."
+        "Looks at the last readings of each GPU. It is under-utilised when even its busiest moments are low, "
+        "and fluctuates when it is busy at times and nearly idle at others."
     )
     recommendation = (
-        "Look for what the GPU waits for (data, storage, communication, synchronisation with the host); "
-        "where nothing holds it up, use a larger batch or a smaller GPU."
+        "Find out what the GPU waits for: data, storage, communication, or synchronisation with the host. "
+        "If nothing delays it, use a larger batch or a smaller GPU."
     )
     view = "gpus"
     is_symptom = True
@@ -95,15 +97,15 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
         return judgement(view.enough, view.below("gpu", 95, p95), (idle, idles & view.above("gpu", 95, p95)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """A percentile is below a threshold where more than its share of the samples lies at or below it.
+        """Returns the rules: a percentile is below a threshold if more than its share of the samples is.
 
-        Behind the end of a run its last window holds fewer and fewer samples: it is judged no more.
+        Runs that have ended are not judged, because their last window contains fewer and fewer samples.
         """
-        its = self.parameters
-        window, whole = scraping.window(its.window), its.patience >= its.window
-        enough = f"{GPU_SAMPLES}_count > {its.patience}"
-        p95 = at_most(its.threshold_p95, "threshold_p95")
-        p5 = at_most(its.threshold_p5, "threshold_p5")
+        parameters = self.parameters
+        window, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
+        enough = f"{GPU_SAMPLES}_count > {parameters.patience}"
+        p95 = at_most(parameters.threshold_p95, "threshold_p95")
+        p5 = at_most(parameters.threshold_p5, "threshold_p5")
         return PrometheusRules(
             every=2 * MINUTE,
             targets=f"{GPU_SAMPLES}_count",
@@ -114,58 +116,58 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
             alerts=[
                 UNDER_UTILISED(
                     f"{LOW} > 0.95 and {enough}\n  {GOING_ON}",
-                    description=f"{WHERE} was used {its.threshold_p95:g} % or less in "
+                    description=f"{WHERE} was used {parameters.threshold_p95:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                     "(fires above 95 %).",
                 ),
                 FLUCTUATING(
                     f"{IDLE} > 0.05\n  and {LOW} <= 0.95\n  and {enough}\n  {GOING_ON}",
-                    description=f"{WHERE} was used {its.threshold_p5:g} % or less in "
+                    description=f"{WHERE} was used {parameters.threshold_p5:g} % or less in "
                     "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                     "(fires above 5 %), though it was busy in others.",
-                    # A long step or evaluation comes and goes; but behind the end of a run, causes are told
-                    # for no longer than minutes, and this must be over by then.
+                    # A long step or evaluation is short, but this alert must end before its causes: those
+                    # are kept for a few minutes after the end of a run.
                     keep_firing=2 * MINUTE,
                 ),
             ],
         )
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
-        its = self.parameters
-        p95, p5 = (others.percentile(quantile, GPU, its.window) for quantile in (0.95, 0.05))
-        used = others.in_use(max(its.window, its.patience))
+        parameters = self.parameters
+        p95, p5 = (others.percentile(quantile, GPU, parameters.window) for quantile in (0.95, 0.05))
+        used = others.in_use(max(parameters.window, parameters.patience))
         readings = f"of the readings of {WHERE} are at or below {{{{ $value | humanizePercentage }}}}"
         return PrometheusRules(
             targets=GPU,
             alerts=[
                 UNDER_UTILISED(
-                    f"{p95} < {ratio(its.threshold_p95)}\n  and {used}",
-                    description=f"95 % {readings} (fires below {its.threshold_p95:g} %).",
+                    f"{p95} < {ratio(parameters.threshold_p95)}\n  and {used}",
+                    description=f"95 % {readings} (fires below {parameters.threshold_p95:g} %).",
                 ),
                 FLUCTUATING(
-                    f"{p5} < {ratio(its.threshold_p5)}\n"
-                    f"  and {p95} > {ratio(its.threshold_p95)}\n"
+                    f"{p5} < {ratio(parameters.threshold_p5)}\n"
+                    f"  and {p95} > {ratio(parameters.threshold_p95)}\n"
                     f"  and {used}",
-                    description=f"5 % {readings} (fires below {its.threshold_p5:g} %), though it is "
+                    description=f"5 % {readings} (fires below {parameters.threshold_p5:g} %), though it is "
                     "busy at other times.",
                 ),
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
-        its = self.parameters
-        seconds, whole = scraping.window(its.window), its.patience >= its.window
+        parameters = self.parameters
+        seconds, whole = scraping.window(parameters.window), parameters.patience >= parameters.window
         low, idle = (
             share_of_window(now, GPU_SAMPLES, bound, seconds, whole)
-            for bound in (its.threshold_p95, its.threshold_p5)
+            for bound in (parameters.threshold_p95, parameters.threshold_p5)
         )
         readings = now(f"{GPU_SAMPLES}_count")
         labels = list(low)
         judged = going_on(now, readings)
-        enough = np.array([one in judged and readings[one] > its.patience for one in labels], bool)
+        enough = np.array([gpu in judged and readings[gpu] > parameters.patience for gpu in labels], bool)
         shares = {
-            ("gpu", its.threshold_p95): column(low, labels),
-            ("gpu", its.threshold_p5): column(idle, labels),
+            ("gpu", parameters.threshold_p95): column(low, labels),
+            ("gpu", parameters.threshold_p5): column(idle, labels),
         }
         return Scraped(labels, CountedWindow(enough, shares), readings, {LOW: low, IDLE: idle})
 
@@ -223,13 +225,13 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
 
 
 def _trouble(gpu: GpuUsage, tally: Tally) -> str:
-    """Returns what is wrong with a GPU, in words."""
-    what = [
+    """Returns the trouble of a GPU in words."""
+    troubles = [
         f"{word} in {count} of {tally.judged} scans"
         for word, count in zip(("under-utilised", "fluctuating"), tally.conditions, strict=True)
         if count
     ]
-    return f"{' and '.join(what)} (mean {percent(100 * gpu.utilisation.mean)})"
+    return f"{' and '.join(troubles)} (mean {percent(100 * gpu.utilisation.mean)})"
 
 
 def _box(readings: RatioSketch, last: LastReadings, tally: Tally) -> dict[str, float | int]:

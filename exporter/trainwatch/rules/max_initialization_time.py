@@ -1,7 +1,6 @@
 """MaxInitializationTime: the first step comes late, or not at all.
 
-Source: SageMaker Debugger's MaxInitializationTime, whose clock starts anew at each scan, so that it never
-fires.
+Source: SageMaker Debugger's MaxInitializationTime, which never fires: its clock restarts at each scan.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ INITIALIZATION = "run_instance:trainwatch_initialization:seconds"
 
 @dataclass(frozen=True)
 class MaxInitializationTimeParameters(Parameters):
-    threshold: Annotated[Minutes, "the first step has finished so long after the run's start"] = 20
+    threshold: Annotated[Minutes, "the first step finishes later than this after the run's start"] = 20
 
 
 @rule
 class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization]):
-    """Seconds lost: what the start took beyond the threshold, on the node that took longest."""
+    """Seconds lost: the time beyond the threshold, on the node that took longest."""
 
     parameters_type = MaxInitializationTimeParameters
     subject = "A slow start"
     question = "Does it take too long until the first step?"
     description = (
-        "Measures the time from the run's start until the first step has finished: until then GPUs are paid "
-        "for and do nothing."
+        "Measures the time from the run's start until the first step has finished. Until then, GPUs cost "
+        "money and do nothing."
     )
     recommendation = (
-        "Look at what happens before the first step: download data beforehand or stream it, cache what is "
-        "prepared from it, load checkpoints from local storage, and keep compiled kernels."
+        "Look at what happens before the first step: download data in advance or stream it, cache prepared "
+        "data, load checkpoints from local storage, and keep compiled kernels."
     )
     view = "progress"
 
@@ -66,7 +65,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """The first step's start is known once it has finished; until then the time goes on."""
+        """Returns the rules; the time counts until the first step has finished."""
         threshold = self.parameters.threshold
         late = f"{INITIALIZATION} > {60 * threshold:.12g}"
         return PrometheusRules(
@@ -87,7 +86,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             alerts=[
                 Alert(
                     f"{late} unless {FIRST_STEP} unless {END}",
-                    summary="Run {{ $labels.run }} has made no step on {{ $labels.instance }} yet",
+                    summary="Run {{ $labels.run }} has not finished a step on {{ $labels.instance }} yet",
                     description="{{ $value | humanizeDuration }} after its start, run {{ $labels.run }} has "
                     f"not finished a step on {{{{ $labels.instance }}}} (fires after {threshold:g} min).",
                     labels={"stage": "waiting"},
@@ -96,8 +95,8 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
                     f"{late} and ({FIRST_STEP} or {END})",
                     severity="info",
                     summary="The first step of run {{ $labels.run }} on {{ $labels.instance }} came late",
-                    description="Run {{ $labels.run }} passed {{ $value | humanizeDuration }} on "
-                    f"{{{{ $labels.instance }}}} before its first step (fires after {threshold:g} min).",
+                    description="Run {{ $labels.run }} took {{ $value | humanizeDuration }} on "
+                    f"{{{{ $labels.instance }}}} until its first step (fires after {threshold:g} min).",
                     labels={"stage": "late"},
                 ),
             ],
@@ -117,7 +116,9 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         starts = [self._start(name, node, run.facts) for name, node in nodes.items()]
         judged = [start for start in starts if start.judged]
         triggered = sum(start.triggered for start in judged)
-        slowest = max((one for one in judged if one.triggered), key=lambda one: one.took, default=None)
+        slowest = max(
+            (start for start in judged if start.triggered), key=lambda start: start.took, default=None
+        )
         return Verdict(
             status_of(triggered, len(judged)),
             self._finding(judged, slowest),
@@ -129,11 +130,11 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def _start(self, name: str, node: NodeProgress, facts: RunFacts) -> Start:
-        processes = [one for ranks in ranks_of(facts, name).values() for one in ranks]
+        processes = [process for rank in ranks_of(facts, name).values() for process in rank]
         began = node.began(processes, facts.start)
         view = node.initialization(began, processes)
         late = self.judge(view).fired
-        # A run without samples is looked at once.
+        # A run without samples is judged once.
         triggered = max(int(np.count_nonzero(late[:-1])), 1) if late[-1] else 0
         judged = bool(processes) or node.stepped
         return Start(
@@ -142,18 +143,18 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
 
     def _finding(self, judged: Sequence[Start], slowest: Start | None) -> str:
         if not judged:
-            return "No training process told of its steps: mark them with trainwatch.step."
-        shown = slowest or max(judged, key=lambda one: one.took)
+            return "No step was recorded: mark steps with trainwatch.step."
+        shown = slowest or max(judged, key=lambda start: start.took)
         took = duration(shown.took)
         beyond = shown.took - 60 * self.parameters.threshold
-        late = f", {duration(beyond)} later than it may" if shown.triggered else ""
+        late = f", {duration(beyond)} above the threshold" if shown.triggered else ""
         if not shown.stepped:
             return f"On {shown.node}, no step had finished {took} after the run's start{late}."
         return f"On {shown.node}, the first step finished {took} after the run's start{late}."
 
 
 class Start(NamedTuple):
-    """How a node began: the seconds until its first step had finished, or until now, and scans that fired."""
+    """The start of a node: the seconds until the first step had finished or until now."""
 
     node: str
     judged: bool
@@ -164,7 +165,7 @@ class Start(NamedTuple):
 
 
 def _details(nodes: Mapping[str, NodeProgress], starts: Sequence[Start], facts: RunFacts) -> dict[str, Any]:
-    """Returns Debugger's fields: the job's times in seconds, its first and last step in microseconds."""
+    """Returns Debugger's fields: the job's times in seconds, the first and last step in microseconds."""
     begins = [facts.start] if facts.start is not None else [start.began for start in starts]
     times = [time for node in nodes.values() for time in known(node.last_time, node.last_end)]
     stepped = [node for node in nodes.values() if node.stepped]
@@ -178,8 +179,8 @@ def _details(nodes: Mapping[str, NodeProgress], starts: Sequence[Start], facts: 
         if stepped
         else {},
         "nodes": {
-            one.node: {"seconds": one.took, "stepped": one.stepped, "triggered": one.triggered}
-            for one in starts
-            if one.judged
+            start.node: {"seconds": start.took, "stepped": start.stepped, "triggered": start.triggered}
+            for start in starts
+            if start.judged
         },
     }

@@ -1,6 +1,6 @@
-"""What dcgm-exporter and node_exporter tell, for rules that can do without our exporter.
+"""Selects series of dcgm-exporter and node_exporter, for rules that do not need our exporter.
 
-Both give a reading at each scrape, and no counts of samples: all answers are as coarse as that.
+Both publish one reading per scrape and no counts of samples, so the results are less precise.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ IN_USE = "instance_gpu:dcgm_gpu_in_use:bool"
 CPU = "instance:node_cpu_utilization:mean_ratio"
 BUSIEST = "instance:node_cpu_utilization:max_ratio"
 
-SCRAPES = 40  # percentiles are over at least so many readings
+SCRAPES = 40  # readings that a percentile needs
 
 
 @dataclass(frozen=True)
 class OtherExporters:
+    """PromQL over the series of both exporters; `samples` are those of our exporter in the same time."""
+
     scraping: Scraping
 
     def percentile(self, quantile: float, series: str, samples: int) -> str:
-        """Over the time of so many samples of our exporter."""
+        """Returns a percentile over the time of `samples`."""
         return f"quantile_over_time({quantile}, {series}[{self._range(self._seconds(samples))}])"
 
     def in_use(self, samples: int) -> str:
-        """The GPUs that were in use for the time of so many samples of our exporter, from then until now."""
+        """Returns the GPUs that were in use all the time of `samples`."""
         seconds = self._seconds(samples)
         return (
             f"(min_over_time({IN_USE}[{self._range(seconds)}]) == 1 "
@@ -38,7 +40,7 @@ class OtherExporters:
         return f"avg_over_time({series}[{self._range(self.scraping.window(samples))}])"
 
     def before(self, series: str, samples: int) -> str:
-        """The series as it was so many samples of our exporter ago."""
+        """Returns the series as it was before the time of `samples`."""
         return f"{series} offset {time_span(self.scraping.window(samples))}"
 
     def _seconds(self, samples: int) -> float:

@@ -1,4 +1,4 @@
-"""OverallFrameworkMetrics: what the time went into, as the framework tells it. It never fires.
+"""OverallFrameworkMetrics: where the time went, according to the framework. It never fires.
 
 Source: SageMaker Debugger's OverallFrameworkMetrics: the shares of phases, of forward and backward pass, of
 operators on each device, and of collective operations.
@@ -21,30 +21,30 @@ from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts
 from trainwatch.status import Status
 from trainwatch.words import percent
 
-OPERATORS_LISTED = 20  # of each device
-# Kinds of event in Debugger's files that are shown elsewhere: as forward and backward pass.
+OPERATORS_LISTED = 20  # per device
+# Events in Debugger's files that are shown as forward and backward pass.
 SUBMODULES = ("Forward-SubModuleInternal", "Backward-SubModuleInternal")
 
 
 @dataclass(frozen=True)
 class OverallFrameworkMetricsParameters(Parameters):
-    """There is nothing to set."""
+    """No parameters."""
 
 
 @rule
 class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
     parameters_type = OverallFrameworkMetricsParameters
     subject = "The time by phase and component"
-    question = "What did the time go into?"
+    question = "Where did the time go?"
     description = (
-        "Shows how the time of all ranks divides into phases, and that of steps into their components, "
-        "operators and collective operations, as far as these were timed."
+        "Shows how the time of all ranks divides into phases, and the time of steps into components, "
+        "operators and collective operations, if these were timed."
     )
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
 
     @property
     def measure(self) -> ComponentTime:
-        return ComponentTime("data_wait")  # for its number of steps
+        return ComponentTime("data_wait")  # for the number of steps
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         details = _details(run.facts)
@@ -59,69 +59,71 @@ class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
 
 
 def _details(facts: RunFacts) -> dict[str, Any]:
-    """Debugger's fields in percent (CPU_total, GPU_total: microseconds), then our own in seconds.
+    """Returns Debugger's fields in percent (CPU_total, GPU_total: microseconds), then our own in seconds.
 
-    All are sums over ranks; a field about which nothing is known is left out.
+    All fields are sums over ranks; unknown ones are left out.
     """
-    phases = _summed(one.phase_seconds for one in facts.ranks)
-    components = _summed(one.component_seconds for one in facts.ranks)
+    phases = _summed(rank.phase_seconds for rank in facts.ranks)
+    components = _summed(rank.component_seconds for rank in facts.ranks)
     components = {name: components[name] for name in COMPONENTS if components.get(name)}
-    collectives = _summed({one.operation: one.seconds} for one in facts.collectives)
+    collectives = _summed({call.operation: call.seconds} for call in facts.collectives)
     operators = {device: _operators(facts.operators, device) for device in _devices(facts.operators)}
     fields: dict[str, Any] = {
         **_phases(phases),
         **inside_steps(components),
-        "ratio": percentages({device: sum(its.values()) for device, its in operators.items()}),
+        "ratio": percentages({device: sum(seconds.values()) for device, seconds in operators.items()}),
         **_of_device_kind("CPU", operators),
         **_of_device_kind("GPU", operators),
         "horovod": percentages(large(collectives)),
         "phase_seconds": {name: value for name, value in phases.items() if value},
         "component_seconds": components,
-        "operator_seconds": {device: _first(its) for device, its in operators.items()},
-        "operator_total_seconds": {device: sum(its.values()) for device, its in operators.items()},
+        "operator_seconds": {device: _first(seconds) for device, seconds in operators.items()},
+        "operator_total_seconds": {device: sum(seconds.values()) for device, seconds in operators.items()},
         "communication_seconds": _first(collectives),
         "communication_total_seconds": sum(collectives.values()),
         "communication_exposed_seconds": _exposed(facts),
     }
-    activities = _summed({one.activity: one.seconds} for one in facts.activities)
+    activities = _summed({activity.activity: activity.seconds} for activity in facts.activities)
     others = {name: value for name, value in activities.items() if name not in SUBMODULES}
     if others:
         fields["general"] = percentages(others)
     fields = {name: value for name, value in fields.items() if value}
     if "general" in fields:
-        fields.setdefault("phase", {OTHERS: 100.0})  # the notebook looks it up; without steps, all is other
+        fields.setdefault("phase", {OTHERS: 100.0})  # the notebook reads it; without steps, all time is other
     return fields
 
 
 def _phases(seconds: Mapping[str, float]) -> dict[str, Any]:
-    """The phases of steps, and the time between steps; not what came before the first and after the last."""
+    """Returns the phases of steps and the time between steps, without initialization and finalization."""
     shares = of_phases(seconds, seconds.get("other", 0.0))
     return {"phase": {**shares, OTHERS: shares.get(OTHERS, 0.0)}} if shares else {}
 
 
 def _of_device_kind(kind: str, operators: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The operators of all CPUs or of all GPUs that took more than 2 %."""
-    found = large(_summed(its for device, its in operators.items() if device.upper().startswith(kind)))
+    """Returns the operators of all CPUs or all GPUs that took more than 2 %."""
+    found = large(
+        _summed(seconds for device, seconds in operators.items() if device.upper().startswith(kind))
+    )
     microseconds = {name: 1e6 * seconds for name, seconds in found.items()}
     return {kind: percentages(found), f"{kind}_total": microseconds}
 
 
 def _devices(operators: Iterable[OperatorTime]) -> list[str]:
-    return sorted({one.device for one in operators})
+    return sorted({operator.device for operator in operators})
 
 
 def _operators(operators: Iterable[OperatorTime], device: str) -> dict[str, float]:
-    """Seconds by operator, without what it called where that is known."""
+    """Returns seconds by operator: self time if known, otherwise with the operators that it called."""
     return _summed(
-        {one.operator: one.seconds if one.self_seconds is None else one.self_seconds}
-        for one in operators
-        if one.device == device
+        {found.operator: found.seconds if found.self_seconds is None else found.self_seconds}
+        for found in operators
+        if found.device == device
     )
 
 
 def _exposed(facts: RunFacts) -> float | None:
-    """Seconds of communication during which the device did nothing else; None: not known."""
-    known = [one.exposed_seconds for one in facts.collectives if one.exposed_seconds is not None]
+    """Returns seconds of communication during which the device did nothing else; None if unknown."""
+    known = [call.exposed_seconds for call in facts.collectives if call.exposed_seconds is not None]
     return sum(known) if known else None
 
 

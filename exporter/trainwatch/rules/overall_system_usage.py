@@ -1,7 +1,7 @@
 """OverallSystemUsage: how much of each resource a run used. It never fires.
 
-Source: SageMaker Debugger's OverallSystemUsage: percentiles over snapshots of the mean over a node's
-cores, or over its GPUs.
+Source: SageMaker Debugger's OverallSystemUsage: percentiles over samples of the mean over a node's cores,
+or over its GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainwatch.rules.registry import rule
 from trainwatch.status import Status
 from trainwatch.words import percent
 
-# Debugger's names of the metrics; it has none for the disk, and its notebook knows no other.
+# Debugger's names of the metrics; its notebook knows no others, and none for the disk.
 DEBUGGER_NAMES = {
     "CPU": "CPU",
     "CPU memory": "CPU memory",
@@ -31,7 +31,7 @@ DEBUGGER_NAMES = {
 
 @dataclass(frozen=True)
 class OverallSystemUsageParameters(Parameters):
-    """There is nothing to set."""
+    """No parameters."""
 
 
 @rule
@@ -39,7 +39,7 @@ class OverallSystemUsage(Overview[OverallSystemUsageParameters]):
     parameters_type = OverallSystemUsageParameters
     subject = "The use of resources"
     question = "How much of each resource did the run use?"
-    description = "Shows what a node's cores, GPUs, memory, storage and network did over the whole run."
+    description = "Shows the use of each node's cores, GPUs, memory, storage and network over the whole run."
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
 
     @property

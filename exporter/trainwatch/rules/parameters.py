@@ -1,4 +1,4 @@
-"""Parameters of heuristics: typed, bounded, documented, and checked when they are set."""
+"""Defines the parameters of rules: typed, bounded, documented, and checked when they are set."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ Value = float | int | str | None
 
 
 class Bounds(NamedTuple):
+    """The allowed numbers."""
+
     lowest: float
     highest: float
     unit: str
 
 
 class Choices(NamedTuple):
+    """The allowed words."""
+
     values: tuple[str, ...]
 
 
 Percent = Annotated[float, Bounds(0, 100, "%")]
-AnyPercent = Annotated[float, Bounds(0, math.inf, "%")]  # of something that there may be twice of
+AnyPercent = Annotated[float, Bounds(0, math.inf, "%")]  # may exceed 100, such as workers per core
 Samples = Annotated[int, Bounds(0, math.inf, "samples")]
 Window = Annotated[int, Bounds(1, math.inf, "samples")]
 StepCount = Annotated[int, Bounds(0, math.inf, "steps")]
@@ -36,9 +40,9 @@ PhaseOrNone = Annotated[str | None, Choices(PHASES)]
 
 @dataclass(frozen=True)
 class Parameters:
-    """Base of a heuristic's parameters: fields `name: Annotated[Percent, "what it means"] = 50`.
+    """Base of a rule's parameters: fields `name: Annotated[Percent, "what it means"] = 50`.
 
-    Raises ValueError, naming the field and what it may be, where a value is out of its bounds.
+    Raises ValueError, naming the field and the allowed values, if a value is out of bounds.
     """
 
     def __post_init__(self) -> None:
@@ -48,7 +52,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Specification:
-    """What a parameter is: its bounds or choices, its default and its meaning."""
+    """A parameter: its bounds or choices, its default and its meaning."""
 
     name: str
     whole: bool  # an integer
@@ -58,7 +62,7 @@ class Specification:
 
     @property
     def allowed(self) -> str:
-        """ "a number from 0 to 100 (%)" """
+        """Returns the allowed values, such as "a number from 0 to 100 (%)"."""
         if isinstance(self.limits, Choices):
             return f"one of {', '.join(self.limits.values)} or none"
         kind = "a whole number" if self.whole else "a number"
@@ -67,7 +71,7 @@ class Specification:
         return f"{kind} {'from' if upwards else 'of at least'} {lowest:g}{upwards} ({unit})"
 
     def check(self, value: object) -> None:
-        """Raises ValueError where the value is not allowed."""
+        """Raises ValueError if the value is not allowed."""
         if isinstance(self.limits, Choices):
             allowed = value is None or value in self.limits.values
         elif isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
@@ -78,7 +82,7 @@ class Specification:
             raise ValueError(f"{self.name} must be {self.allowed}, not {value}")
 
     def parse(self, text: str) -> Value:
-        """The value that a person wrote. Raises ValueError where it is none."""
+        """Returns the value of a text. Raises ValueError if it is not allowed."""
         value: Value = text
         if isinstance(self.limits, Choices):
             value = None if text.lower() == "none" else text
@@ -92,12 +96,12 @@ class Specification:
 
 
 def fraction(percent: float) -> float:
-    """Returns 0.7 for 70: the number that PromQL reads where a rule writes it."""
+    """Returns 0.7 for 70: exactly the number that the rule's PromQL contains."""
     return float(f"{percent / 100:.12g}")
 
 
 def specifications(parameters: type[Parameters]) -> dict[str, Specification]:
-    """The parameters of a heuristic by name, in their order."""
+    """Returns the parameters of a rule by name, in order."""
     hints = get_type_hints(parameters, include_extras=True)
     found = {}
     for item in fields(parameters):

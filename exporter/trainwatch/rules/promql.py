@@ -1,4 +1,4 @@
-"""What a heuristic gives to Prometheus: recording rules, alerts, and how their expressions are written.
+"""Defines recording rules and alerts of a rule, and writes their PromQL.
 
 Expressions keep every label of the target (`job`, `cluster` and the like): they match with `ignoring` and
 aggregate with `without`. They avoid what Prometheus 3 changed: no range whose left end falls on a sample, no
@@ -21,23 +21,23 @@ MINUTE = 60.0  # also the time between two scans of a report
 
 @dataclass(frozen=True)
 class Scraping:
-    """How often the exporter samples and how often Prometheus looks, both in seconds."""
+    """The intervals of Prometheus's scrapes and of the exporter's samples, in seconds."""
 
     interval: float = 15.0
     sample_interval: float = 0.5
 
     def window(self, samples: int) -> float:
-        """Seconds in which so many samples are taken, rounded up to whole scrapes.
+        """Returns the seconds in which `samples` are taken, rounded up to whole scrapes.
 
-        Between two scrapes that are whole scrapes apart, Prometheus sees every sample that was counted.
+        Over a whole number of scrapes, Prometheus sees every counted sample.
         """
         scrapes = math.ceil(round(samples * self.sample_interval / self.interval, 9))
         return max(1, scrapes) * self.interval
 
     def reach(self, seconds: float) -> float:
-        """The length of a range that has the values of so many seconds ago, and nothing before them.
+        """Returns the length of a range that contains the values of `seconds` ago, and none before.
 
-        Half an interval longer: whether a range has the value on its left end differs between versions.
+        It is half an interval longer, because versions differ in whether a range includes its left end.
         """
         return seconds + self.interval / 2
 
@@ -52,10 +52,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alerting rule of a heuristic, whose name it bears; the value of `expression` is `$value`.
+    """An alerting rule, named like the rule; the value of `expression` is `$value`.
 
-    `pending` (`for`) and `keep_firing` are seconds. What is smooth already, as all that is counted since
-    the run's start or over a window is, needs no `pending`.
+    `pending` (`for`) and `keep_firing` are seconds. Values since the run's start or over a window are smooth
+    and need no `pending`.
     """
 
     expression: str
@@ -69,11 +69,11 @@ class Alert:
 
 @dataclass(frozen=True)
 class PrometheusRules:
-    """The rules of one heuristic.
+    """The recording rules and alerts of one rule.
 
-    `targets` selects a series for each of what the heuristic judges (nodes of a run, GPUs, ranks), with
-    the labels that the alerts have: each has a status, 0 or 1, at all times. `every` is the least number of
-    seconds between two evaluations, for what costs much and changes slowly; else it is the scrape interval.
+    `targets` selects one series per judged node, GPU or rank of a run, with the labels of the alerts. Each
+    has a status, 0 or 1, at all times. `every` is the minimum evaluation interval in seconds, for expressions
+    that are expensive and change slowly; 0 means every scrape interval.
     """
 
     targets: str
@@ -83,12 +83,12 @@ class PrometheusRules:
 
 
 def ratio(percent: float) -> str:
-    """70 -> "0.7", without the noise of a division."""
+    """Returns "0.7" for 70, without the rounding error of a division."""
     return f"{percent / 100:.12g}"
 
 
 def time_span(seconds: float) -> str:
-    """255 -> "4m15s", as Prometheus writes it."""
+    """Returns "4m15s" for 255, as Prometheus writes it."""
     left = round(seconds * 1000)
     parts = []
     for unit, milliseconds in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
@@ -99,9 +99,9 @@ def time_span(seconds: float) -> str:
 
 
 def at_most(percent: float, parameter: str) -> str:
-    """The matcher of the bucket with the samples at or below so many percent.
+    """Returns the matcher of the bucket with the samples at or below `percent`.
 
-    Raises ValueError, naming the nearest that can be had, where no bucket ends there.
+    Raises ValueError, naming the nearest bounds, if no bucket ends there.
     """
     bound = _bound(percent, parameter, BOUNDS)
     if bound == int(bound):  # "1" in some engines, "1.0" in others
@@ -110,7 +110,7 @@ def at_most(percent: float, parameter: str) -> str:
 
 
 def on_grid(percent: float, parameter: str) -> str:
-    """The value of `cause_above` or `gpu_below` for so many percent. Raises ValueError as `at_most` does."""
+    """Returns the label of `cause_above` or `gpu_below` for `percent`. Raises ValueError like `at_most`."""
     return f"{_bound(percent, parameter, GRID):g}"
 
 
@@ -120,22 +120,22 @@ def _bound(percent: float, parameter: str, bounds: Sequence[float]) -> float:
         return exact[0]
     nearest = sorted(sorted(bounds, key=lambda bound: (abs(100 * bound - percent), bound))[:2])
     raise ValueError(
-        f"{parameter}={percent:g} cannot be told in Prometheus: the exporter counts samples at other bounds; "
-        f"the nearest are {' and '.join(f'{100 * bound:g}' for bound in nearest)}"
+        f"{parameter}={percent:g} is not available in Prometheus: the exporter counts samples at other "
+        f"bounds; use {' or '.join(f'{100 * bound:g}' for bound in nearest)}"
     )
 
 
 def gained(series: str, seconds: float, whole: bool) -> str:
-    """What a counter has gained in so many seconds, exactly: no extrapolation, as `increase` does.
+    """Returns the exact gain of a counter in `seconds`, without the extrapolation of `increase`.
 
-    Unless the window must be `whole`, a counter that is younger counts from its beginning.
+    Unless the window must be `whole`, a younger counter counts from its beginning.
     """
     before = f"{series} offset {time_span(seconds)}"
     return f"({series} - {before})" if whole else f"({series} - ({before} or 0 * {series}))"
 
 
 def share_at_most(histogram: str, bucket: str, seconds: float, whole: bool) -> str:
-    """The share of the samples of so many seconds that lie in a bucket."""
+    """Returns the share of the samples in the last `seconds` that are in a bucket."""
     return (
         f"{gained(f'{histogram}_bucket{{{bucket}}}', seconds, whole)}\n"
         f"  / ignoring (le) {gained(f'{histogram}_count', seconds, whole)}"

@@ -1,4 +1,4 @@
-"""Which rules there are: every class that is marked with `@rule` in its own file."""
+"""Finds the rules: every class that is marked with `@rule` in its own file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="type[Rule[Any, Any]]")
 
-# Folders with further rules, separated as in PATH: to try a rule before it is part of Trainwatch.
+# Folders with more rules, separated as in PATH: to try a rule before it is part of Trainwatch.
 FOLDERS = "TRAINWATCH_RULES_PATH"
 
 _marked: list[type[Rule[Any, Any]]] = []
 
 
 def rule(marked: R) -> R:
-    """Registers a class as a rule, whose name is the class's."""
+    """Registers a class as a rule; the name of the class is the rule's."""
     _marked.append(marked)
     return marked
 
 
 def all_rules() -> dict[str, type[Rule[Any, Any]]]:
-    """Returns every rule by its name, in alphabetical order: ours and those of the folders given.
+    """Returns every rule by name, in alphabetical order: ours, and those of the folders in the environment.
 
-    Raises UserError if there is no such folder, or if two rules have the same name.
+    Raises UserError if a folder does not exist, or if two rules have the same name.
     """
     return _rules_of(os.environ.get(FOLDERS, ""))
 
@@ -46,7 +46,7 @@ def _rules_of(folders: str) -> dict[str, type[Rule[Any, Any]]]:
         import_module(name)
     for folder in filter(None, folders.split(os.pathsep)):
         if not Path(folder).is_dir():
-            raise UserError(f"{FOLDERS}={folder}: there is no such folder; name one that holds rules")
+            raise UserError(f"{FOLDERS}={folder}: there is no such folder; name a folder with rules")
         modules |= {_imported(file) for file in sorted(Path(folder).glob("*.py"))}
     found: dict[str, type[Rule[Any, Any]]] = {}
     for marked in _marked:
@@ -58,11 +58,11 @@ def _rules_of(folders: str) -> dict[str, type[Rule[Any, Any]]]:
 
 
 def _imported(file: Path) -> str:
-    """Returns the name of the module that a file became, which is unlike that of any other file."""
+    """Imports a file, and returns the name of its module, which is unique per file."""
     name = f"trainwatch_rules:{file.resolve()}"
     specification = spec_from_file_location(name, file)
     assert specification is not None, file
     assert specification.loader is not None, file
-    module = sys.modules[name] = module_from_spec(specification)  # where dataclasses look annotations up
+    module = sys.modules[name] = module_from_spec(specification)  # dataclasses look up annotations there
     specification.loader.exec_module(module)
     return name

@@ -1,4 +1,4 @@
-"""What to change if one component makes steps long: for the rules that know which one it is."""
+"""Lists the remedies for steps that one component makes long."""
 
 from __future__ import annotations
 

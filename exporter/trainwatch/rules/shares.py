@@ -1,4 +1,4 @@
-"""What time was spent in, as percentages by name, in the fields of SageMaker Debugger's details."""
+"""Computes percentages of time by name, for the fields of SageMaker Debugger's details."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ PASSES = {"forward": "Forward pass", "backward": "Backward pass"}
 
 
 def percentages(amounts: Mapping[str, float]) -> dict[str, float]:
-    """Each amount above 0 as a percentage of all of them."""
+    """Returns each amount above 0 as a percentage of their sum."""
     total = sum(amounts.values())
     return {name: 100 * (amount / total) for name, amount in amounts.items() if amount > 0}
 
 
 def large(amounts: Mapping[str, float]) -> dict[str, float]:
-    """The amounts above 2 % of all of them, the largest first."""
+    """Returns the amounts above 2 % of their sum, the largest first."""
     shares = percentages(amounts)
     ordered = sorted(shares, key=lambda name: (-amounts[name], name))
     return {name: amounts[name] for name in ordered if shares[name] > SMALLEST}
 
 
 def inside_steps(components: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """`forward_backward`, where both passes took time, and `general`, all else that is known."""
+    """Returns `forward_backward`, if both passes took time, and `general` with the other components."""
     passes = {label: components.get(name, 0.0) for name, label in PASSES.items()}
     both = all(amount > 0 for amount in passes.values())
     rest = {name: components.get(name, 0.0) for name in COMPONENTS if not (both and name in PASSES)}
@@ -36,6 +36,6 @@ def inside_steps(components: Mapping[str, float]) -> dict[str, dict[str, float]]
 
 
 def of_phases(seconds: Mapping[str, float], others: float) -> dict[str, float]:
-    """The shares of phases under Debugger's names, and of `others`: the time between steps."""
+    """Returns the shares of phases under Debugger's names, and of `others`: the time between steps."""
     named = {PHASE_NAMES[phase]: seconds.get(phase, 0.0) for phase in PHASES}
     return percentages({**named, OTHERS: others})

@@ -1,4 +1,4 @@
-"""What CPUBottleneck and IOBottleneck share: samples in which a GPU starves while a core is at its limit."""
+"""Judges for CPUBottleneck and IOBottleneck: samples in which a GPU starves while a core is at its limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainwatch.words import exact_percent, too_few
 
 
 class StarvationParameters(Parameters):
-    """What the parameters of both rules have; percentages, and a number of samples."""
+    """The parameters of both rules: percentages, and a number of samples."""
 
     @property
     def threshold(self) -> float:
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=StarvationParameters)
 
 
 class Starvation(Rule[S, StarvedCounts]):
-    """Fires where starved samples are more than a share of all.
+    """Fires if starved samples are more than a share of all.
 
     Seconds lost: the starved samples times the interval, on the node that lost most.
     """
@@ -54,7 +54,7 @@ class Starvation(Rule[S, StarvedCounts]):
     @property
     @abstractmethod
     def above(self) -> tuple[str, float]:
-        """The parameter that bounds the cores, and its value in percent."""
+        """Returns the name of the cores' threshold, and its value in percent."""
 
     @abstractmethod
     def condition(self) -> str:
@@ -71,12 +71,12 @@ class Starvation(Rule[S, StarvedCounts]):
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        record, its = self._record, self.parameters
+        record, parameters = self._record, self.parameters
         labels = ", ".join(
             (
                 f'cause="{self.cause}"',
                 f'cause_above="{on_grid(self.above[1], self.above[0])}"',
-                f'gpu_below="{on_grid(its.gpu_threshold, "gpu_threshold")}"',
+                f'gpu_below="{on_grid(parameters.gpu_threshold, "gpu_threshold")}"',
             )
         )
         return PrometheusRules(
@@ -93,8 +93,8 @@ class Starvation(Rule[S, StarvedCounts]):
             ],
             alerts=[
                 self.alert(
-                    f"{record} > {ratio(its.threshold)} and {SAMPLES} > {its.patience}",
-                    "in {{ $value | humanizePercentage }} of the snapshots of run {{ $labels.run }}",
+                    f"{record} > {ratio(parameters.threshold)} and {SAMPLES} > {parameters.patience}",
+                    "in {{ $value | humanizePercentage }} of the samples of run {{ $labels.run }}",
                 )
             ],
         )
@@ -116,7 +116,7 @@ class Starvation(Rule[S, StarvedCounts]):
         starved = dropped(
             now("trainwatch_gpu_starved_samples_total", cells), "cause", "cause_above", "gpu_below"
         )
-        labels = [one for one in starved if one in samples]
+        labels = [series for series in starved if series in samples]
         view = StarvedCounts(column(samples, labels), column(starved, labels))
         shares = dict(zip(labels, view.ratio.tolist(), strict=True))
         return Scraped(labels, view, samples, {self._record: shares})
@@ -147,23 +147,23 @@ class Starvation(Rule[S, StarvedCounts]):
         tally = tallies.of(name)
         scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
         return (
-            f"On {name}, {self.condition()} in {exact_percent(worst.percent)} of the snapshots "
+            f"On {name}, {self.condition()} in {exact_percent(worst.percent)} of the samples "
             f"({worst.starved} of {worst.samples}){scans}."
         )
 
     def _why_not(self, nodes: list[StarvedSamples]) -> str:
         if not any(node.samples for node in nodes):
-            return "No snapshot was taken."
+            return "No sample was taken."
         if not any(node.gpu_seen for node in nodes):
-            return "No GPU was seen, so none could starve."
+            return "No GPU was seen."
         if not any(node.core_seen for node in nodes):
-            return f"The {self.reading} of no core could be read."
+            return f"The {self.reading} of the cores could not be read."
         most = max(node.samples for node in nodes)
-        return too_few("snapshots", most, self.parameters.patience)
+        return too_few("samples", most, self.parameters.patience)
 
 
 def _details(nodes: Mapping[str, StarvedSamples], tallies: Tallies) -> dict[str, Any]:
-    """Debugger's fields, and `nodes`: the counts of each node, which Debugger mixed."""
+    """Returns Debugger's fields, and `nodes`: the counts of each node, which Debugger mixed."""
     bottlenecks: dict[str, dict[str, int]] = {}
     for node in nodes.values():
         for time, gpus, cores in node.last.tolist():
@@ -187,16 +187,16 @@ def _details(nodes: Mapping[str, StarvedSamples], tallies: Tallies) -> dict[str,
 
 
 def _what_ran(nodes: Mapping[str, StarvedSamples]) -> dict[str, Any]:
-    """Debugger's `phase`, `forward_backward` and `general` (percent): what ran at the snapshots listed."""
-    told, phases, components = 0, np.zeros(len(PHASES)), np.zeros(len(COMPONENTS))
+    """Returns Debugger's `phase`, `forward_backward` and `general` in percent, of the listed samples."""
+    known, phases, components = 0, np.zeros(len(PHASES)), np.zeros(len(COMPONENTS))
     for node in nodes.values():
         for _, rank in sorted(node.ranks.items()):
-            its_told, its_phases, its_components = rank.during(node.last[:, 0])
-            told, phases, components = told + its_told, phases + its_phases, components + its_components
-    if not told:
+            moments, in_phases, in_components = rank.during(node.last[:, 0])
+            known, phases, components = known + moments, phases + in_phases, components + in_components
+    if not known:
         return {}
     by_phase = dict(zip(PHASES, phases.tolist(), strict=True))
     return {
-        "phase": of_phases(by_phase, others=max(0.0, round(told - float(phases.sum()), DIGITS))),
+        "phase": of_phases(by_phase, others=max(0.0, round(known - float(phases.sum()), DIGITS))),
         **inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True))),
     }

@@ -41,8 +41,8 @@ LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
 OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
 SQUARES = "trainwatch_step_duration_squared_seconds_total"
 
-OUTLIERS_LISTED = 20  # of each rank and phase, with what made them long
-REGULAR_GAPS = 4  # at least this many between outliers, before one may speak of a period
+OUTLIERS_LISTED = 20  # per rank and phase, with the component that made them long
+REGULAR_GAPS = 4  # gaps between outliers that a period needs
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StepOutlierParameters(Parameters):
 
 @rule
 class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
-    """Seconds lost: what outliers took beyond the mean of their phase, on the rank that lost most."""
+    """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most."""
 
     parameters_type = StepOutlierParameters
     subject = "Single long steps"
@@ -63,7 +63,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         "Steps of one phase should take about the same time. Those far above the mean point to something "
         "that stalls the whole job: a checkpoint, garbage collection, a slow read, another process."
     )
-    recommendation = "Look at what happens in the long steps: the time lies in what they do besides training."
+    recommendation = "Look at what the long steps do in addition to training."
     view = "steps"
 
     @property
@@ -71,7 +71,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         return StepDurations()
 
     def debugger_parameters(self) -> dict[str, float | int | str | None]:
-        """Debugger gives its number of standard deviations twice."""
+        """Returns Debugger's parameters, which contain the number of standard deviations twice."""
         stddev, n_outliers = self.parameters.stddev, self.parameters.n_outliers
         return {"threshold": stddev, "mode": self.parameters.mode, "n_outliers": n_outliers, "stddev": stddev}
 
@@ -80,13 +80,13 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         return judgement(view.steps >= STEPS_NEEDED, (outliers, outliers > self.parameters.n_outliers))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Counts the steps beyond the first bound of their histogram that is not below the limit.
+        """Returns the rules: they count the steps above the histogram's first bound at or above the limit.
 
-        Steps between the limit and that bound are not counted, for other steps may lie there too: never more
-        outliers than there are, often less.
+        Steps between the limit and that bound are not counted, because others may be there too. So the count
+        is never too high, and often too low.
         """
-        its = self.parameters
-        phase = f'{{phase="{its.mode}"}}' if its.mode else ""
+        parameters = self.parameters
+        phase = f'{{phase="{parameters.mode}"}}' if parameters.mode else ""
         steps, buckets = f"{STEPS}_count{phase}", f"{STEPS}_bucket{phase}"
         bounds = "trainwatch_step_duration_bound_seconds"
         return PrometheusRules(
@@ -98,17 +98,17 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                     LIMIT,
                     f"""
                     {MEAN}
-                      + {its.stddev:.12g} * sqrt(
+                      + {parameters.stddev:.12g} * sqrt(
                           clamp_min(
                             {SQUARES}{phase} / {steps} - {MEAN} ^ 2, 0
                           )
                         )
                     """,
                 ),
-                # Few of many buckets: those that hold some steps and not all. Only these can tell outliers.
+                # Few buckets contain some steps and not all. Only these can reveal outliers.
                 Record(SOME, f"({buckets} > 0) < ignoring (le) group_left () {steps}"),
-                # `0 * ... +` gives each bucket its bound for a value, to be compared with the limit. Where
-                # none of these lies at or above it, no step is known to; beyond all bounds nobody knows.
+                # `0 * ... +` gives each bucket its bound as its value, to compare it with the limit. If no
+                # bound is at or above the limit, no outlier is certain.
                 Record(
                     OUTLIERS,
                     f"""
@@ -127,25 +127,25 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             ],
             alerts=[
                 Alert(
-                    f"{OUTLIERS} > {its.n_outliers} and {steps} >= {STEPS_NEEDED}",
+                    f"{OUTLIERS} > {parameters.n_outliers} and {steps} >= {STEPS_NEEDED}",
                     severity="info",
                     summary="Some {{ $labels.phase }} steps of run {{ $labels.run }} take far too long",
                     description="At least {{ $value | humanize }} {{ $labels.phase }} steps of rank "
-                    "{{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} took longer "
-                    f"than the mean and {its.stddev:g} standard deviations "
-                    f"(fires above {its.n_outliers} steps).",
+                    "{{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} took more than "
+                    f"{parameters.stddev:g} standard deviations longer than the mean "
+                    f"(fires above {parameters.n_outliers} steps).",
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
-        """Counts the outliers that are certain; beyond the last bound of the histogram nothing is."""
+        """Counts the outliers that are certain; above the histogram's last bound none is."""
         phase = f'phase="{self.parameters.mode}"' if self.parameters.mode else ""
         steps, buckets = now(f"{STEPS}_count", phase), now(f"{STEPS}_bucket", phase)
         mean = both(now(f"{STEPS}_sum", phase), steps, divided)
         squares = both(now(SQUARES, phase), steps, divided)
         deviation = both(squares, mean, lambda square, average: math.sqrt(max(square - average**2, 0)))
-        limit = both(mean, deviation, lambda average, one: average + self.parameters.stddev * one)
+        limit = both(mean, deviation, lambda average, wide: average + self.parameters.stddev * wide)
         within: Vector = {}  # the steps up to the first bound at or above the limit
         for labels, count in buckets.items():
             series = without(labels, "le")
@@ -163,35 +163,35 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         series = self._series(run, tallies)
-        triggered = sum(one.tally.triggered for one in series)
-        status = status_of(triggered, sum(one.tally.judged for one in series))
-        fired = [one for one in series if one.tally.triggered]
-        worst = max(fired, key=lambda one: one.excess_seconds, default=None)
+        triggered = sum(steps.tally.triggered for steps in series)
+        status = status_of(triggered, sum(steps.tally.judged for steps in series))
+        fired = [steps for steps in series if steps.tally.triggered]
+        worst = max(fired, key=lambda steps: steps.excess_seconds, default=None)
         if worst is not None:
             finding = worst.words()
         elif status is Status.HEALTHY:
             finding = f"No rank had more than {self.parameters.n_outliers} outliers."
         else:
-            most = max((one.count for one in series), default=0)
+            most = max((steps.count for steps in series), default=0)
             finding = f"Too few steps: {most} of one rank and phase, and a decision needs {STEPS_NEEDED}."
         return Verdict(
             status,
             finding,
             triggered,
-            sum(one.outliers for one in series),
-            sum(one.count for one in series),
+            sum(steps.outliers for steps in series),
+            sum(steps.count for steps in series),
             worst.excess_seconds if worst else 0.0,
             worst.recommendation() if worst else None,
             {
                 "step_details": {
-                    f"{one.node}, rank {one.rank}, {one.phase}": one.details() for one in series
+                    f"{steps.node}, rank {steps.rank}, {steps.phase}": steps.details() for steps in series
                 },
                 **_what_ran(fired),
             },
         )
 
     def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:
-        """Returns what is judged, in the order of nodes, ranks and phases."""
+        """Returns the judged series, in the order of nodes, ranks and phases."""
         return [
             Series(name, rank, phase, durations, tallies.of(name, (rank, phase)), self.parameters.stddev)
             for name, node in run.of(self.measure).items()
@@ -201,7 +201,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
 
 class Series:
-    """The steps of one rank in one phase, and what the scans made of them."""
+    """The steps of one rank in one phase, and the tally of their scans."""
 
     def __init__(
         self, node: str, rank: int, phase: str, durations: Durations, tally: Tally, deviations: float
@@ -214,11 +214,11 @@ class Series:
 
     @property
     def excess_seconds(self) -> float:
-        """Returns what outliers took beyond the mean."""
+        """Returns the time of outliers beyond the mean."""
         return self.durations.seconds_above(self.limit) - self.outliers * self.mean
 
     def longest_outliers(self) -> Times:
-        """Rows (number, duration, components) of the outliers, of as many as are kept, by number."""
+        """Returns the kept outliers as rows (number, duration, components), by number."""
         longest = self.durations.longest
         return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
 
@@ -232,14 +232,14 @@ class Series:
         if period:
             sentence += f"; it is about every {ordinal(period)} step"
         if component:
-            sentence += f"; the excess lies in {component}"
+            sentence += f"; most of the excess is {component}"
         return sentence + "."
 
     def recommendation(self) -> str | None:
         return LONG_COMPONENT.get(self.component() or "")
 
     def period(self) -> int | None:
-        """Steps from outlier to outlier, where most (3 of 4) of the gaps are the same within a tenth."""
+        """Returns the steps from outlier to outlier, if 3 of 4 gaps are the same within a tenth."""
         gaps = np.diff(np.sort(self.longest_outliers()[:, 0]))
         if len(gaps) < REGULAR_GAPS:
             return None
@@ -248,21 +248,21 @@ class Series:
         return round(usual) if usual >= 2 and regular.mean() >= 0.75 else None
 
     def component(self) -> str | None:
-        """The component that holds more than half of what outliers take beyond other steps."""
+        """Returns the component with more than half of the outliers' time beyond other steps."""
         outliers = self.longest_outliers()
         if not len(outliers) or len(outliers) == self.count:
             return None
         return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
 
     def _usual(self) -> Times:
-        """The mean duration of the other steps, then of each of their components."""
+        """Returns the mean duration of the other steps, then of each of their components."""
         outliers = self.longest_outliers()[:, 1:].sum(axis=0)
         total = np.append(self.mean * self.count, self.durations.sums.components)
         others: Times = (total - outliers) / (self.count - len(self.longest_outliers()))
         return others
 
     def longest_listed(self) -> list[dict[str, Any]]:
-        """The longest outliers by number, and the component that made each of them long, where one did."""
+        """Returns the longest outliers by number, each with the component that made it long, if known."""
         outliers = self.longest_outliers()
         if not len(outliers) or len(outliers) == self.count:
             return []
@@ -274,7 +274,7 @@ class Series:
         ]
 
     def details(self) -> dict[str, Any]:
-        """Returns Debugger's fields of a node; seconds."""
+        """Returns Debugger's fields of a node, in seconds."""
         found = self.durations.distribution(self.limit)
         return {
             "step_stats": {
@@ -301,18 +301,18 @@ class Series:
 
 
 def _longer_component(excess: Times) -> str | None:
-    """The component with more than half of `excess` (of the step, then of its components), if one has."""
+    """Returns the component with more than half of `excess` (of the step, then of components), if any."""
     most = int(excess[1:].argmax())
     return COMPONENTS[most] if excess[1 + most] > excess[0] / 2 else None
 
 
 def _what_ran(series: list[Series]) -> dict[str, Any]:
-    """Debugger's `phase`, `forward_backward` and `general` (percent): the time of outliers that are known."""
+    """Returns Debugger's `phase`, `forward_backward` and `general` in percent, of the kept outliers."""
     phases, components = dict.fromkeys(PHASES, 0.0), np.zeros(len(COMPONENTS))
-    for one in series:
-        outliers = one.longest_outliers()
-        phases[one.phase] += float(outliers[:, 1].sum())
+    for steps in series:
+        outliers = steps.longest_outliers()
+        phases[steps.phase] += float(outliers[:, 1].sum())
         components += outliers[:, 2:].sum(axis=0)
     shares = of_phases(phases, others=0.0)
-    its_parts = inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True)))
-    return {"phase": shares, **its_parts} if shares else {}
+    parts = inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True)))
+    return {"phase": shares, **parts} if shares else {}

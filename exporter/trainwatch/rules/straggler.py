@@ -1,9 +1,9 @@
-"""Straggler: one rank computes longer than the others, which wait for it at each step.
+"""Straggler: one rank computes longer than its peers, which wait for it at each step.
 
 Source: the ratio of 0.75 is that of NVIDIA's straggler detection (`identify_stragglers` of
-nvidia-resiliency-ext), which compares each rank with the fastest one; the median of the peers is not moved
-by a single fast rank. Step times tell nothing here: ranks that wait for each other all take as long as the
-slowest. What remains of a step when its communication, and so its waiting, is left out does tell.
+nvidia-resiliency-ext), which compares each rank with the fastest one. A single fast rank does not move the
+median of the peers. Ranks that wait for each other have the same step time, so the rule compares the step
+time without communication, which contains the waiting.
 """
 
 from __future__ import annotations
@@ -39,37 +39,35 @@ from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import LONG_COMPONENT
 from trainwatch.rules.topics import LONG_COMMUNICATION
 from trainwatch.runs.model import COMPONENTS, Times
-from trainwatch.words import duration
+from trainwatch.words import count, duration
 
 OWN = "run_instance_rank:trainwatch_step_self_time:mean_seconds"
 PEERS = "run_instance_rank:trainwatch_peers_self_time:ratio"
 COMPONENT_SECONDS = "trainwatch_step_component_seconds_total"
-MINUTES_COMPARED = 5  # by Prometheus, which does not know which step is which
+MINUTES_COMPARED = 5  # by Prometheus, which does not know the numbers of steps
 
 
 @dataclass(frozen=True)
 class StragglerParameters(Parameters):
-    threshold: Annotated[
-        Percent, "the peers' median self time is below this share of that of a straggler"
-    ] = 75
+    threshold: Annotated[Percent, "the peers' median self time is below this share of the straggler's"] = 75
     share: Annotated[Percent, "and the straggler is the slowest for more than this share of the window"] = 50
     window: Annotated[StepWindow, "ranks are compared over this many steps (rounded up to tens)"] = 100
 
 
 @rule
 class Straggler(Rule[StragglerParameters, Peers]):
-    """Seconds lost: self time of the straggler beyond the median of its peers, in the windows that fired."""
+    """Seconds lost: the straggler's self time beyond its peers' median, in the windows that fired."""
 
     parameters_type = StragglerParameters
     subject = "Waiting for a slow rank"
     question = "Does one rank compute longer than its peers, so that they wait for it?"
     description = (
-        "Compares the self time of ranks, step by step: the step time without communication, in which a fast "
-        "rank waits for a slow one. All ranks of the run are one peer group, on whatever node they are."
+        "Compares the self time of ranks, step by step: the step time without communication, because fast "
+        "ranks wait for slow ones there. All ranks of the run are peers, on the same node or not."
     )
     recommendation = (
-        "Look at that rank's machine: a hot or slow GPU, a core that others use, a slow disk. Where it moves "
-        "from rank to rank, look at the data instead: batches of uneven size."
+        "Look at that rank's machine: a hot or slow GPU, a core that others use, a slow disk. If the slow "
+        "rank changes, look at the data instead: batches of uneven size."
     )
     topic = "slow ranks"
     view = "ranks"
@@ -89,8 +87,8 @@ class Straggler(Rule[StragglerParameters, Peers]):
         return judgement(~np.isnan(view.ratio), (view.ratio, is_slow & is_slowest))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Over minutes instead of steps, and with the mean of the peers: PromQL knows no median of others."""
-        its = self.parameters
+        """Returns the rules: over minutes instead of steps, with the peers' mean instead of the median."""
+        parameters = self.parameters
         train = '{phase="train"}'
         seconds_gained, steps = (
             promql.gained(f"{STEPS}_{part}{train}", self._window(scraping), whole=False)
@@ -114,7 +112,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
                       0
                     )
                       / ignoring (phase)
-                    ({steps} >= {its.window})
+                    ({steps} >= {parameters.window})
                     """,
                 ),
                 Record(
@@ -128,23 +126,23 @@ class Straggler(Rule[StragglerParameters, Peers]):
             ],
             alerts=[
                 Alert(
-                    f"{PEERS} < {ratio(its.threshold)}\n  and {OWN} >= {peers} max by (job, run) ({OWN})",
-                    summary="Rank {{ $labels.rank }} of run {{ $labels.run }} holds up its peers",
-                    description="In the last minutes the peers of rank {{ $labels.rank }} of run "
-                    "{{ $labels.run }}, on {{ $labels.instance }}, took only "
-                    f"{{{{ $value | humanizePercentage }}}} of the time that it takes for a step by itself "
-                    f"(fires below {its.threshold:g} %).",
+                    f"{PEERS} < {ratio(parameters.threshold)}\n"
+                    f"  and {OWN} >= {peers} max by (job, run) ({OWN})",
+                    summary="Rank {{ $labels.rank }} of run {{ $labels.run }} is a straggler",
+                    description="Rank {{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} "
+                    "is a straggler: its peers need only {{ $value | humanizePercentage }} of its compute "
+                    f"time per step (fires below {parameters.threshold:g} %).",
                     keep_firing=300,
                 )
             ],
         )
 
     def _window(self, scraping: Scraping) -> float:
-        """Seconds over which ranks are compared in Prometheus."""
+        """Returns the seconds over which Prometheus compares ranks."""
         return scraping.interval * math.ceil(MINUTES_COMPARED * 60 / scraping.interval)
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Peers]:
-        """Ranks of one run are peers, also those of other nodes."""
+        """Returns the ratios of all ranks; ranks of one run are peers, on any node."""
         seconds = self._window(scraping)
         took, steps = (
             dropped(gained(now, f"{STEPS}_{part}", 'phase="train"', seconds, whole=False), "phase")
@@ -155,7 +153,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             gained(now, COMPONENT_SECONDS, communication, seconds, whole=False), "component"
         )
         enough = {labels: count for labels, count in steps.items() if count >= self.parameters.window}
-        by_itself = both(took, communicated, lambda whole, waited: max(whole - waited, 0))
+        computed = both(took, communicated, lambda whole, waited: max(whole - waited, 0))
         own, ratios = now.recorded(OWN), now.recorded(PEERS)
         by_run: dict[Labels, list[float]] = {}
         for labels, mean in own.items():
@@ -165,14 +163,14 @@ class Straggler(Rule[StragglerParameters, Peers]):
             for labels, mean in own.items()
             for ranks in (by_run[_run(labels)],)
         }
-        # The window is seen as a whole: its slowest rank is that for more than any share of it.
+        # The window counts as a whole: its slowest rank is the slowest for all of it.
         slowest = {labels: math.inf for labels, mean in own.items() if mean >= max(by_run[_run(labels)])}
         ranks = list(ratios)
         return Scraped(
             ranks,
             Peers(column(ratios, ranks), column(slowest, ranks)),
             summed(now(f"{STEPS}_count"), "phase"),
-            {OWN: both(by_itself, enough, divided), PEERS: expected},
+            {OWN: both(computed, enough, divided), PEERS: expected},
         )
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -193,14 +191,16 @@ class Straggler(Rule[StragglerParameters, Peers]):
         elif worst is None:
             finding = "No rank computed much longer than its peers"
             if not any(rank.sums.components[COMMUNICATION] for rank in ranks):
-                finding += "; communication was not timed, so that ranks which wait are taken to compute"
+                finding += "; communication was not timed, so waiting ranks count as computing"
         else:
             finding = _slow(ranks[worst], windows, fired, worst, windows_judged)
             if component:
-                finding += f"; the difference lies in {component}"
+                finding += f"; most of the difference is {component}"
             others = int(fired.any(axis=1).sum()) - 1
             if others:
-                finding += f"; so did {others} more, at other times"
+                finding += (
+                    f"; {count(others, 'more rank')} {'was' if others == 1 else 'were'} slow at other times"
+                )
         return Verdict(
             status_of(triggered, windows_judged),
             f"{finding}.",
@@ -242,26 +242,24 @@ class Rank(NamedTuple):
 
 def _why_not(ranks: Sequence[Rank], needed: int) -> str:
     if not ranks:
-        return "A straggler has peers: the training steps of no rank were recorded"
+        return "A straggler needs peers: no rank's training steps were recorded"
     if len(ranks) == 1:
-        return "A straggler has peers: the training steps of only one rank were recorded"
+        return "A straggler needs peers: only one rank's training steps were recorded"
     most = min(rank.sums.count for rank in ranks)
     return f"Too few training steps that ranks have in common: {most}, of {needed} needed"
 
 
 def _slow(rank: Rank, windows: PeersByWindow, fired: Booleans, row: int, judged: int) -> str:
-    its_windows = fired[row]
-    own, peers = (
-        duration(float(seconds[row, its_windows].mean())) for seconds in (windows.own, windows.peers)
-    )
+    slow = fired[row]
+    own, peers = (duration(float(seconds[row, slow].mean())) for seconds in (windows.own, windows.peers))
     return (
-        f"Rank {rank.rank} on {rank.node} took {own} a step by itself, its peers {peers}, "
-        f"in {int(its_windows.sum())} of {judged} windows of {windows.steps} steps"
+        f"Rank {rank.rank} on {rank.node} computed for {own} per step, and its peers for {peers}, "
+        f"in {int(slow.sum())} of {judged} windows of {windows.steps} steps"
     )
 
 
 def _component(ranks: Sequence[Rank], worst: int) -> str | None:
-    """Returns the component with more than half of what the rank takes beyond its peers in the whole run."""
+    """Returns the component with more than half of the rank's time beyond its peers in the whole run."""
     by_component = np.array([rank.sums.components / rank.sums.count for rank in ranks])
     own_seconds = np.array([rank.mean for rank in ranks])
     others = np.arange(len(ranks)) != worst

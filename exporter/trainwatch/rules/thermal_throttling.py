@@ -1,8 +1,8 @@
 """ThermalThrottling: a GPU is too hot to run at full speed.
 
-Source: our own bound on the driver's own counters of clocks held down by heat (NVML's "SW thermal slowdown"
-and "HW thermal slowdown", which DCGM sums up as its thermal violation). Clocks held down by the power limit
-are how a busy GPU works: they are in the details only.
+Source: our own threshold for the driver's counters of thermal throttling: NVML's "SW thermal slowdown" and
+"HW thermal slowdown". DCGM adds them up as its thermal violation. Throttling by the power limit is normal
+for a busy GPU, so it is only in the details.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainwatch.words import count, duration, exact_percent, too_few
 SHARE = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
 THROTTLED = "trainwatch_gpu_throttle_seconds_total"
 BY_HEAT = 'reason=~"sw_thermal|hw_thermal"'
-RECENT = 5 * MINUTE  # the driver's counters know of no run
+RECENT = 5 * MINUTE  # the driver's counters do not start with the run
 
 
 @dataclass(frozen=True)
@@ -39,18 +39,18 @@ class ThermalThrottlingParameters(Parameters):
 
 @rule
 class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
-    """Seconds lost: time held down by heat x the share of the highest clock that was missing meanwhile."""
+    """Seconds lost: throttled time x the missing share of the highest clock during that time."""
 
     parameters_type = ThermalThrottlingParameters
     subject = "Heat"
     question = "Is a GPU slowed down because it is too hot?"
     description = (
-        "Adds up the time for which the driver held a GPU's clocks down because of heat. In a job of many "
-        "GPUs that wait for each other, one hot GPU slows all of them."
+        "Adds up the time for which the driver throttled a GPU's clocks because of heat. In a job of many "
+        "GPUs that wait for each other, one hot GPU slows down all of them."
     )
     recommendation = (
-        "Look after the cooling: fans, dust, air flow, the room's temperature, the machine's place in its "
-        "rack. Until then a lower power limit (nvidia-smi -pl) keeps the GPUs even."
+        "Check the cooling: fans, dust, air flow, the room's temperature, the machine's place in its rack. "
+        "Until then, a lower power limit (nvidia-smi -pl) keeps the GPUs equally fast."
     )
     view = "health"
 
@@ -65,7 +65,7 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        its = self.parameters
+        parameters = self.parameters
         recent = f"rate({THROTTLED}{{{BY_HEAT}}}[{time_span(RECENT)}])"
         return PrometheusRules(
             targets=GPUS,
@@ -73,18 +73,18 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
             records=[Record(SHARE, for_each_run(f"sum without (reason) ({recent})"))],
             alerts=[
                 Alert(
-                    f"{SHARE} > {ratio(its.threshold)} and {GPUS} > {its.patience}",
-                    summary=f"{WHERE} is slowed down by heat",
-                    description=f"In run {{{{ $labels.run }}}}, heat held the clocks of {WHERE} down for "
+                    f"{SHARE} > {ratio(parameters.threshold)} and {GPUS} > {parameters.patience}",
+                    summary=f"Thermal throttling of {WHERE}",
+                    description=f"In run {{{{ $labels.run }}}}, heat throttled {WHERE} for "
                     "{{ $value | humanizePercentage }} of the last 5 minutes "
-                    f"(fires above {its.threshold:g} %).",
+                    f"(fires above {parameters.threshold:g} %).",
                     keep_firing=300,
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[HeldDown]:
-        """Returns the share of the last minutes: what heat held down of each second."""
+        """Returns the throttled share of the last minutes."""
         readings = now(GPUS)
         share = of_run(now, readings, summed(rates(now, THROTTLED, BY_HEAT, RECENT, of_run=False), "reason"))
         labels = list(share)
@@ -108,19 +108,17 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
     def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: Status) -> str:
         most = max((gpu.measured.readings for gpu in gpus), default=0)
         if not most:
-            return "No GPU told for how long heat held its clocks down."
+            return "No GPU reported how long heat throttled it."
         if status is Status.NOT_ENOUGH_DATA:
             return too_few("readings of a GPU", most, self.parameters.patience)
         fired = [gpu for gpu in gpus if gpu.tally.triggered]
         hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)
         worst = hottest.measured
-        sentence = (
-            f"Heat held the clocks of {hottest.name} down for {exact_percent(worst.percent)} of the time"
-        )
+        sentence = f"Heat throttled {hottest.name} for {exact_percent(worst.percent)} of the time"
         if fired:
             sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} °C"
         if len(fired) > 1:
-            sentence += f", and those of {count(len(fired) - 1, 'more GPU')}"
+            sentence += f", and {count(len(fired) - 1, 'more GPU')}"
         return f"{sentence}."
 
 

@@ -1,4 +1,4 @@
-"""What a finding means for a run, and how the findings of several rules belong together."""
+"""Classifies findings: their effect on a run, and which rules detect the same problem."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-# The topic of a rule whose finding may come from anything that costs time.
+# The topic of a rule whose finding anything that costs time may cause.
 ANY_TOPIC = "any"
 
 
 class Effect(str, Enum):
+    """The effect of a finding on a run."""
+
     TIME = "time"  # slows the run down
-    RISK = "risk"  # may end the run, and costs no time until then
-    OVERVIEW = "overview"  # the rule never fires: it shows what the other findings refer to
+    RISK = "risk"  # may end the run, but costs no time until then
+    OVERVIEW = "overview"  # the rule never fires: other findings refer to it
 
 
 @dataclass(frozen=True)
 class About:
-    """How a rule's finding fits in with those of other rules; the fields are those of Rule."""
+    """The relation of a rule to other rules; the fields are those of Rule."""
 
     subject: str
     effect: Effect = Effect.TIME
@@ -29,9 +31,9 @@ class About:
 
 @dataclass(frozen=True)
 class Symptom:
-    """What a cause looks like from elsewhere: the alert of a cause silences those of its symptom.
+    """An effect of several causes: the alert of a cause silences the alerts of its symptom.
 
-    `scope` is where: on the cause's own node, or on all nodes of the run.
+    `scope` is the cause's own node, or all nodes of the run.
     """
 
     name: str
@@ -39,4 +41,4 @@ class Symptom:
 
 
 IDLE_GPUS = Symptom("idle GPUs")
-LONG_COMMUNICATION = Symptom("long communication", "run")  # ranks wait for a slow one on whatever node
+LONG_COMMUNICATION = Symptom("long communication", "run")  # ranks wait for a slow rank on any node

@@ -1,8 +1,8 @@
-"""TrainingStalled: no step is made for many times the usual duration, though the process lives.
+"""TrainingStalled: no step finishes for many times the usual duration, although the process is alive.
 
-Source: our own. NVIDIA's fault tolerance package (nvidia-resiliency-ext) also takes a rank for hung when its
-heartbeat stays away for a multiple (5, its safety factor) of the longest interval seen; a multiple of the
-usual interval needs no run before this one, and a least number of minutes keeps short runs quiet.
+Source: our own. NVIDIA's nvidia-resiliency-ext also treats a rank as hung if its heartbeat is missing for a
+multiple (5, the safety factor) of the longest interval. A multiple of the usual interval needs no earlier
+run, and the minimum avoids false alarms for short steps.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class TrainingStalledParameters(Parameters):
 
 @rule
 class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
-    """Seconds lost: what stalls took beyond the usual time between steps, on the rank that lost most."""
+    """Seconds lost: the time of stalls beyond the usual time between steps, on the rank that lost most."""
 
     parameters_type = TrainingStalledParameters
-    subject = "A standstill"
-    question = "Does training stand still although its processes live?"
+    subject = "A stall"
+    question = "Has training stalled although its processes are alive?"
     description = (
-        "Compares the time from the end of a step to the end of the next one, or to now, with what is usual "
-        "for the rank. A process that hangs in a collective or on a dead file system looks like this."
+        "Compares the time from the end of a step to the end of the next one, or to now, with the rank's "
+        "usual time. A process that hangs in a collective or on a dead file system looks like this."
     )
     recommendation = (
-        "See where the processes wait (py-spy dump --pid PID, NCCL's flight recorder): first on the rank "
-        "that stopped first. Checkpoints and evaluations between steps should be marked as phases."
+        "Find out where the processes wait (py-spy dump --pid PID, NCCL's flight recorder), first on the "
+        "rank that stopped first. Mark checkpoints and evaluations between steps as phases."
     )
     view = "progress"
     symptom = IDLE_GPUS
@@ -67,13 +67,13 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         return (StepDurations(),)
 
     def judge(self, view: Standstills) -> Judgement:
-        its = self.parameters
-        is_long = (view.seconds > its.factor * view.usual) & (view.seconds > 60 * its.minimum)
-        return judgement(view.steps > its.patience, (view.seconds, is_long))
+        parameters = self.parameters
+        is_long = (view.seconds > parameters.factor * view.usual) & (view.seconds > 60 * parameters.minimum)
+        return judgement(view.steps > parameters.patience, (view.seconds, is_long))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Of a node's last step, of whatever rank; what is usual is the mean, not the median."""
-        its = self.parameters
+        """Returns the rules for a node's last step of any rank; the usual time is a mean, not a median."""
+        factor, minimum, patience = self.parameters.factor, self.parameters.minimum, self.parameters.patience
         first, last = (f"trainwatch_run_{which}_step_time_seconds" for which in ("first", "last"))
         return PrometheusRules(
             targets=START,
@@ -85,13 +85,13 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             ],
             alerts=[
                 Alert(
-                    f"{STANDSTILL} > clamp_min({its.factor:.12g} * {USUAL}, {60 * its.minimum:.12g})\n"
-                    f"  and {MOST} > {its.patience}",
+                    f"{STANDSTILL} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
+                    f"  and {MOST} > {patience}",
                     severity="critical",
-                    summary="Run {{ $labels.run }} stands still on {{ $labels.instance }}",
+                    summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
                     description="No rank of run {{ $labels.run }} on {{ $labels.instance }} has finished a "
-                    "step for {{ $value | humanizeDuration }}, though its processes live (fires after "
-                    f"{its.factor:g} times the usual time between steps, and {its.minimum:g} min).",
+                    "step for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
+                    f"{factor:g} times the usual time between steps, and {minimum:g} min).",
                 )
             ],
         )
@@ -162,17 +162,17 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         if lasting:
             rank, first = min(lasting, key=lambda item: item[1].start)
             others = f", and {count(len(lasting) - 1, 'more rank')} after it" if len(lasting) > 1 else ""
-            verb = "has made no step for"
+            verb = "has finished no step for"
         else:
             rank, first = max(stalls, key=lambda item: item[1].seconds)
             others = f", the longest of {len(stalls)} stalls" if len(stalls) > 1 else ""
-            verb = "made no step for"
+            verb = "finished no step for"
         usual = duration(rank.usual)
-        return f"Rank {rank.rank} {verb} {duration(first.seconds)} (usually one in {usual}){others}."
+        return f"Rank {rank.rank} {verb} {duration(first.seconds)} (usually one every {usual}){others}."
 
 
 class Rank(NamedTuple):
-    """What was judged of one rank."""
+    """The judged pauses of one rank."""
 
     node: str
     rank: int
@@ -183,5 +183,5 @@ class Rank(NamedTuple):
 
     @property
     def lost(self) -> float:
-        """Returns the seconds that stalls took beyond the usual time between steps."""
+        """Returns the seconds of stalls beyond the usual time between steps."""
         return sum((stall.seconds - self.usual for stall in self.stalls), 0.0)
