@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.sampling.collector import Collector, collector, device_pattern
+from trainwatch.sampling.collector import Collector, add_device_exclude, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
@@ -55,14 +55,7 @@ class DiskCollector(Collector):
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--collector.disk.device-exclude",
-            dest="disk_device_exclude",
-            type=device_pattern,
-            default=NO_DISKS,
-            metavar="REGEX",
-            help="disks to leave out, by their whole name (default: %(default)s)",
-        )
+        add_device_exclude(parser, cls.name, "disks", NO_DISKS)
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> DiskCollector:

@@ -14,7 +14,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.sampling.collector import Collector, collector, device_pattern
+from trainwatch.sampling.collector import Collector, add_device_exclude, collector
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
 
@@ -58,14 +58,7 @@ class NetworkCollector(Collector):
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--collector.network.device-exclude",
-            dest="network_device_exclude",
-            type=device_pattern,
-            default=NO_NETWORKS,
-            metavar="REGEX",
-            help="network interfaces to leave out, by their whole name (default: %(default)s)",
-        )
+        add_device_exclude(parser, cls.name, "network interfaces", NO_NETWORKS)
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> NetworkCollector:

@@ -161,8 +161,7 @@ def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
 
 def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int, end: float) -> None:
     """Completes the recording and writes the report. Prints errors; the recording stays."""
-    from trainwatch.run.ending import finish_recording
-    from trainwatch.run.summary import say_summary
+    from trainwatch.run.ending import finish_recording, say_summary
 
     try:
         finish_recording(plan.directory, plan.node, run, ledgers, end, status)
@@ -179,7 +178,7 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int
 
 
 def _say_how_to_report(plan: Plan, reason: str) -> None:
-    from trainwatch.run.summary import shown
+    from trainwatch.run.ending import shown
 
     directory = shown(plan.directory)
     say(f"no report was written ({reason}); the recording is kept", "warning")

@@ -57,8 +57,20 @@ def collector(marked: C) -> C:
     return marked
 
 
-def device_pattern(text: str) -> re.Pattern[str]:
-    """Compiles a `--collector.NAME.device-exclude` flag: a regular expression for whole device names."""
+def add_device_exclude(parser: ArgumentParser, name: str, devices: str, default: str) -> None:
+    """Adds the flag `--collector.NAME.device-exclude`."""
+    parser.add_argument(
+        f"--collector.{name}.device-exclude",
+        dest=f"{name}_device_exclude",
+        type=_device_pattern,
+        default=default,
+        metavar="REGEX",
+        help=f"{devices} to leave out, by their whole name (default: %(default)s)",
+    )
+
+
+def _device_pattern(text: str) -> re.Pattern[str]:
+    """Compiles a regular expression for whole device names."""
     try:
         return re.compile(text)
     except re.error as error:
