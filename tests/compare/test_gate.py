@@ -57,10 +57,10 @@ def test_conditions_are_understood(text: str, condition: Condition) -> None:
     ("text", "words"),
     [
         ("", "write a figure and a limit"),
-        ("step_p50>>3", "is no limit"),
+        ("step_p50>>3", "is not a limit"),
         ("step_p50", 'give a limit, as in "step_p50>+3%"'),
         ("step_p50>", "write a figure and a limit"),
-        ("step_p50>3%", "with +3% or -3%"),
+        ("step_p50>3%", "as +3% or -3%"),
         ("step_mea>+3%", "did you mean step_mean?"),
         ("cpubottleneck", "did you mean CPUBottleneck?"),
         ("coffee", "no figure or rule 'coffee'"),
@@ -68,8 +68,8 @@ def test_conditions_are_understood(text: str, condition: Condition) -> None:
         ("OverallSystemUsage", "no figure or rule"),
         ("gpu_p95<5ms", "is not measured in ms"),
         ("step_p50>$3", "is not measured in $"),
-        ("cost>1e9999", "is no limit"),
-        ("step_p50>+3%; rm -rf", "is no limit"),
+        ("cost>1e9999", "is not a limit"),
+        ("step_p50>+3%; rm -rf", "is not a limit"),
     ],
 )
 def test_a_wrong_condition_is_one_line_that_names_it_and_the_mend(text: str, words: str) -> None:

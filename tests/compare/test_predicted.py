@@ -64,7 +64,7 @@ def test_another_number_of_steps_makes_whole_runs_incomparable(tmp_path: Path) -
     a = trained(0.5, place=stored(tmp_path, MORE_WORKERS, whole))
     step, run = checked_predictions(a, trained(0.25, workers=4, steps=200), "train")
     assert (step.in_range, run.in_range) == (True, None)
-    assert "Not comparable: B made another number of steps." in sentence(run)
+    assert "Not comparable: B made a different number of steps." in sentence(run)
     _, same = checked_predictions(a, trained(0.25, workers=4), "train")
     assert same.in_range is True
 
@@ -74,7 +74,7 @@ def test_costs_are_not_compared_where_the_price_changed(monkeypatch: pytest.Monk
     monkeypatch.setattr(predicted, "predictions", lambda *_: [cost])
     a = trained(0.5, price=36.0)
     checked = only(a, trained(0.25, workers=4, price=10.0))
-    assert (checked.in_range, checked.why_not) == (None, "B's nodes have another price")
+    assert (checked.in_range, checked.why_not) == (None, "B's nodes have a different price")
     assert only(a, trained(0.25, workers=4, price=36.0)).in_range is True
 
 

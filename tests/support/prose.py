@@ -35,6 +35,8 @@ CHECKED = (
     "exporter/trainwatch/*.py",
     "exporter/trainwatch/actions/*.py",
     "exporter/trainwatch/analysis/*.py",
+    "exporter/trainwatch/compare/**/*.py",
+    "exporter/trainwatch/compare/**/*.html",
     "exporter/trainwatch/crosscheck/**/*.py",
     "exporter/trainwatch/dashboards/**/*.py",
     "exporter/trainwatch/demo/**/*.py",

@@ -1,1 +1,1 @@
-"""Compares two runs: what became faster or cheaper, where the difference lies, and whether there is one."""
+"""Compares two runs: what became faster or cheaper, why, and whether the difference is significant."""

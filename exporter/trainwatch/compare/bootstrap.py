@@ -1,11 +1,11 @@
-"""How sure a difference of step times is: a block bootstrap over both runs.
+"""Confidence intervals for a difference of step times: a block bootstrap over both runs.
 
-Steps that follow each other are alike (a slow disk stays slow for a while, a checkpoint comes at equal
-distances), so drawing single steps would take them for independent and promise too much. Whole blocks of
-consecutive steps are drawn instead, which keep what follows what.
+Consecutive steps are correlated: a slow disk stays slow for a while, checkpoints come at regular distances.
+Resampling single steps would treat them as independent and give intervals that are too narrow. So whole
+blocks of consecutive steps are resampled.
 
-Source: Politis and Romano, "A circular block-resampling procedure for stationary data" (1992). Blocks of
-the square root of the number of steps grow with it, but slower, as the method asks.
+Source: Politis and Romano, "A circular block-resampling procedure for stationary data" (1992). The length of
+a block is the square root of the number of steps: it grows with that number, but slower, as the method asks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ VALUES_AT_ONCE = 1_000_000  # of replicates: 8 MB, however long the run
 
 @dataclass(frozen=True)
 class Interval:
-    """Where the change from A to B lies with a confidence of 95 %: (B - A) / A."""
+    """The 95 % confidence interval of the change from A to B: (B - A) / A."""
 
     low: float
     high: float
 
     @property
     def seen(self) -> bool:
-        """Whether there is a difference at all: an interval that contains zero does not show one."""
+        """Returns whether a difference is seen: the interval does not contain zero."""
         return self.low > 0 or self.high < 0
 
 
 def intervals(a: Times, b: Times) -> dict[str, Interval]:
-    """The interval of each statistic of the step durations; empty where a run has too few steps."""
+    """Returns the interval of each statistic of the step durations; empty if a run has too few steps."""
     if min(len(a), len(b)) < STEPS_NEEDED:
         return {}
     random = np.random.default_rng(SEED)
@@ -58,18 +58,18 @@ def intervals(a: Times, b: Times) -> dict[str, Interval]:
 
 
 def statistics(durations: Times) -> dict[str, float]:
-    """Each of STATISTICS, of one step or more."""
+    """Returns each of STATISTICS for at least one step."""
     return dict(zip(STATISTICS, _statistics(durations[None, :])[0].tolist(), strict=True))
 
 
 def _statistics(runs: Times) -> Times:
-    """(runs, len(STATISTICS)) of the durations (runs, steps)."""
+    """Returns statistics (runs, len(STATISTICS)) of the durations (runs, steps)."""
     p50, p95 = np.percentile(runs, (50, 95), axis=1)
     return np.stack([runs.mean(axis=1), p50, p95], axis=1)
 
 
 def _draw(durations: Times, random: np.random.Generator) -> Times:
-    """(REPLICATES, len(STATISTICS)): each row of a run as long as this one, made of its blocks."""
+    """Returns statistics (REPLICATES, len(STATISTICS)) of runs that are resampled from its blocks."""
     length, blocks = len(durations), _blocks(durations)
     within = np.arange(-(-length // blocks))
     starts = random.integers(0, length, size=(REPLICATES, blocks))
@@ -82,14 +82,14 @@ def _draw(durations: Times, random: np.random.Generator) -> Times:
 
 
 def _blocks(durations: Times) -> int:
-    """How many blocks a run is made of: about as many as a block has steps."""
+    """Returns the number of blocks in a run: about as many as a block has steps."""
     return math.isqrt(len(durations))
 
 
 def _for_few_blocks(blocks: int) -> float:
-    """How much wider an interval must be for want of blocks: 1.8 for 4 of them, 1.1 for 20, 1 for many.
+    """Returns the factor that widens an interval of few blocks: 1.8 for 4 blocks, 1.1 for 20, 1 for many.
 
-    A bootstrap of n values has the variance of n - 1, and takes it for known: Student's t does not.
+    A bootstrap of n values has the variance of n - 1, and treats it as known, unlike Student's t.
     """
     normal, freedom = 1.96, blocks - 1
     # Student's quantile after Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.

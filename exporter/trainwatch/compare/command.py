@@ -1,4 +1,4 @@
-"""`trainwatch compare`: what became faster or cheaper from one run to the next, and where it lies."""
+"""`trainwatch compare`: what became faster or cheaper from one run to the next, and why."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ examples:
 
 --fail-if takes a figure with a change from A to B ("step_p50>+3%", "throughput<-5%") or with a limit for B
 ("duration>10m", "cost>$5", "gpu_p95<60"), a rule that must not appear ("DataStarved"), or any_rule.
-Where no difference is seen between the steps of A and B, their change counts as 0.
+If no difference is seen between the steps of A and B, their change counts as 0.
 Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
 {", ".join(RESOURCES)}.
 
-The exit status is 1 where a condition of --fail-if is met or cannot be judged, 2 for a mistake.
+The exit status is 1 if a condition of --fail-if is met or cannot be judged, 2 for a wrong argument.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch compare`."""
+    """Adds the flags of `trainwatch compare`."""
     parser.epilog = EXAMPLES
     for name, meaning in (("a", "the run before"), ("b", "the run after")):
         parser.add_argument(
@@ -60,13 +60,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="where to write the comparison, as a page unless --format says",
+        help="where to write the comparison (default format: by the ending of FILE, or html)",
     )
     parser.add_argument(
         "--format",
         choices=FORMATS,
-        help="of FILE, else by its ending (.html, .json, .md, .txt); without --out of what is printed "
-        "(default: text)",
+        help="format of FILE (default: by its ending, .html, .json, .md or .txt); without --out, "
+        "of the printed comparison (default: text)",
     )
     for name in ("a", "b"):
         add_price(parser, f"--price-{name}", f"a node of {name.upper()}")
@@ -75,14 +75,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONDITION",
-        help='exit with status 1 where it holds, such as "step_p50>+3%%"; may be repeated',
+        help='exit with status 1 if it holds, such as "step_p50>+3%%"; may be repeated',
     )
     add_parameters(parser)
     add_scan_interval(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Compares and writes. Raises UserError for what the user mends; writes nothing then."""
+    """Compares two runs and writes the comparison. Raises UserError, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
     conditions = [gate.parse(text) for text in arguments.fail_if]
     if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b):
@@ -115,12 +115,12 @@ def _read(place: str, price: float | None, settings: Settings, scan_interval: fl
 
 
 def _check_writable(file: Path) -> None:
-    """Says what is wrong with --out before the minutes of an evaluation."""
+    """Raises UserError if --out cannot be written, before an evaluation that takes minutes."""
     if file.is_dir():
         raise UserError(f"{file}: is a directory; give a file with --out")
     if not file.absolute().parent.is_dir():
         raise UserError(
-            f"{file}: there is no directory {file.parent}; make it, or give another file with --out"
+            f"{file}: there is no directory {file.parent}; create it, or give another file with --out"
         )
 
 

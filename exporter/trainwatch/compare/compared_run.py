@@ -1,4 +1,4 @@
-"""One of the two runs of a comparison: its analysis, and what a comparison needs besides."""
+"""One of the two runs of a comparison: its analysis, and the data that only a comparison needs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NO_SCAN = np.empty(0, np.intp)
 class ComparedRun:
     place: str  # the SOURCE that the user gave, without a password
     analysis: Analysis
-    usage: list[UsageRow]  # over the snapshots of all nodes together; `node` is empty
-    ranks: tuple[RankFacts, ...]  # one a process: a rank may have had several
-    steps: dict[str, list[StepSeries]]  # by phase, one a rank
-    price: float | None = None  # dollars for an hour of one node
+    usage: list[UsageRow]  # over the samples of all nodes together; `node` is empty
+    ranks: tuple[RankFacts, ...]  # one per process: a rank may have had several
+    steps: dict[str, list[StepSeries]]  # by phase, one per rank
+    price: float | None = None  # dollars per hour of one node
 
 
 def read_run(
@@ -35,19 +35,17 @@ def read_run(
     scan_interval: float = SCAN_INTERVAL,
     progress: Callable[[int], None] | None = None,
 ) -> ComparedRun:
-    """Evaluates a run as `trainwatch report` does, in one pass. Raises UserError as its source does."""
-    overheard = _Overheard(source)
-    analysis = evaluate(overheard, settings, scan_interval, progress)
+    """Evaluates a run as `trainwatch report` does, in one pass. Raises UserError like its source."""
+    tap = _Tap(source)
+    analysis = evaluate(tap, settings, scan_interval, progress)
     steps: dict[str, list[StepSeries]] = {}
-    for (_, _, phase), series in sorted(overheard.steps.items()):
+    for (_, _, phase), series in sorted(tap.steps.items()):
         steps.setdefault(phase, []).append(series)
-    return ComparedRun(
-        place, analysis, usage_rows({"": overheard.usage}), overheard.facts.ranks, steps, price
-    )
+    return ComparedRun(place, analysis, usage_rows({"": tap.usage}), tap.facts.ranks, steps, price)
 
 
-class _Overheard(Source):
-    """Passes a source on, and remembers what the analysis of one run does not hold."""
+class _Tap(Source):
+    """Passes a source through, and keeps the data that the analysis of one run does not have."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -63,11 +61,11 @@ class _Overheard(Source):
             if isinstance(chunk, NodeSamples):
                 self.usage.observe(chunk, NO_SCAN)
             else:
-                self._note(chunk)
+                self._keep_steps(chunk)
             yield chunk
 
-    def _note(self, steps: Steps) -> None:
+    def _keep_steps(self, steps: Steps) -> None:
         for index in np.unique(steps.phases):
-            its = steps.phases == index
+            rows = steps.phases == index
             series = self.steps.setdefault((steps.node, steps.rank, PHASES[index]), StepSeries())
-            series.add(steps.durations[its], steps.components[its])
+            series.add(steps.durations[rows], steps.components[rows])

@@ -1,4 +1,4 @@
-"""All that is to be said of two runs; what the text, the page and the JSON document show."""
+"""The comparison of two runs, which the text, the page and the JSON document show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainwatch.compare.rules import ChangedRule, changed_rules
 class Comparison:
     a: ComparedRun
     b: ComparedRun
-    phase: str | None  # whose steps are compared; None: not both runs recorded steps of one
+    phase: str | None  # whose steps are compared; None if no phase has recorded steps in both runs
     figures: dict[str, Figure]
     step: Difference | None
     run: Difference | None

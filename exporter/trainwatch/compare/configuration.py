@@ -1,4 +1,4 @@
-"""What was set up differently in the two runs."""
+"""Lists the settings that differ between the two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.report.facts import facts
 from trainwatch.words import UNKNOWN
 
-# Of the report's facts those that are set up, and do not come about.
+# The facts of the report that are settings, not results.
 SET_UP = ("Command", "Framework", "GPUs", "Cores")
 LOADER_SETTINGS = {
     "workers": "workers",
@@ -28,15 +28,15 @@ class Setting:
 
     @property
     def differs(self) -> bool:
-        """Where one of them is not known nothing can be said."""
+        """Returns whether both values are known and different."""
         return self.a != self.b and UNKNOWN not in (self.a, self.b)
 
 
 def settings(a: ComparedRun, b: ComparedRun) -> list[Setting]:
-    """Everything that is known of how either run was set up, also what both have alike."""
+    """Returns every known setting of either run, also those that are equal."""
     both = _of(a), _of(b)
-    names = dict.fromkeys(name for one in both for name in one)
-    return [Setting(name, *(one.get(name, UNKNOWN) for one in both)) for name in names]
+    names = dict.fromkeys(name for values in both for name in values)
+    return [Setting(name, *(values.get(name, UNKNOWN) for values in both)) for name in names]
 
 
 def _of(run: ComparedRun) -> dict[str, str]:
@@ -57,7 +57,7 @@ def _of(run: ComparedRun) -> dict[str, str]:
 
 
 def _all(values: Iterable[Any]) -> str:
-    """The one value that all ranks have, or the values that there are."""
+    """Returns the value that all ranks share, or the different values."""
     return ", ".join(dict.fromkeys(_written(value) for value in values))
 
 

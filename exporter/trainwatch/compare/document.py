@@ -1,4 +1,4 @@
-"""The comparison for machines. docs/compare.md lists the fields; `format` is raised when one changes."""
+"""The comparison as JSON. docs/compare.md lists the fields; `format` increases if a field changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 def as_json(comparison: Comparison) -> str:
-    """Base units, ratios 0..1 for changes; a number that is not known is null."""
+    """Returns JSON text in base units, with changes as ratios; an unknown number is null."""
     return json.dumps(document(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -27,26 +27,26 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "b": _run(comparison.b),
         "verdict": sentences.verdict(comparison),
         "phase": comparison.phase,
-        "figures": {key: _figure(one) for key, one in comparison.figures.items()},
+        "figures": {key: _figure(figure) for key, figure in comparison.figures.items()},
         "parts": {"step": _difference(comparison.step), "run": _difference(comparison.run)},
         "rules": [
-            {"rule": one.rule, "fate": one.fate, "a": one.a.finding, "b": one.b.finding}
-            for one in comparison.rules
+            {"rule": rule.rule, "fate": rule.fate, "a": rule.a.finding, "b": rule.b.finding}
+            for rule in comparison.rules
         ],
-        "settings": [{**asdict(one), "differs": one.differs} for one in comparison.settings],
+        "settings": [{**asdict(setting), "differs": setting.differs} for setting in comparison.settings],
         "predictions": [
             {
-                **asdict(one.prediction),
-                "made": one.made,
-                "measured_in_b": one.measured,
-                "in_range": one.in_range,
-                "not_comparable": one.why_not or None,
+                **asdict(checked.prediction),
+                "made": checked.made,
+                "measured_in_b": checked.measured,
+                "in_range": checked.in_range,
+                "not_comparable": checked.why_not or None,
             }
-            for one in comparison.predictions
+            for checked in comparison.predictions
         ],
         "conditions": [
-            {"fail_if": one.condition.text, "state": one.state, "reason": one.reason}
-            for one in comparison.outcomes
+            {"fail_if": outcome.condition.text, "state": outcome.state, "reason": outcome.reason}
+            for outcome in comparison.outcomes
         ],
     }
 

@@ -24,7 +24,7 @@ RESOURCES = {
     "network": "Network",
     "disk": "Disk",
 }
-# What each figure is: its words, its unit, and whether less of it is better. None: neither.
+# By figure: its name, its unit, and whether less is better (None: neither).
 KINDS: dict[str, tuple[str, str, bool | None]] = {
     "duration": ("Duration", "s", True),
     "cost": ("Cost", "$", True),
@@ -55,7 +55,7 @@ ALIASES = {"throughput": "steps_per_second"}  # what people call it
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of both runs, None where it is not known; `less_is_better` is None where neither is."""
+    """One figure of both runs, None if unknown. `less_is_better`: None if neither direction is."""
 
     key: str
     name: str
@@ -67,7 +67,7 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """(B - A) / A; None where that cannot be said."""
+        """Returns (B - A) / A; None if a value is unknown or A is 0."""
         if self.a is None or self.b is None:
             return None
         if self.a == self.b:
@@ -76,21 +76,21 @@ class Figure:
 
     @property
     def seen_change(self) -> float | None:
-        """The change; 0 where the runs are too noisy to show that there is one."""
+        """Returns the change; 0 if the runs are too noisy to show one."""
         return 0.0 if self.interval is not None and not self.interval.seen else self.change
 
 
 def figures(a: ComparedRun, b: ComparedRun, phase: str | None) -> dict[str, Figure]:
-    """By key; figures that neither run has are left out. `phase` is the one whose steps are compared."""
+    """Returns the figures by key, without those that neither run has. `phase`: whose steps are compared."""
     values = _values(a, phase), _values(b, phase)
     usage = _usage(a), _usage(b)
-    sure = _intervals(a, b, phase)
+    known = _intervals(a, b, phase)
     found = {}
     for kinds, (of_a, of_b) in ((KINDS, values), (USAGE_KINDS, usage)):
         for key, (name, unit, less_is_better) in kinds.items():
             before, after = _finite(of_a.get(key)), _finite(of_b.get(key))
             if before is not None or after is not None:
-                found[key] = Figure(key, name, unit, less_is_better, before, after, sure.get(key))
+                found[key] = Figure(key, name, unit, less_is_better, before, after, known.get(key))
     return found
 
 
@@ -99,8 +99,8 @@ def _finite(value: float | None) -> float | None:
 
 
 def global_batch(run: ComparedRun, phase: str | None) -> int | None:
-    """The items of one step of all ranks together; None where a loader's batch size is not known."""
-    sizes = [one.get("batch_size") for one in run.analysis.loaders if one["phase"] == phase]
+    """Returns the items per step of all ranks together; None if a loader's batch size is unknown."""
+    sizes = [loader.get("batch_size") for loader in run.analysis.loaders if loader["phase"] == phase]
     if not sizes or None in sizes or len(set(sizes)) > 1:
         return None
     return int(sizes[0] * max(run.analysis.world_size, 1))  # type: ignore[operator]  # it is no None
@@ -121,22 +121,22 @@ def _values(run: ComparedRun, phase: str | None) -> dict[str, float | None]:
 
 
 def _of_steps(run: ComparedRun, phase: str, values: dict[str, float | None]) -> Iterator[tuple[str, float]]:
-    its = step_time(run, phase)
-    yield "steps", its.count
-    yield "step_mean", its.seconds
+    step = step_time(run, phase)
+    yield "steps", step.count
+    yield "step_mean", step.seconds
     items = global_batch(run, phase)
     if items:
-        yield "item_mean", its.seconds / items
+        yield "item_mean", step.seconds / items
     kept = statistics(mean_over_ranks(run.steps[phase]))
     yield from ((f"step_{name}", kept[name]) for name in ("p50", "p95"))
-    yield "data_wait", 100 * its.components.get("data_wait", 0.0) / its.seconds
+    yield "data_wait", 100 * step.components.get("data_wait", 0.0) / step.seconds
     for total, each in (("cost", "cost_per_1000_steps"), ("energy", "energy_per_step")):
         amount = values[total]
         if amount is not None:
-            yield each, amount / its.count * (1000 if total == "cost" else 1)
+            yield each, amount / step.count * (1000 if total == "cost" else 1)
     first, last = run.analysis.first_step_start, run.analysis.last_step_end
     if first is not None and last is not None and last > first:
-        pace = its.count / (last - first)
+        pace = step.count / (last - first)
         yield "steps_per_second", pace
         if items:
             yield "items_per_second", pace * items
@@ -156,21 +156,21 @@ def _intervals(a: ComparedRun, b: ComparedRun, phase: str | None) -> dict[str, I
     if phase is None:
         return {}
     found = intervals(mean_over_ranks(a.steps[phase]), mean_over_ranks(b.steps[phase]))
-    sure = {f"step_{name}": interval for name, interval in found.items()}
+    known = {f"step_{name}": interval for name, interval in found.items()}
     before, after = global_batch(a, phase), global_batch(b, phase)
-    if "mean" in found and before and after:  # the batch is no matter of chance
+    if "mean" in found and before and after:  # the batch size has no variance
         low, high = ((1 + bound) * before / after - 1 for bound in (found["mean"].low, found["mean"].high))
-        sure["item_mean"] = Interval(low, high)
-    return sure
+        known["item_mean"] = Interval(low, high)
+    return known
 
 
 def saved(before: float, after: float) -> float:
-    """The share that is saved: of amounts as they are written, so that a reader gets the same from them."""
+    """Returns the share that is saved, of the amounts as printed, so that readers can check it."""
     return cost.saving(before, after) if before >= 0.995 else (before - after) / before if before else 0.0
 
 
 def change_of(figure: Figure) -> str:
-    """The change, with the interval where there is one; "no difference seen" where it contains zero."""
+    """Writes the change and its interval, if there is one; "no difference seen" if it contains zero."""
     if figure.change is None:
         return NO_NUMBER
     if figure.interval is None:
@@ -182,7 +182,7 @@ def change_of(figure: Figure) -> str:
 
 
 def change_in_percent(figure: Figure) -> str:
-    """Of money as it is written, so that a reader gets the same from the two amounts."""
+    """Writes the change; for money that of the amounts as printed, so that readers can check it."""
     if figure.unit == "$" and figure.a and figure.b is not None:
         return change(-saved(figure.a, figure.b))
     return NO_NUMBER if figure.change is None else change(figure.change)

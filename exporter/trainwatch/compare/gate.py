@@ -56,12 +56,12 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """What cannot be judged fails, too: a gate must not open because nobody knows."""
+        """Returns whether the condition passed; one that cannot be judged counts as failed."""
         return self.state == "passed"
 
 
 def parse(text: str) -> Condition:
-    """A condition as a person wrote it. Raises UserError where it is none."""
+    """Parses a condition. Raises UserError if it is not valid."""
     text = " ".join(text.split())
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -90,7 +90,7 @@ def needs_prices(conditions: Sequence[Condition]) -> bool:
 def judge(
     conditions: Sequence[Condition], figures: Mapping[str, Figure], rules: Sequence[ChangedRule]
 ) -> list[Outcome]:
-    """What becomes of each condition, in the order in which they were given."""
+    """Returns the outcome of each condition, in the order given."""
     return [
         _judge_rule(condition, rules) if condition.is_rule else _judge_figure(condition, figures)
         for condition in conditions
@@ -98,19 +98,16 @@ def judge(
 
 
 def _judge_rule(condition: Condition, rules: Sequence[ChangedRule]) -> Outcome:
-    appeared = [one for one in rules if one.fate == "appeared" and condition.name in (one.rule, ANY_RULE)]
+    appeared = [rule for rule in rules if rule.fate == "appeared" and condition.name in (rule.rule, ANY_RULE)]
     if appeared:
-        names = listing([one.rule for one in appeared])
+        names = listing([rule.rule for rule in appeared])
         return Outcome(condition, "failed", f"{names} fired in B and not in A: {appeared[0].b.finding}")
-    stayed = any(one.rule == condition.name and one.fate == "stayed" for one in rules)
+    stayed = any(rule.rule == condition.name and rule.fate == "stayed" for rule in rules)
     if stayed:
         return Outcome(condition, "passed", f"{condition.name} fired in B, but in A as well")
-    what = "no rule" if condition.name == ANY_RULE else condition.name
-    return Outcome(
-        condition,
-        "passed",
-        f"{what} fired in B that did not in A" if what == "no rule" else f"{what} did not fire in B",
-    )
+    if condition.name == ANY_RULE:
+        return Outcome(condition, "passed", "no rule fired in B that did not in A")
+    return Outcome(condition, "passed", f"{condition.name} did not fire in B")
 
 
 def _judge_figure(condition: Condition, figures: Mapping[str, Figure]) -> Outcome:
@@ -153,16 +150,16 @@ def _outcome(condition: Condition, holds: bool, reason: str) -> Outcome:
 
 
 def _value(text: str, name: str, limit: str) -> float:
-    """A limit for B's own value, in the figure's unit."""
+    """Returns a limit for B's value, in the figure's unit."""
     unit = (KINDS | USAGE_KINDS)[name][1]
     match = _VALUE.fullmatch(limit)
     if match is None:
-        raise UserError(f"--fail-if {text}: {limit} is no limit; write +3% for a change, or a number")
+        raise UserError(f"--fail-if {text}: {limit} is not a limit; write +3% for a change, or a number")
     written = match["unit"]
     fits = {"s": ("ms", "s", "m", "h"), "%": ("%",)}.get(unit, ())
     if written is not None and written not in fits:
         if written == "%":
-            raise UserError(f"--fail-if {text}: say which way it may not change, with +{limit} or -{limit}")
+            raise UserError(f"--fail-if {text}: give the direction of the change, as +{limit} or -{limit}")
         raise UserError(f"--fail-if {text}: {name} is not measured in {written}")
     if limit.startswith("$") and unit != "$":
         raise UserError(f"--fail-if {text}: {name} is not measured in $")

@@ -23,7 +23,7 @@ from trainwatch.words import NO_NUMBER, amount, duration
 SECTIONS = {
     "compared": "Verdict",
     "figures": "Side by side",
-    "difference": "Where the difference lies",
+    "difference": "What makes the difference",
     "steps": "Step times",
     "utilisation": "Utilisation",
     "changed_rules": "Rules",
@@ -31,14 +31,14 @@ SECTIONS = {
     "predicted": "Predicted and measured",
 }
 CONDITIONS = {"conditions": "Conditions"}
-UNKNOWNS = {"unknowns": "What could not be known"}
+UNKNOWNS = {"unknowns": "What could not be read"}
 SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js")
-SMALLEST_BAR = 0.002  # of the larger total: what is less is drawn together
+SMALLEST_BAR = 0.002  # of the larger total; smaller parts share a bar
 BINS = 60
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """The whole page as one HTML document."""
+    """Returns the whole page as one HTML document."""
     return render_page(
         "compare.html",
         package="trainwatch.compare",
@@ -70,12 +70,11 @@ class Glance:
 
 def _at_a_glance(comparison: Comparison) -> list[Glance]:
     keys = ["step_mean", "item_mean", "steps_per_second", "duration", "cost", "data_wait", "gpu_p50"]
-    shown = [one for key in keys if (one := comparison.figures.get(key)) is not None]
-    return [_glance(one) for one in shown[:6]]
+    return [_glance(comparison.figures[key]) for key in keys if key in comparison.figures][:6]
 
 
 def _glance(figure: Figure) -> Glance:
-    """B's amount; A's and the change below it."""
+    """Returns B's amount, with A's and the change as a note."""
     change = NO_NUMBER if figure.change is None else change_in_percent(figure)
     if figure.interval is not None and not figure.interval.seen:
         change = sentences.NO_DIFFERENCE
@@ -84,7 +83,7 @@ def _glance(figure: Figure) -> Glance:
 
 
 def _mood_of(figure: Figure) -> str:
-    """Whether a figure became better or worse by more than one would take for chance."""
+    """Returns "good" or "bad" if a figure became better or worse by more than noise."""
     change, less = figure.seen_change, figure.less_is_better
     if change is None or less is None or abs(change) < 0.005:
         return ""
@@ -92,18 +91,18 @@ def _mood_of(figure: Figure) -> str:
 
 
 def _mood(comparison: Comparison) -> str:
-    """Of the verdict: good, bad, or open where there is nothing to tell."""
+    """Returns the mood of the verdict: good, bad, or open if it is neither."""
     deciding = sentences.pace(comparison) or comparison.figures.get("duration")
-    moods = {_mood_of(one) for one in (deciding, comparison.figures.get("cost")) if one is not None} - {""}
+    moods = {_mood_of(figure) for figure in (deciding, comparison.figures.get("cost")) if figure} - {""}
     return moods.pop() if len(moods) == 1 else "open"
 
 
 def _usage(comparison: Comparison) -> list[tuple[str, list[tuple[str, UsageRow]]]]:
-    """By resource, A's row and B's."""
+    """Returns A's row and B's by resource."""
     runs = (("A", comparison.a), ("B", comparison.b))
     found = []
     for name in RESOURCES.values():
-        rows = [(run, row) for run, its in runs for row in its.usage if row.resource == name]
+        rows = [(letter, row) for letter, run in runs for row in run.usage if row.resource == name]
         if rows:
             found.append((name, rows))
     return found
@@ -121,7 +120,7 @@ def _chart_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _waterfall(difference: Difference) -> dict[str, Any]:
-    """Bars from A's total to B's, each beginning where the one before ends; tiny ones are one bar."""
+    """Bars from A's total to B's, each starting at the end of the previous one; tiny parts share a bar."""
     least = SMALLEST_BAR * max(difference.a, difference.b)
     shown = [part for part in difference.parts if abs(part.difference) >= least]
     rest = difference.total - sum(part.difference for part in shown)
@@ -150,9 +149,9 @@ def _total(name: str, seconds: float) -> dict[str, Any]:
 
 
 def _histogram(a: Times, b: Times) -> dict[str, Any]:
-    """Both runs over the same bins, up to the steps that one in a hundred is above."""
-    high = max(float(np.percentile(one, 99)) for one in (a, b))
-    low = min(float(one.min()) for one in (a, b))
+    """Returns the histograms of both runs over the same bins, up to the larger 99th percentile."""
+    high = max(float(np.percentile(durations, 99)) for durations in (a, b))
+    low = min(float(durations.min()) for durations in (a, b))
     edges = np.linspace(low, high if high > low else low + 1e-3, BINS + 1)
     return {
         "kind": "histogram",
@@ -162,10 +161,10 @@ def _histogram(a: Times, b: Times) -> dict[str, Any]:
             {
                 "name": name,
                 "edges": edges.tolist(),
-                "counts": np.histogram(one, edges)[0].tolist(),
-                "middle": float(np.median(one)),
+                "counts": np.histogram(durations, edges)[0].tolist(),
+                "middle": float(np.median(durations)),
                 "marks": {},
             }
-            for name, one in (("A", a), ("B", b))
+            for name, durations in (("A", a), ("B", b))
         ],
     }

@@ -1,4 +1,4 @@
-"""Predicted against measured: what the report of A said a change would do, and what B shows it did."""
+"""Checks predictions: compares the effect that the report of A predicted with the measured one in B."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trainwatch.report.document import SCHEMA_VERSION
 from trainwatch.report.figures import figure
 from trainwatch.report.right_sizing import Prediction, predictions
 
-STORED = "report.json"  # what `trainwatch run` and `trainwatch report` leave beside the page
-READABLE = (1, SCHEMA_VERSION)  # predictions have not changed since
+STORED = "report.json"  # `trainwatch run` and `trainwatch report` write it next to the page
+READABLE = (1, SCHEMA_VERSION)  # versions with the same fields of predictions
 SAME_WORK = 0.01  # numbers of steps that differ by less are the same work
 
 
 @dataclass(frozen=True)
 class CheckedPrediction:
-    """A predicted figure and what B's is; `in_range` is None where the two cannot be compared."""
+    """A predicted figure, and the measured figure of B. `in_range`: None if they cannot be compared."""
 
     prediction: Prediction
     made: float  # how much of the resource B has
     measured: float | None
     in_range: bool | None
-    why_not: str = ""  # where they cannot be compared
+    why_not: str = ""  # if they cannot be compared
 
     @property
     def as_suggested(self) -> bool:
@@ -34,9 +34,9 @@ class CheckedPrediction:
 
 
 def stored_predictions(directory: Path) -> list[Prediction] | None:
-    """Those in the report beside a recording; None where there is no report of this format.
+    """Returns the predictions of the report next to a recording; None without a report of this format.
 
-    A report is something that a person may move, cut or edit: one that does not fit is no report.
+    People may move, cut or edit a report: one with other fields counts as no report.
     """
     try:
         document = json.loads((directory / STORED).read_text(encoding="utf-8"))
@@ -48,59 +48,56 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
 
 
 def predictions_of(run: ComparedRun) -> list[Prediction]:
-    """Those stored when its report was written, else computed now; what it would cost is always computed."""
+    """Returns the predictions stored with the report, or computes them; always computes the cost."""
     now = predictions(run.analysis, run.price)
     stored = stored_predictions(Path(run.place))
     if stored is None:
         return now
-    return [one for one in stored if one.metric != "cost"] + [one for one in now if one.metric == "cost"]
+    return [row for row in stored if row.metric != "cost"] + [row for row in now if row.metric == "cost"]
 
 
 def checked_predictions(a: ComparedRun, b: ComparedRun, phase: str | None) -> list[CheckedPrediction]:
-    """Of A's predictions those whose change was made in B, held against B's figures."""
+    """Compares those predictions of A whose change was made in B with B's figures."""
     found = []
-    for one in predictions_of(a):
-        has = _HAS.get(one.change, _nothing)(b)
-        was = _HAS.get(one.change, _nothing)(a)
-        if has is None or was != one.current or (has - was) * (one.suggested - one.current) <= 0:
+    for prediction in predictions_of(a):
+        amount_of = _AMOUNT_OF.get(prediction.change)
+        before, after = (amount_of(run) if amount_of else None for run in (a, b))
+        if after is None or before is None or before != prediction.current:
             continue
-        found.append(_checked(one, has, a, b, phase))
+        if (after - before) * (prediction.suggested - prediction.current) > 0:
+            found.append(_checked(prediction, after, a, b, phase))
     return found
 
 
 def _checked(
-    one: Prediction, made: float, a: ComparedRun, b: ComparedRun, phase: str | None
+    predicted: Prediction, made: float, a: ComparedRun, b: ComparedRun, phase: str | None
 ) -> CheckedPrediction:
-    measured = figure(b.analysis, one.metric, b.price)
+    measured = figure(b.analysis, predicted.metric, b.price)
     why_not = ""
     if measured is None:
-        why_not = "B does not tell"
-    elif one.metric != "step_seconds_mean" and not _same_work(a, b, phase):
-        why_not = "B made another number of steps"
-    elif one.metric == "cost" and a.price != b.price:
-        why_not = "B's nodes have another price"
-    in_range = None if why_not or measured is None else one.low <= measured <= one.high
-    return CheckedPrediction(one, made, measured, in_range, why_not)
+        why_not = "B did not record it"
+    elif predicted.metric != "step_seconds_mean" and not _same_work(a, b, phase):
+        why_not = "B made a different number of steps"
+    elif predicted.metric == "cost" and a.price != b.price:
+        why_not = "B's nodes have a different price"
+    in_range = None if why_not or measured is None else predicted.low <= measured <= predicted.high
+    return CheckedPrediction(predicted, made, measured, in_range, why_not)
 
 
 def _same_work(a: ComparedRun, b: ComparedRun, phase: str | None) -> bool:
     if phase is None:
-        return True  # nobody counted
-    before, after = (sum(one.count for one in run.steps[phase]) / len(run.steps[phase]) for run in (a, b))
+        return True  # no steps to count
+    before, after = (sum(rank.count for rank in run.steps[phase]) / len(run.steps[phase]) for run in (a, b))
     return abs(after - before) <= SAME_WORK * before
 
 
 def _prediction(row: dict[str, Any]) -> Prediction:
-    """Raises KeyError or TypeError where the row is none."""
+    """Raises KeyError or TypeError if the row is not a prediction."""
     kinds = {item.name: str if item.type == "str" else (int, float) for item in fields(Prediction)}
     for name, kind in kinds.items():
         if not isinstance(row[name], kind):
             raise TypeError(f"{name} is {row[name]!r}")
     return Prediction(**{name: row[name] for name in kinds})
-
-
-def _nothing(_: ComparedRun) -> float | None:
-    return None
 
 
 def _of_train_loaders(setting: str) -> Callable[[ComparedRun], float | None]:
@@ -111,7 +108,7 @@ def _of_train_loaders(setting: str) -> Callable[[ComparedRun], float | None]:
 
 
 def _same(values: Any) -> float | None:
-    """The number that all have alike."""
+    """Returns the number that all share; None if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 
@@ -124,8 +121,8 @@ def _gpus(run: ComparedRun) -> float | None:
     return _same(len(names) for names in run.analysis.gpus.values())
 
 
-# How much of its resource a run has, by the change that a prediction is about.
-_HAS: dict[str, Callable[[ComparedRun], float | None]] = {
+# How much of the resource a run has, by the change that a prediction suggests.
+_AMOUNT_OF: dict[str, Callable[[ComparedRun], float | None]] = {
     "more_workers": _of_train_loaders("workers"),
     "fewer_workers": _of_train_loaders("workers"),
     "larger_batch": _of_train_loaders("batch_size"),

@@ -25,7 +25,7 @@ class ChangedRule:
 
 
 def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
-    """What appeared first, what went away last; else in the order of B's analysis."""
+    """Returns rules that appeared first and those that went away last, each in the order of B's analysis."""
     before = {result.rule: result for result in a.analysis.rules}
     changed = [
         ChangedRule(result.rule, _fate(before[result.rule], result), before[result.rule], result)
@@ -34,7 +34,7 @@ def changed_rules(a: ComparedRun, b: ComparedRun) -> list[ChangedRule]:
         and not is_overview(result)
         and Status.FOUND in (result.status, before[result.rule].status)
     ]
-    return sorted(changed, key=lambda one: FATES.index(one.fate))
+    return sorted(changed, key=lambda rule: FATES.index(rule.fate))
 
 
 def _fate(a: RuleResult, b: RuleResult) -> Fate:

@@ -1,4 +1,4 @@
-"""What a comparison says in sentences; the verdict first."""
+"""Writes a comparison in sentences; the verdict first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainwatch.words import (
     share,
 )
 
-TIMES = 1.1  # from here on a ratio is said as "1.8 times", below as percent
+TIMES = 1.1  # ratios from here on are written as "1.8 times", smaller ones in percent
 NO_DIFFERENCE = "no difference seen"
 PREDICTED = {
     "step_seconds_mean": ("a step takes", "s"),
@@ -30,7 +30,7 @@ PREDICTED = {
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Speed and money in one sentence; then what explains it, and what a reader must know besides."""
+    """Returns a sentence on speed and cost, then the explanation, the rules and the caveats."""
     said = [part for part in (_speed(comparison), _money(comparison)) if part]
     if not said:
         said = ["Neither steps nor durations are known in both runs, so speed and cost cannot be compared"]
@@ -39,7 +39,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def pace(comparison: Comparison) -> Figure | None:
-    """The figure that says which run is faster: time per item where batches differ, else time per step."""
+    """Returns the figure that decides which run is faster: per item if batch sizes differ, or per step."""
     item, step = comparison.figures.get("item_mean"), comparison.figures.get("step_mean")
     if item is not None and step is not None and item.change != step.change:
         return _known(item)
@@ -47,7 +47,7 @@ def pace(comparison: Comparison) -> Figure | None:
 
 
 def same_work(comparison: Comparison) -> bool | None:
-    """Whether both runs made about as many steps; None where that is not known."""
+    """Returns whether both runs made about as many steps; None if that is unknown."""
     steps = comparison.figures.get("steps")
     return None if steps is None or steps.change is None else abs(steps.change) <= SAME_WORK
 
@@ -70,7 +70,7 @@ def _speed(comparison: Comparison) -> str:
     if figure.a == figure.b:
         return f"B takes as long per {work}"
     said = _faster_or_slower(figure.a, figure.b, work)
-    return said if interval is not None else f"{said} (of too few steps to be sure)"
+    return said if interval is not None else f"{said} (too few steps to be sure)"
 
 
 def _faster_or_slower(a: float, b: float, work: str) -> str:
@@ -108,7 +108,7 @@ def _money(comparison: Comparison) -> str:
 
 
 def _written_difference(a: float, b: float) -> float:
-    """Of amounts to the cent, as they are written beside it; of amounts below a dollar as it is."""
+    """Returns a - b, in cents as the amounts are printed; exactly if an amount is below a dollar."""
     return round(a, 2) - round(b, 2) if min(a, b) >= 0.995 else a - b
 
 
@@ -116,14 +116,14 @@ def _explanation(comparison: Comparison) -> list[str]:
     figure = comparison.figures.get("step_mean")
     if comparison.step is None or figure is None or not figure.seen_change:
         return []
-    return [f"{where_it_lies(comparison.step, ' a step')}."]
+    return [f"{largest_part(comparison.step, ' per step')}."]
 
 
-def where_it_lies(difference: Difference, of_what: str = "") -> str:
-    """The part that explains most, and how much: "Waiting for data takes 268 ms less a step" """
+def largest_part(difference: Difference, of_what: str = "") -> str:
+    """Names the part that explains most, and its amount: "Waiting for data takes 268 ms less per step"."""
     part = difference.largest
     if part is None:
-        return "The parts even out"
+        return "The parts cancel out"
     less = "less" if part.difference < 0 else "more"
     amount = duration(abs(part.difference))
     if part.key == COUNT:
@@ -137,8 +137,8 @@ def where_it_lies(difference: Difference, of_what: str = "") -> str:
 
 def _rules_in_short(comparison: Comparison) -> list[str]:
     by_fate: dict[Fate, list[str]] = {}
-    for one in comparison.rules:
-        by_fate.setdefault(one.fate, []).append(one.rule)
+    for rule in comparison.rules:
+        by_fate.setdefault(rule.fate, []).append(rule.rule)
     said = [
         f"{listing(by_fate[fate])} {fate}" for fate in ("went away", "appeared", "stayed") if fate in by_fate
     ]
@@ -146,24 +146,28 @@ def _rules_in_short(comparison: Comparison) -> list[str]:
 
 
 def caveats(comparison: Comparison) -> list[str]:
-    """What makes the comparison less than it seems."""
+    """Returns reasons why the comparison may mislead."""
     said = []
     steps = comparison.figures.get("steps")
     if steps is not None and same_work(comparison) is False and steps.a and steps.b:
         said.append(
-            f"B made {number(round(steps.b))} steps of a rank and A {number(round(steps.a))}: "
-            "what the whole runs took and cost is no measure of their speed."
+            f"B made {number(round(steps.b))} steps per rank and A {number(round(steps.a))}: "
+            "do not compare the duration and cost of the whole runs."
         )
     for name, run in (("A", comparison.a), ("B", comparison.b)):
         if not run.analysis.finished:
-            said.append(f"{name} has not finished, or its end was not recorded: this is up to where it got.")
+            said.append(
+                f"{name} has not finished, or its end was not recorded: figures cover the recorded part."
+            )
         if run.analysis.exit_status:
-            said.append(f"{name} ended with exit status {run.analysis.exit_status}: this is up to there.")
+            said.append(
+                f"{name} failed with exit status {run.analysis.exit_status}: figures cover the run so far."
+            )
     return said
 
 
 def unknowns(comparison: Comparison) -> list[str]:
-    """What could not be read of either run, and why."""
+    """Returns the data of either run that could not be read, and why."""
     runs = (("A", comparison.a), ("B", comparison.b))
     return [f"{name}: {sentence}" for name, run in runs for sentence in run.analysis.unknowns]
 
@@ -182,9 +186,9 @@ def parts_of_the_run(comparison: Comparison) -> str:
     if duration(difference.a) == duration(difference.b):
         moved = any(abs(part.difference) > 0.01 * difference.a for part in difference.parts)
         same = "Both runs took the same time."
-        return f"{same} What some parts save, others take up." if moved else same
+        return f"{same} Parts that became faster and slower cancel out." if moved else same
     less = "less" if difference.total < 0 else "more"
-    return f"B took {duration(abs(difference.total))} {less}. {where_it_lies(difference)}."
+    return f"B took {duration(abs(difference.total))} {less}. {largest_part(difference)}."
 
 
 def parts_of_a_step(comparison: Comparison) -> str:
@@ -192,14 +196,14 @@ def parts_of_a_step(comparison: Comparison) -> str:
     if difference is None or figure is None:
         return "Not both runs recorded steps of the same phase."
     if figure.interval is not None and not figure.interval.seen:
-        return "No difference seen between the steps; the parts below sum to what may be chance."
+        return "No difference seen between the steps; the parts below may be noise."
     less = "less" if difference.total < 0 else "more"
     took = f"A {comparison.phase} step of B takes {duration(abs(difference.total))} {less}"
-    return f"{took}. {where_it_lies(difference)}."
+    return f"{took}. {largest_part(difference)}."
 
 
 def steps(comparison: Comparison) -> str:
-    """Median and 95th percentile of both, and whether they differ."""
+    """Compares the median and the 95th percentile of both."""
     said = []
     for key, name in (("step_p50", "half of the steps took"), ("step_p95", "19 of 20")):
         figure = _known(comparison.figures.get(key))
@@ -213,37 +217,36 @@ def steps(comparison: Comparison) -> str:
 def rules(comparison: Comparison) -> str:
     if not comparison.rules:
         return "No rule fired in either run."
-    return _rules_in_short(comparison)[0] if _rules_in_short(comparison) else "No rule fired in B."
+    return next(iter(_rules_in_short(comparison)), "No rule fired in B.")
 
 
 def configuration(comparison: Comparison) -> str:
     changed = comparison.changed_settings
     if not changed:
-        return "Both runs were set up alike, as far as is known."
+        return "No known setting differs."
     return f"{capitalised(count(len(changed), 'setting'))} {'differs' if len(changed) == 1 else 'differ'}."
 
 
-def prediction(one: CheckedPrediction) -> str:
-    """What was predicted, with its range, and what was measured, or why the two cannot be compared."""
-    its = one.prediction
-    figure, unit = PREDICTED[its.metric]
+def prediction(checked: CheckedPrediction) -> str:
+    """Writes the prediction, its range and the measured figure, or why the two cannot be compared."""
+    row = checked.prediction
+    figure, unit = PREDICTED[row.metric]
     said = (
-        f"Predicted for {its.suggested:g} instead of {its.current:g} {its.resource}: {figure} "
-        f"{amount(its.expected, unit)} ({amount(its.low, unit)} to {amount(its.high, unit)})."
+        f"Predicted for {row.suggested:g} instead of {row.current:g} {row.resource}: {figure} "
+        f"{amount(row.expected, unit)} ({amount(row.low, unit)} to {amount(row.high, unit)})."
     )
-    if one.in_range is None:
-        return f"{said} Not comparable: {one.why_not}."
-    with_what = "" if one.as_suggested else f" with {one.made:g}"
-    place = "within" if one.in_range else "outside"
-    return f"{said} Measured{with_what}: {amount(one.measured, unit)}, {place} the predicted range."
+    if checked.in_range is None:
+        return f"{said} Not comparable: {checked.why_not}."
+    setting = "" if checked.as_suggested else f" with {checked.made:g}"
+    place = "within" if checked.in_range else "outside"
+    return f"{said} Measured{setting}: {amount(checked.measured, unit)}, {place} the predicted range."
 
 
 def predictions(comparison: Comparison) -> str:
-    checked = [one for one in comparison.predictions if one.in_range is not None]
+    checked = [row.in_range for row in comparison.predictions if row.in_range is not None]
     if not comparison.predictions:
-        return "No change that the report of A had predicted was made in B."
-    held = sum(bool(one.in_range) for one in checked)
+        return "B made none of the changes that the report of A suggested."
     if not checked:
-        return "What was predicted cannot be compared with what was measured."
-    lies = "lies" if held == 1 else "lie"
-    return f"{held} of {count(len(checked), 'predicted figure')} {lies} in the predicted range."
+        return "The predictions cannot be compared with the measured figures."
+    verb = "is" if sum(checked) == 1 else "are"
+    return f"{sum(checked)} of {count(len(checked), 'predicted figure')} {verb} within the predicted range."

@@ -8,28 +8,28 @@ import numpy as np
 
 from trainwatch.runs.model import COMPONENTS, Times
 
-STRETCH = 64  # consecutive steps that are kept or left out together: what follows each other stays together
-STRETCHES_KEPT = 1024  # 65,536 steps: 512 KiB a rank
+STRETCH = 64  # consecutive steps that are kept or dropped together, so that kept steps stay consecutive
+STRETCHES_KEPT = 1024  # 65,536 steps: 512 KiB per rank
 
 
 class StepSeries:
     """Steps of one rank in one phase: exact counts and sums, and the durations of stretches of steps.
 
-    Of a long run each second stretch is kept, then each fourth and so on: a fair sample of it in which
-    steps still follow each other as they did.
+    A long run keeps every second stretch, then every fourth, and so on: an unbiased sample in which
+    consecutive steps stay consecutive.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
         self.component_seconds: Times = np.zeros(len(COMPONENTS))
-        self.every = 1  # of so many stretches the first is kept
+        self.every = 1  # keeps one of this number of stretches
         self._stretches: list[Times] = []
         self._open: Times = np.empty(0)
         self._next = 0  # the number of the stretch that is open
 
     def add(self, durations: Times, components: Times) -> None:
-        """The next steps: durations (n,) and components (n, len(COMPONENTS)), in seconds."""
+        """Adds the next steps: durations (n,) and components (n, len(COMPONENTS)), in seconds."""
         self.count += len(durations)
         self.seconds += float(durations.sum())
         self.component_seconds = self.component_seconds + components.sum(axis=0)
@@ -40,7 +40,7 @@ class StepSeries:
         self._open = pending[whole:].copy()
 
     def kept(self, every: int = 1) -> Times:
-        """The durations that are kept, or those of fewer stretches: one of `every`, a power of two."""
+        """Returns the kept durations; with `every` (a power of two), of one in `every` stretches."""
         step = max(1, every // self.every)
         stretches = self._stretches[::step]
         unfinished = self._next % max(every, self.every) == 0
@@ -56,15 +56,15 @@ class StepSeries:
 
 
 def mean_over_ranks(ranks: Sequence[StepSeries]) -> Times:
-    """The durations of the run's steps, each the mean over the ranks that made it. Empty without steps.
+    """Returns the durations of the run's steps, each the mean over its ranks. Empty without steps.
 
     Ranks that train together wait for each other, so a step takes about the same time on all of them.
     """
-    every = max((one.every for one in ranks), default=1)
-    series = [one.kept(every) for one in ranks]
+    every = max((rank.every for rank in ranks), default=1)
+    series = [rank.kept(every) for rank in ranks]
     length = max(map(len, series), default=0)
     sums, counts = np.zeros(length), np.zeros(length)
-    for one in series:
-        sums[: len(one)] += one
-        counts[: len(one)] += 1
+    for durations in series:
+        sums[: len(durations)] += durations
+        counts[: len(durations)] += 1
     return sums / counts

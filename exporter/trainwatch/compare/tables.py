@@ -1,4 +1,4 @@
-"""The tables of a comparison, as words: the same in text, in Markdown and on the page."""
+"""The tables of a comparison as text: the same on the terminal, in Markdown and on the page."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainwatch.compare.parts import Difference
 from trainwatch.words import NO_NUMBER, amount, capitalised, count, duration, share
 
 SHOWN_UTILISATION = ("p50", "p95")
-UNSEEN = 1e-6  # of a total: parts that are smaller are left out of tables
-WORTH_SHARING = 1e-3  # of a total: a difference that is smaller is not split in percent
+UNSEEN = 1e-6  # of a total: tables omit smaller parts
+WORTH_SHARING = 1e-3  # of a total: a smaller difference is not split in percent
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells; all but the first `words` columns hold numbers. `total` is a last row that sums up."""
+    """Rows of cells; all but the first `words` columns hold numbers. `total`: the row of sums, at the end."""
 
     headings: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -29,7 +29,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """`sentences` come first and say what the tables show."""
+    """A part of the comparison: `sentences`, followed by the tables that they summarise."""
 
     key: str
     title: str
@@ -38,16 +38,16 @@ class Section:
 
 
 def sections(comparison: Comparison) -> list[Section]:
-    """In the order in which they are read; what there is nothing to say of is left out."""
+    """Returns the sections in reading order, without empty ones."""
     found = [
         Section("figures", "Side by side", [sentences.figures(comparison)], [figures(comparison)]),
         Section(
             "parts",
-            "Where the difference lies",
+            "What makes the difference",
             [sentences.parts_of_a_step(comparison), sentences.parts_of_the_run(comparison)],
             [
                 parts(difference, name)
-                for difference, name in ((comparison.step, "Of a step"), (comparison.run, "Of the run"))
+                for difference, name in ((comparison.step, "Step"), (comparison.run, "Whole run"))
                 if difference is not None
             ],
         ),
@@ -69,18 +69,18 @@ def sections(comparison: Comparison) -> list[Section]:
         found.append(gate(comparison))
     unknowns = sentences.unknowns(comparison)
     if unknowns:
-        found.append(Section("unknowns", "What could not be known", unknowns))
+        found.append(Section("unknowns", "What could not be read", unknowns))
     return found
 
 
 def figures(comparison: Comparison) -> Table:
-    """Figures but the utilisation, which has a table of its own."""
-    rows = [_figure_row(one) for key, one in comparison.figures.items() if key in KINDS]
+    """Returns all figures except the utilisation, which has its own table."""
+    rows = [_figure_row(figure) for key, figure in comparison.figures.items() if key in KINDS]
     return Table(("", "A", "B", "Change"), rows)
 
 
 def utilisation(comparison: Comparison) -> Table:
-    """Percentiles over the snapshots of all nodes together."""
+    """Returns percentiles over the samples of all nodes together."""
     rows = [
         (name, statistic, *_figure_row(figure)[1:])
         for key, name in RESOURCES.items()
@@ -91,13 +91,13 @@ def utilisation(comparison: Comparison) -> Table:
 
 
 def parts(difference: Difference, name: str) -> Table:
-    """Times; the last row is the sum of those above it, but for what is too small to be seen."""
+    """Returns times; the last row sums all parts, also those that are too small to be listed."""
     whole = max(difference.a, difference.b)
     shared = difference.total if abs(difference.total) > WORTH_SHARING * whole else 0.0
 
     def row(title: str, a: float | None, b: float | None, change: float) -> tuple[str, ...]:
         change = change if abs(change) > UNSEEN * whole else 0.0
-        amounts = [NO_NUMBER if one is None else duration(one) for one in (a, b)]
+        amounts = [NO_NUMBER if seconds is None else duration(seconds) for seconds in (a, b)]
         return title, *amounts, signed_duration(change), _signed_share(change, shared)
 
     rows = [
@@ -105,20 +105,20 @@ def parts(difference: Difference, name: str) -> Table:
         for part in difference.parts
         if max(abs(part.a or 0.0), abs(part.b or 0.0), abs(part.difference)) > UNSEEN * whole
     ]
-    total = row("Together", difference.a, difference.b, difference.total)
-    return Table((name, "A", "B", "Difference", "Of the whole"), rows, total)
+    total = row("Total", difference.a, difference.b, difference.total)
+    return Table((name, "A", "B", "Difference", "Share"), rows, total)
 
 
 def gate(comparison: Comparison) -> Section:
     failed = len(comparison.failed)
     conditions = count(len(comparison.outcomes), "condition")
     said = f"{failed} of {conditions} failed." if failed else f"{capitalised(conditions)} given, none failed."
-    rows = [(one.condition.text, one.state, one.reason) for one in comparison.outcomes]
+    rows = [(outcome.condition.text, outcome.state, outcome.reason) for outcome in comparison.outcomes]
     return Section("gate", "Conditions", [said], [Table(("--fail-if", "", "Why"), rows, words=3)])
 
 
 def settings(chosen: Sequence[Setting]) -> Table:
-    return Table(("Setting", "A", "B"), [(one.name, one.a, one.b) for one in chosen], words=3)
+    return Table(("Setting", "A", "B"), [(setting.name, setting.a, setting.b) for setting in chosen], words=3)
 
 
 def signed_duration(seconds: float) -> str:
@@ -126,7 +126,7 @@ def signed_duration(seconds: float) -> str:
 
 
 def _signed_share(part: float, whole: float) -> str:
-    """Of the difference; negative where a part takes back what others make of it."""
+    """Writes the share of the difference; negative if the part goes in the opposite direction."""
     if not part or not whole:
         return NO_NUMBER
     said = share(abs(part), abs(whole))
@@ -141,7 +141,7 @@ def _rules(comparison: Comparison) -> list[Table]:
     if not comparison.rules:
         return []
     rows = [
-        (one.rule, one.fate, (one.b if one.fate != "went away" else one.a).finding)
-        for one in comparison.rules
+        (rule.rule, rule.fate, (rule.b if rule.fate != "went away" else rule.a).finding)
+        for rule in comparison.rules
     ]
-    return [Table(("Rule", "", "What it found in B, or in A where it went away"), rows, words=3)]
+    return [Table(("Rule", "", "Finding in B, or in A if the rule went away"), rows, words=3)]

@@ -13,17 +13,17 @@ from trainwatch.words import UNKNOWN, count
 
 
 def as_text(comparison: Comparison) -> str:
-    """Plain text: the verdict in the first lines, then a table a section."""
+    """Returns plain text: the verdict in the first lines, then one table per section."""
     lines = [f"A  {_named(comparison.a)}", f"B  {_named(comparison.b)}", "", *sentences.verdict(comparison)]
     for section in sections(comparison):
         lines += ["", section.title.upper(), *section.sentences]
-        for its in section.tables:
-            lines += ["", *_aligned(its)]
+        for rows in section.tables:
+            lines += ["", *_aligned(rows)]
     return "\n".join(one_line(line) for line in lines) + "\n"
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """GitHub's Markdown; what explains the figures is folded, so that a comment stays short."""
+    """Returns GitHub's Markdown, short enough for a comment: only figures and conditions are unfolded."""
     return "\n\n".join(_blocks(comparison)) + "\n"
 
 
@@ -43,11 +43,11 @@ def _blocks(comparison: Comparison) -> Iterator[str]:
             yield "</details>"
 
 
-def _table(its: Table) -> str:
-    rows = [[sentence(cell) for cell in row] for row in its.rows]
-    if its.total:
-        rows.append([f"**{sentence(cell)}**" for cell in its.total])
-    return table(its.headings, rows, right=range(its.words, len(its.headings)))
+def _table(words: Table) -> str:
+    rows = [[sentence(cell) for cell in row] for row in words.rows]
+    if words.total:
+        rows.append([f"**{sentence(cell)}**" for cell in words.total])
+    return table(words.headings, rows, right=range(words.words, len(words.headings)))
 
 
 def _named_in_markdown(run: ComparedRun) -> str:
@@ -56,8 +56,8 @@ def _named_in_markdown(run: ComparedRun) -> str:
 
 def _named(run: ComparedRun) -> str:
     analysis = run.analysis
-    what = [count(len(analysis.nodes), "node"), analysis.framework or None]
-    return f"{analysis.run or UNKNOWN} ({', '.join([run.place, *filter(None, what)])})"
+    known = [run.place, count(len(analysis.nodes), "node"), analysis.framework]
+    return f"{analysis.run or UNKNOWN} ({', '.join(filter(None, known))})"
 
 
 def _aligned(table: Table) -> Iterator[str]:

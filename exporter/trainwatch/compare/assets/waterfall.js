@@ -1,5 +1,5 @@
 "use strict";
-// From A's total to B's: each bar begins where the one before it ends. Lying bars leave room for names.
+// From A's total to B's: each bar starts at the end of the previous one. Horizontal bars leave room for names.
 (() => {
   const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
   const BAR = 30; // CSS pixels of a row
