@@ -41,6 +41,7 @@ CHECKED = (
     "exporter/trainwatch/dashboards/**/*.py",
     "exporter/trainwatch/demo/**/*.py",
     "exporter/trainwatch/evaluation/*.py",
+    "exporter/trainwatch/measurements/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
     "exporter/trainwatch/collectors/*.py",
     "exporter/trainwatch/exporter/*.py",

@@ -1,4 +1,4 @@
-"""The energy that each GPU took, from its power readings."""
+"""Integrates the energy of each GPU from its power readings."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure, View
 from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 
-LONGEST_BRIDGE = 4.5  # sampling intervals: a few ticks that were missed, or readings that failed
+LONGEST_BRIDGE = 4.5  # sampling intervals: bridges a few missed ticks or failed readings
 
 
 @dataclass(frozen=True)
 class GpuEnergy:
-    """What one GPU took: the integral of its power over the time for which there were readings."""
+    """The energy of one GPU: the integral of its power over the time with readings."""
 
     node: str
     gpu: str  # "GPU 0"
     joules: float
-    seconds: float  # that the integral covers
-    seconds_missing: float  # of the samples' time, in which power was not read: not in the joules
+    seconds: float  # covered by the integral
+    seconds_missing: float  # of the samples' time without power readings: not in the joules
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What the GPUs took. Host, fans and losses are not in it."""
+    """The energy of the GPUs, without host, fans and losses."""
 
     joules: float
     gpus: list[GpuEnergy]
@@ -35,11 +35,11 @@ class Energy:
 
 
 class EnergyOfNode(ByGpu[None, "EnergyOfGpu"]):
-    """The energy of each GPU of a node; `interval` is the time between two snapshots, in seconds."""
+    """The energy of each GPU of a node; `interval` is the time between two samples, in seconds."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(lambda: EnergyOfGpu(interval))
-        self.begin = self.end = np.nan  # of the snapshots
+        self.begin = self.end = np.nan  # of the samples
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
         views = super().observe(samples, scans)
@@ -49,7 +49,7 @@ class EnergyOfNode(ByGpu[None, "EnergyOfGpu"]):
         return views
 
     def gpus_with_power(self, node: str, facts: RunFacts) -> list[GpuEnergy]:
-        """Of the GPUs whose power was read at least twice in a row."""
+        """Returns the energy of the GPUs whose power was read at least twice in a row."""
         labels = gpu_labels(facts, node, len(self.gpus))
         lasted = max(self.end - self.begin, 0.0)
         return [
@@ -93,7 +93,7 @@ class EnergyUse(Measure[EnergyOfNode]):
 
 
 def energy(nodes: dict[str, EnergyOfNode], facts: RunFacts) -> Energy | None:
-    """All GPUs of the run; None where the power of none was read."""
+    """Returns the energy of all GPUs of the run; None if no GPU's power was read."""
     gpus = [gpu for name, node in nodes.items() for gpu in node.gpus_with_power(name, facts)]
     if not gpus:
         return None

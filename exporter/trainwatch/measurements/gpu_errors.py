@@ -83,5 +83,5 @@ def described(number: int) -> Xid:
 def _new(counter: Times, last: Last) -> list[tuple[int, int]]:
     """Returns the rows in which a counter counted, and how much."""
     rows = np.flatnonzero(~np.isnan(counter))
-    added = increases(counter[rows], last, anew=True)
+    added = increases(counter[rows], last, after_reset=True)
     return [(int(row), int(more)) for row, more in zip(rows, added, strict=True) if more]

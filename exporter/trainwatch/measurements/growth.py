@@ -1,7 +1,7 @@
-"""Whether readings grow steadily: a slope that outliers do not bend, and tests that a jump does not pass.
+"""Finds readings that grow steadily: a slope that is robust to outliers, and tests that a jump does not pass.
 
-Theil and Sen's slope (the median of the slopes of all pairs of points) and Kendall's rank correlation, both
-of which take nothing for granted about how the readings are distributed.
+The Theil-Sen slope is the median of the slopes of all pairs of points. Neither it nor Kendall's rank
+correlation makes assumptions about the distribution of the readings.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from numpy.typing import NDArray
 from trainwatch.measurements.state import State
 from trainwatch.runs.model import Floats, Times
 
-# Readings are kept as the lowest of each of so many stretches of equal length: what is freed at the end of
-# each step does not hide what is never freed, and memory does not grow with the run.
+# At most this many stretches of equal length, each with its lowest reading: memory that is freed at the end
+# of each step does not hide memory that is never freed, and this history does not grow with the run.
 MOST_STRETCHES = 64
-WARM_UP = 0.25  # of the readings; they are left out
-STEADY = 0.8  # Kendall's correlation with time: one jump comes to 0.5 at the most, three jumps to 0.75
-BOTH_HALVES = 0.5  # of the slope over all: what levels off does not reach it in its second half
+WARM_UP = 0.25  # share of the readings that are left out
+STEADY = 0.8  # Kendall's correlation with time: one jump has at most 0.5, three jumps 0.75
+BOTH_HALVES = 0.5  # of the whole slope: growth that levels off is below it in its second half
 
 # All pairs of points: the first n (n - 1) / 2 of them are those of the first n points.
 _SECOND, _FIRST = np.tril_indices(MOST_STRETCHES, -1)
 
 
 class Growth(NamedTuple):
-    """One value a column; NaN where nothing is known."""
+    """One value per column; NaN if unknown."""
 
     level: Times  # the lowest reading of the last stretch
-    slope: Times  # of the readings, per second; NaN where they do not grow steadily
+    slope: Times  # of the readings, per second; NaN if they do not grow steadily
     growth: Times  # from the end of the warm-up to now, along that slope
 
     @property
     def full_in(self) -> Times:
-        """Returns the seconds until readings that are shares of something reach all of it."""
+        """Returns the seconds until readings, which are shares, reach 1."""
         return (1 - self.level) / self.slope
 
 
@@ -48,7 +48,7 @@ class Lows(State):
         self.lows: Times = np.empty((0, 0))
 
     def add(self, times: Times, values: Floats) -> None:
-        """`values` (n, columns); there may be more columns than before. NaN is no reading."""
+        """Adds `values` (n, columns), NaN for missing readings; there may be more columns than before."""
         if not len(times):
             return
         lows = self.lows
@@ -74,11 +74,11 @@ class Lows(State):
 
     @property
     def known(self) -> bool:
-        """Whether there was any reading."""
+        """Returns whether there was any reading."""
         return not bool(np.isnan(self.lows).all())
 
     def growth(self) -> Growth:
-        """What there is of growth after the warm-up."""
+        """Returns the growth after the warm-up."""
         first = int(np.ceil(WARM_UP * len(self.times)))
         times, lows = self.times[first:], self.lows[first:]
         columns = range(lows.shape[1])
@@ -91,7 +91,7 @@ class Lows(State):
 
 
 def _lowest(values: Times, starts: NDArray[np.intp]) -> Times:
-    """(len(starts), columns) the lowest value from each start to the next one, NaN where there is none."""
+    """Returns (len(starts), columns): the lowest value from each start to the next, NaN without readings."""
     return np.fmin.reduceat(values, starts, axis=0) if len(starts) else values[:0]
 
 
@@ -101,11 +101,11 @@ def _last_known(lows: Times) -> float:
 
 
 def _steady_slope(times: Times, lows: Times) -> float:
-    """The slope where it is steady and upwards, else NaN."""
+    """Returns the slope if it is steady and upwards, otherwise NaN."""
     known = ~np.isnan(lows)
     times, lows = times[known], lows[known]
     half = len(lows) // 2
-    if half < 4 or lows[-1] <= lows[0]:  # most columns grow not at all
+    if half < 4 or lows[-1] <= lows[0]:  # most columns do not grow
         return np.nan
     slopes = _slopes(times, lows)
     rising, falling = np.count_nonzero(slopes > 0), np.count_nonzero(slopes < 0)
@@ -118,7 +118,7 @@ def _steady_slope(times: Times, lows: Times) -> float:
 
 
 def _slopes(times: Times, lows: Times) -> Times:
-    """Of all pairs of points."""
+    """Returns the slopes of all pairs of points."""
     pairs = len(times) * (len(times) - 1) // 2
     second, first = _SECOND[:pairs], _FIRST[:pairs]
     elapsed = times[second] - times[first]

@@ -1,4 +1,4 @@
-"""Utilisation, GPU memory and bottlenecks over time in a picture of bounded width, however long the run."""
+"""Averages utilisation, GPU memory and bottlenecks over time, into a limited number of columns."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SHORTEST_COLUMN = 1.0  # seconds
 class Heatmap:
     """Utilisation of one node over time, averaged into columns so that a day still fits a page.
 
-    `rows` are labels ("GPU 0", "CPU 17"), GPUs first; `values[row][column]` is in percent, None where
-    nothing was sampled; `times` are the start of each column, seconds since the epoch. `gpu_memory` is the
-    memory in use, a row a GPU; `starved` holds for "cpu" and "io" the percentage of the snapshots of each
-    column that CPUBottleneck and IOBottleneck count.
+    `rows` are labels ("GPU 0", "CPU 17"), GPUs first. `values[row][column]` is in percent, None without
+    samples. `times` are the start of each column, seconds since the epoch. `gpu_memory` is the memory in use,
+    one row per GPU. `starved` contains, for "cpu" and "io", the percentage of each column's samples that
+    CPUBottleneck and IOBottleneck count.
     """
 
     node: str
@@ -36,7 +36,7 @@ class Heatmap:
 
 @dataclass(frozen=True)
 class LowGpuSnapshots:
-    """The snapshots of a node in which a GPU was low, told apart by what a core did meanwhile.
+    """The samples of a node in which a GPU was low, by the state of the cores.
 
     `cpu`, `io` and `both` are those that only CPUBottleneck, only IOBottleneck, and both rules count.
     """
@@ -59,10 +59,10 @@ class HeatmapOfNode(State):
         self.cores = _Grid()
         self.gpu_memory = _Grid()
         self.starved = _Grid()  # by CPU, by I/O
-        self.low: NDArray[np.int64] = np.zeros(5, np.int64)  # snapshots: all, low, by CPU, by I/O, by both
+        self.low: NDArray[np.int64] = np.zeros(5, np.int64)  # samples: all, low, by CPU, by I/O, by both
 
     def observe(self, samples: NodeSamples, by_cpu: StarvedSamples, by_io: StarvedSamples) -> None:
-        """`by_cpu` and `by_io` have just observed the same samples."""
+        """Adds samples, which `by_cpu` and `by_io` have just observed."""
         if not len(samples):
             return
         if self.origin is None:
@@ -84,7 +84,7 @@ class HeatmapOfNode(State):
         self.low = self.low + [np.count_nonzero(which) for which in told_apart]
 
     def heatmap(self, node: str, facts: RunFacts) -> Heatmap | None:
-        """The picture so far; None where nothing was read."""
+        """Returns the heatmap so far; None if nothing was read."""
         if self.origin is None:
             return None
         values = self.gpus.percent() + self.cores.percent()
@@ -103,12 +103,12 @@ class HeatmapOfNode(State):
         )
 
     def low_gpu_snapshots(self, node: str) -> LowGpuSnapshots | None:
-        """None where no GPU was seen."""
+        """Returns the counts so far; None if no GPU was read."""
         return LowGpuSnapshots(node, *self.low.tolist()) if self.gpus.devices else None
 
 
 class _Grid(State):
-    """Sums and counts of (column, device); as many columns as were reached, as many devices as were seen."""
+    """Sums and counts by column and device."""
 
     def __init__(self) -> None:
         self.sums: NDArray[np.float64] = np.zeros((0, 0))
@@ -119,14 +119,14 @@ class _Grid(State):
         return int(self.sums.shape[1])
 
     def halve(self) -> None:
-        """Merges each two neighbouring columns."""
+        """Merges neighbouring columns in pairs."""
         starts = np.arange(0, len(self.sums), 2)
         if len(starts):
             self.sums = np.add.reduceat(self.sums, starts, axis=0)
             self.counts = np.add.reduceat(self.counts, starts, axis=0)
 
     def add(self, columns: NDArray[np.intp], values: NDArray[np.float32]) -> None:
-        """`columns` (n,) ascending; `values` (n, devices), NaN where there is no reading."""
+        """Adds `values` (n, devices), with NaN for missing readings, to ascending `columns` (n,)."""
         starts = np.flatnonzero(np.diff(columns, prepend=-1))
         reached = columns[starts]
         grown = (
@@ -146,7 +146,7 @@ class _Grid(State):
         self.sums, self.counts = sums, counts
 
     def percent(self) -> list[list[int | None]]:
-        """A list a device, of a value a column."""
+        """Returns one list per device, with one value per column."""
         with np.errstate(invalid="ignore"):
             means = np.rint(100 * self.sums / self.counts)
         return [[None if value != value else int(value) for value in device] for device in means.T.tolist()]

@@ -1,4 +1,4 @@
-"""What a counter counted, from its readings."""
+"""Computes the increases of a counter from its readings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Last(State):
         self.value = np.nan
 
 
-def increases(readings: Times, last: Last, *, anew: bool) -> Times:
-    """What each reading adds to the one before; 0 for the first one of all, which only says where it begins.
+def increases(readings: Times, last: Last, *, after_reset: bool) -> Times:
+    """Returns the increase of each reading since the one before; 0 for the very first one.
 
-    A counter that is smaller than before has begun anew, at 0: with `anew` it then counted what it says,
-    without it nothing is taken for counted. No reading may be NaN.
+    A counter that is smaller than before was reset to 0. Its reading then counts with `after_reset`, and
+    nothing counts without it. No reading may be NaN.
     """
     if not len(readings):
         return readings
     added: Times = np.diff(readings, prepend=last.value)
     fallen = added < 0
-    added[fallen] = readings[fallen] if anew else 0.0
+    added[fallen] = readings[fallen] if after_reset else 0.0
     last.value = float(readings[-1])
     return np.nan_to_num(added, nan=0.0)

@@ -1,4 +1,4 @@
-"""How the utilisation of each GPU of a node is distributed, and how far two distributions are apart."""
+"""Measures the distribution of each GPU's utilisation, and the distances between two distributions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwatch.runs.model import Floats, NodeSamples
 
 # Bins of 2 points: 0 to 2 %, above 2 to 4 %, ..., above 98 to 100 %; those of the sample counters.
 BINS = 50
-# Readings are known to 0.01 points: that distinguishes float32's 0.58 from what lies above 58 %.
+# Readings are known to 0.01 points: that distinguishes float32's 0.58 from values above 58 %.
 PARTS = 10_000
 # Shares that differ by less are the same: they are quotients of whole numbers.
 DIGITS = 12
@@ -27,7 +27,7 @@ class Distances(NamedTuple):
 
     distances: NDArray[np.float64]  # (scans, pairs)
     readings: NDArray[np.float64]  # (scans, pairs) of the GPU of the pair that has fewer
-    new: NDArray[np.bool_] | None = None  # scans that saw a new reading; None: all
+    new: NDArray[np.bool_] | None = None  # scans with a new reading; None for all
 
 
 class NodeLoad(Measurement[Distances]):

@@ -1,4 +1,4 @@
-"""What can be measured of a node: a `Measure` asks for it, a `Measurement` holds what was counted so far."""
+"""Defines measurements of a node: a `Measure` asks for one, a `Measurement` contains the counts so far."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Measurement(State, Generic[V]):
 
 
 class GpuMeasurement(State, Generic[V]):
-    """What is counted of one GPU."""
+    """The counts of one GPU."""
 
     @abstractmethod
     def observe(self, samples: NodeSamples, column: int, scans: Scans) -> V:
@@ -69,7 +69,7 @@ class Measure(ABC, Generic[M]):
 
 
 class NodeMeasurements(State):
-    """All that was measured of one node, by what asked for it."""
+    """All measurements of one node, by measure."""
 
     def __init__(self, measures: Iterable[Measure[Any]]) -> None:
         self._measurements: dict[Measure[Any], Measurement[Any]] = {one: one.new() for one in measures}
@@ -88,7 +88,7 @@ class NodeMeasurements(State):
 
 @dataclass(frozen=True)
 class RunMeasurements:
-    """What was measured of a run: by node, in the order of their names, and what else is known of it."""
+    """The measurements of a run by node, in the order of their names, and the run's facts."""
 
     facts: RunFacts
     nodes: Mapping[str, NodeMeasurements]

@@ -1,4 +1,4 @@
-"""How far the used memory of each GPU rose above its lowest moving average of late."""
+"""Measures how far the used memory of each GPU rose above its lowest recent moving average."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import Floats, NodeSamples, Times
 
-# Readings are float32: what lies this close (in percentage points, as decimals) is taken for the same.
+# Readings are float32: differences in later decimals (of percentage points) are ignored.
 DIGITS = 4
 
 
@@ -39,17 +39,17 @@ class RiseOfGpu(State):
         self.last_risen = np.nan
 
     def add(self, column: Floats, times: Times) -> Times:
-        """Returns the rise at each row in percentage points, NaN where there is not enough to know it."""
-        there = np.flatnonzero(~np.isnan(column))
+        """Returns the rise at each row in percentage points, NaN if known are too few readings."""
+        known = np.flatnonzero(~np.isnan(column))
         found = np.full(len(column), np.nan)
         count = self.readings.count
         self.readings.add(column)
-        new = self._new_averages(column[there], times[there])
+        new = self._new_averages(column[known], times[known])
         if not new:
             return found
         rises = np.round(100 * self._rises(new), DIGITS)
-        enough = count + np.arange(len(there) - new, len(there)) + 1 > self.asked.patience
-        rows = there[-new:]
+        enough = count + np.arange(len(known) - new, len(known)) + 1 > self.asked.patience
+        rows = known[-new:]
         found[rows[enough]] = rises[enough]
         too_much = found > self.asked.above
         if too_much.any():
@@ -71,7 +71,7 @@ class RiseOfGpu(State):
         return new
 
     def _rises(self, new: int) -> Times:
-        """Returns how far the newest are above the lowest within the horizon; 0 if none is too much."""
+        """Returns how far the newest averages are above the lowest of the horizon; 0 if none is too high."""
         ends = np.arange(len(self.averages) - new, len(self.averages))
         starts = np.searchsorted(self.times, self.times[ends] - 60 * self.asked.horizon)
         averages = self.averages
@@ -79,13 +79,13 @@ class RiseOfGpu(State):
         newest: Times = averages[ends]
         widest = 100 * (newest.max() - averages[starts[0] :].min())
         if round(float(widest), DIGITS) <= self.asked.above:
-            return np.zeros(new)  # none is too much: that is all one needs to know, and most runs are so
+            return np.zeros(new)  # no rise is too high, as in most runs
         rises: Times = newest - lowest_between(averages, starts, ends)
         return rises
 
 
 class MemoryRises(Measurement[Rises]):
-    """The rises of all GPUs of a node; a scan sees those since the scan before."""
+    """The rises of all GPUs of a node; a scan sees those since the previous scan."""
 
     def __init__(self, asked: MemoryRise) -> None:
         self.asked = asked
@@ -106,8 +106,8 @@ class MemoryRises(Measurement[Rises]):
 class MemoryRise(Measure[MemoryRises]):
     """Asks for the rises of moving averages, over `window` readings, above the lowest of `horizon` minutes.
 
-    Rises up to `above` percentage points may be given as 0, which saves time: most runs have no other. Only
-    rises above it are counted, and none before there are more than `patience` readings.
+    Rises up to `above` percentage points may be given as 0, which saves time. Only larger rises count, once
+    there are more than `patience` readings.
     """
 
     window: int

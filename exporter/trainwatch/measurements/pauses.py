@@ -1,4 +1,4 @@
-"""The times from step to step of each rank: the usual one, and the longest."""
+"""Measures the times from step to step of each rank: the median, and the longest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trainwatch.measurements.sketch import SizeSketch
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
 
-# Time that a step is known to have spent in these is no pause.
+# Time that a step spent in these components is not a pause.
 KNOWN_WORK = [COMPONENTS.index("checkpoint"), COMPONENTS.index("compile")]
 LONGEST_KEPT = 1000  # pauses of a rank
 
 
 class Pause(NamedTuple):
-    """No step from `start` (seconds since the epoch) on; `end` is None while that lasts."""
+    """A time without steps from `start` (seconds since the epoch), without an `end` while it lasts."""
 
     start: float
     seconds: float  # so far, without known work
@@ -28,7 +28,7 @@ class Pause(NamedTuple):
 
 
 class Standstills(NamedTuple):
-    """Times without a step, each with what is usual there and the number of steps."""
+    """Times without steps, each with the usual time between steps and the number of steps."""
 
     seconds: Times
     usual: Times
@@ -36,7 +36,7 @@ class Standstills(NamedTuple):
 
 
 class Pauses(State):
-    """The times between steps of one rank; those longer than some seconds are kept one by one."""
+    """The times between steps of one rank; long ones are kept one by one."""
 
     def __init__(self, longer_than: float) -> None:
         self.longer_than = longer_than
@@ -49,7 +49,7 @@ class Pauses(State):
         ends = steps.starts + steps.durations
         before = np.concatenate(([self.last_end], ends[:-1]))
         between = np.maximum(ends - before, 0)
-        between[self._lost_before(steps)] = np.nan  # nobody knows how long each of the lost steps took
+        between[self._lost_before(steps)] = np.nan  # the durations of lost steps are unknown
         self.times.add(between)
         work = steps.components[:, KNOWN_WORK].sum(axis=1)
         with np.errstate(invalid="ignore"):
@@ -78,15 +78,15 @@ class Pauses(State):
         return self.times.percentile(50)
 
     def pauses(self, processes: Sequence[RankFacts], failed: bool) -> list[Pause]:
-        """Returns the longest that ended, then the one that lasts, of 0 seconds where training is over.
+        """Returns the longest pauses that ended, then the current one, of 0 seconds if training has ended.
 
-        `processes` are those of the rank, oldest first; `failed` says whether the run did.
+        `processes` are those of the rank, oldest first; `failed` is whether the run failed.
         """
         starts = [process.start for process in processes]
         found = [
             Pause(start, end - start - work, end)
             for start, end, work in self.longest.tolist()
-            # Between two processes of a rank, nothing lived that could have made a step.
+            # Between two processes of a rank, no process could have made a step.
             if not any(start < begun < end for begun in starts)
         ]
         last_end, until = self.last_end, None
@@ -97,10 +97,10 @@ class Pauses(State):
 
 
 def _lived_until(process: RankFacts, failed: bool) -> float | None:
-    """Returns the last moment at which the process lived and should have trained; None: it had finished.
+    """Returns the last moment at which the process lived and should have trained; None if it had finished.
 
-    After its last step, a process that ends in good order has other things to do, but not in a run that
-    failed: that one mostly stood still until somebody lost patience with it.
+    A process that ends cleanly has other work after its last step. A process of a failed run was usually
+    stalled until it was killed.
     """
     if process.end is None:
         return process.last_alive
@@ -122,7 +122,7 @@ class NodePauses(Measurement[None]):
 
 @dataclass(frozen=True)
 class LongPauses(Measure[NodePauses]):
-    """Asks for the times between steps; only those longer than so many seconds are worth keeping."""
+    """Asks for the times between steps, and keeps those that last more than `longer_than` seconds."""
 
     longer_than: float
 

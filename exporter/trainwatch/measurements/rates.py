@@ -6,7 +6,7 @@ import numpy as np
 
 from trainwatch.measurements.scraped import Moment, Points, Vector
 
-FAR = 1.1  # of the mean time between samples: an end of the range that is farther off was not sampled
+FAR = 1.1  # of the mean time between samples: an end of the range beyond this was not sampled
 
 
 def rates(now: Moment, name: str, matchers: str, seconds: float, of_run: bool = True) -> Vector:
@@ -21,14 +21,14 @@ def rates(now: Moment, name: str, matchers: str, seconds: float, of_run: bool = 
 def _rate(points: Points, end: int, seconds: float, limits_late: bool) -> float | None:
     """Returns what a counter gained per second in the `seconds` up to `end` (ms); None with one sample.
 
-    The increase is stretched to the whole range if samples lie near its ends, otherwise by half the time
-    between two; and never to before the counter was 0. `limits_late`: see Moment.limits_late.
+    The increase is extrapolated to the whole range if samples are near its ends, otherwise by half the time
+    between two. It is never extrapolated to before the counter was 0. `limits_late`: see Moment.limits_late.
     Source: Prometheus, promql/functions.go, extrapolatedRate.
     """
     times, values = points
     if len(times) < 2:
         return None
-    fell = np.diff(values) < 0  # the counter began anew
+    fell = np.diff(values) < 0  # the counter was reset
     increase = float(values[-1] - values[0] + values[:-1][fell].sum())
     sampled = float(times[-1] - times[0]) / 1000
     between = sampled / (len(times) - 1)

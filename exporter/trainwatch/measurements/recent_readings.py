@@ -36,7 +36,7 @@ class RecentReadings:
 
     @property
     def enough(self) -> NDArray[np.bool_]:
-        """Returns (scans,): scans without enough readings are left out already."""
+        """Returns (scans,) true: scans without enough readings are left out already."""
         return np.ones(len(self._ends), bool)
 
     def percentile(self, quantity: Quantity, percent: int) -> Floats:
@@ -48,20 +48,20 @@ class RecentReadings:
         return self._percentiles[quantity][percent]
 
     def below(self, quantity: Quantity, percent: int, bound: float) -> tuple[Floats, NDArray[np.bool_]]:
-        """Returns the percentile, and where it lies below a bound in percent."""
+        """Returns the percentile, and where it is below a bound in percent."""
         value = self.percentile(quantity, percent)
         return value, np.asarray(value < np.float32(bound / 100))
 
     def above(self, quantity: Quantity, percent: int, bound: float) -> NDArray[np.bool_]:
-        """Returns where the percentile lies above a bound in percent."""
+        """Returns where the percentile is above a bound in percent."""
         return np.asarray(self.percentile(quantity, percent) > np.float32(bound / 100))
 
 
 class LastReadings(GpuMeasurement[RecentReadings]):
     """The last `window` readings of one GPU, each of one or more quantities.
 
-    A reading that lacks a quantity is none. Scans decide once there are more than `patience` readings,
-    and only if they bring a new one: a GPU that is gone is not judged again.
+    Incomplete readings are skipped. Scans decide once there are more than `patience` readings, and only if
+    they have a new one: a GPU that is gone is not judged again.
     """
 
     def __init__(self, quantities: Sequence[Quantity], window: int, patience: int) -> None:
@@ -107,7 +107,7 @@ class RecentOfGpus(ByGpu[RecentReadings, LastReadings]):
 
     @property
     def most_readings(self) -> int:
-        """Returns how many readings there are of the GPU that has most."""
+        """Returns the number of readings of the GPU with the most."""
         return max((gpu.count for gpu in self.gpus), default=0)
 
 
@@ -126,9 +126,9 @@ class Recent(Measure[RecentOfGpus]):
 def percentiles(
     readings: Floats, ends: NDArray[np.intp], window: int, percents: Sequence[float]
 ) -> NDArray[np.float32]:
-    """(percents, ends) of the (at most) `window` readings of one quantity before each end.
+    """Returns (percents, ends) of at most `window` readings of one quantity before each end.
 
-    Interpolated in float64, then rounded to what the readings are, so that a device that stays exactly on
+    They are interpolated in float64, then rounded to the readings' precision: a device that stays exactly on
     a threshold is neither above nor below it.
     """
     full = ends >= window
@@ -142,7 +142,7 @@ def percentiles(
 
 
 def _percentiles_of_rows(rows: Floats, percents: Sequence[float]) -> NDArray[np.float64]:
-    """numpy's linear percentiles, (percents, rows). Sorting float32 takes less than numpy.percentile."""
+    """Returns numpy's linear percentiles, (percents, rows). It is faster than numpy.percentile."""
     ordered = np.sort(rows, axis=1)
     positions = (rows.shape[1] - 1) * np.asarray(percents, np.float64) / 100
     below = positions.astype(np.intp)

@@ -1,4 +1,4 @@
-"""What Prometheus has of a run at one moment: vectors of values by labels, and views made of them."""
+"""Reads a run in Prometheus at one moment: vectors of values by labels, and views computed from them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ V_co = TypeVar("V_co", covariant=True)
 
 
 class Moment(Protocol):
-    """What a rule sees that is evaluated at one moment."""
+    """The series that a rule sees when it is evaluated at one moment."""
 
     @property
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Returns the time in seconds since the epoch."""
 
     @property
     def milliseconds(self) -> int: ...
 
     @property
     def limits_late(self) -> bool:
-        """Whether `rate` looks for a counter's zero only as far as it extrapolates: since 2.52."""
+        """Returns whether `rate` looks for a counter's zero only as far as it extrapolates: since 2.52."""
 
     def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
-        """Returns the values of a raw series, so many seconds ago."""
+        """Returns the values of a raw series, `ago` seconds earlier."""
 
     def recorded(self, name: str, ago: float = 0.0) -> Vector:
-        """Returns the values that another rule of the group has recorded, as this one reads them."""
+        """Returns the values that another rule of the group has recorded."""
 
     def over(
         self, name: str, seconds: float, matchers: str = "", of_run: bool = True
@@ -57,8 +57,8 @@ class Moment(Protocol):
 class Scraped(Generic[V_co]):
     """A view whose elements are the label sets `labels`, in this order.
 
-    `targets`: everything that has a status, 0 or 1. `records`: the values that recording rules must have; the
-    value of a condition is compared besides.
+    `targets` are all series with a status, 0 or 1. `records` are the values that recording rules must have;
+    the values of conditions are compared too.
     """
 
     labels: list[Labels]
@@ -68,8 +68,8 @@ class Scraped(Generic[V_co]):
 
 
 def column(vector: Mapping[Labels, float], labels: Collection[Labels]) -> NDArray[np.float64]:
-    """Returns (labels,) values, NaN where the vector has none."""
-    return np.array([vector.get(one, math.nan) for one in labels], np.float64)
+    """Returns (labels,) values, NaN for labels that the vector lacks."""
+    return np.array([vector.get(series, math.nan) for series in labels], np.float64)
 
 
 @lru_cache(maxsize=100_000)  # the same few labels at every moment
@@ -78,7 +78,7 @@ def without(labels: Labels, *names: str) -> Labels:
 
 
 def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:
-    """Returns the values of series that are alike but for some labels."""
+    """Returns the values of series that differ only in some labels."""
     groups: dict[Labels, list[float]] = {}
     for labels, value in vector.items():
         groups.setdefault(without(labels, *names), []).append(value)
@@ -91,7 +91,7 @@ def summed(vector: Vector, *names: str) -> Vector:
 
 
 def dropped(vector: Vector, *names: str) -> Vector:
-    """Returns the same without some labels, which are the same in all of them."""
+    """Returns the vector without some labels, which are equal in all series."""
     return {without(labels, *names): value for labels, value in vector.items()}
 
 
@@ -101,14 +101,14 @@ def both(left: Vector, right: Vector, combine: Callable[[float, float], float]) 
 
 
 def divided(dividend: float, divisor: float) -> float:
-    """Divides as PromQL does: nothing by nothing is NaN."""
+    """Divides as PromQL does: 0 / 0 is NaN."""
     if divisor:
         return dividend / divisor
     return math.copysign(math.inf, dividend) if dividend else math.nan
 
 
 def gained(now: Moment, name: str, matchers: str, seconds: float, whole: bool, of_run: bool = True) -> Vector:
-    """Returns what counters gained in so many seconds.
+    """Returns the gains of counters in `seconds`.
 
     Unless the window must be `whole`, a younger counter counts from its beginning.
     """
@@ -125,7 +125,7 @@ def going_on(now: Moment, gpus: Collection[Labels]) -> set[Labels]:
 
 
 def of_run(now: Moment, readings: Vector, values: Vector) -> Vector:
-    """Returns a value of each GPU, for each run that uses it and has not ended."""
+    """Returns the value of each GPU for each run that uses it and has not ended."""
     return {
         labels: values[gpu] for labels in going_on(now, readings) if (gpu := without(labels, "run")) in values
     }
@@ -137,7 +137,7 @@ def lowest(windows: Mapping[Labels, Points]) -> Vector:
 
 
 def spellings(percent: float) -> str:
-    """Returns a pattern of how servers and libraries write so many percent as a bound: 0.7, 0.70; 1, 1.0."""
+    """Returns a pattern of how servers and libraries write a percentage as a bound: 0.7, 0.70; 1, 1.0."""
     bound = round(percent / 100, 12)
     return "|".join(
         dict.fromkeys(text.replace(".", "[.]") for text in (f"{bound:g}", f"{bound:.1f}", f"{bound:.2f}"))
@@ -145,10 +145,10 @@ def spellings(percent: float) -> str:
 
 
 class CountedWindow:
-    """The samples of a window, of which histograms count how many lie at or below some bounds.
+    """The samples of a window, with the shares at or below some bounds, from histograms.
 
-    A percentile lies below a bound where more than its share of the samples does: exact, as each threshold is
-    a bound of the histograms.
+    A percentile is below a bound if more than its share of the samples is. This is exact, because each
+    threshold is a bound of the histograms.
     """
 
     def __init__(
@@ -165,11 +165,11 @@ class CountedWindow:
         return share, np.asarray(share > percent / 100)
 
     def above(self, quantity: str, percent: int, bound: float) -> NDArray[np.bool_]:
-        """Returns where the percentile lies above a bound in percent."""
+        """Returns where the percentile is above a bound in percent."""
         return np.asarray(self._shares[quantity, bound] <= percent / 100)
 
 
 def share_of_window(now: Moment, histogram: str, percent: float, seconds: float, whole: bool) -> Vector:
-    """Returns the share of the samples of so many seconds at or below so many percent."""
+    """Returns the share of the samples in the last `seconds` that are at or below `percent`."""
     at_most = gained(now, f"{histogram}_bucket", f'le=~"{spellings(percent)}"', seconds, whole)
     return both(dropped(at_most, "le"), gained(now, f"{histogram}_count", "", seconds, whole), divided)

@@ -28,7 +28,7 @@ class SelfTimes(State):
 
     def __init__(self) -> None:
         self.seconds = 0.0  # of all steps
-        self.process = 0  # step numbers begin anew with each process of a rank
+        self.process = 0  # step numbers restart with each process of a rank
         self.last_number = -1
         self.whole: list[Times] = []  # rows: the slice's number, its mean; pieces of bounded length
         self.recent: Times = np.empty((0, 2))

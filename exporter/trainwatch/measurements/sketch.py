@@ -1,4 +1,4 @@
-"""Percentiles of any number of values in a fixed amount of memory."""
+"""Computes percentiles of any number of values in a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sketch(State):
         return self.sum / self.count if self.count else np.nan
 
     def percentile(self, percent: float) -> float:
-        """The linear percentile (numpy's), each value being known to the width of its bin. NaN: no values."""
+        """Returns numpy's linear percentile, precise to the width of a bin; NaN without values."""
         if not self.count:
             return np.nan
         position = (self.count - 1) * percent / 100
@@ -76,7 +76,7 @@ class Sketch(State):
         return float(np.clip(low + share * (high - low), self.min, self.max))
 
     def histogram(self, bins: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """As numpy's histogram over all values: counts (bins,) and edges (bins + 1,). There are values."""
+        """Returns numpy's histogram of the values, at least one: counts (bins,) and edges (bins + 1,)."""
         used = np.flatnonzero(self.counts)
         values = np.clip([self._value(int(number)) for number in used], self.min, self.max)
         counts, edges = np.histogram(values, bins, range=(self.min, self.max), weights=self.counts[used])
@@ -87,11 +87,11 @@ class Sketch(State):
 
     @abstractmethod
     def _value(self, number: int) -> float:
-        """The value that stands for all of a bin."""
+        """Returns the value that represents a bin."""
 
 
 class RatioSketch(Sketch):
-    """Ratios 0..1, each known to half of 0.0001: what NVML gives, whole percents, is known exactly."""
+    """Ratios 0..1, each precise to half of 0.0001; NVML's whole percents are exact."""
 
     bins = 10_001
 
@@ -104,7 +104,7 @@ class RatioSketch(Sketch):
 
 
 class SizeSketch(Sketch):
-    """Amounts above 0 of any unit (seconds, bytes), each known to 0.5 %; below 1 ns it is taken for 0."""
+    """Amounts above 0 of any unit (seconds, bytes), each precise to 0.5 %; below 1e-9 it counts as 0."""
 
     bins = 6_001
     _SMALLEST = 1e-9

@@ -1,4 +1,4 @@
-"""What is remembered of a run while it is read: copied in no time, so that one may ask at any moment."""
+"""Defines the state that is kept while a run is read; copies are cheap, for results at any moment."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# Where scans end in a block of rows: `scans[i]` rows of the block (0 or more) belong to scan i or to an
-# earlier one. Most blocks hold the ends of several scans, some hold none.
+# The ends of scans in a block of rows: `scans[i]` rows of the block (0 or more) belong to scan i or to an
+# earlier one. Most blocks contain the ends of several scans, some contain none.
 Scans = NDArray[np.intp]
 
 S = TypeVar("S", bound="State")
 
 
 class State:
-    """Attributes are numbers, strings, states, lists and dicts of these, functions, and arrays.
+    """A state whose attributes are numbers, strings, states, lists and dicts of these, functions, and arrays.
 
-    An array is replaced, never changed in place: that is what lets `copy` share it.
+    Arrays are replaced, never changed in place, so `copy` can share them.
     """
 
     def copy(self: S) -> S:
-        """An independent copy: what it observes later, this one does not see."""
+        """Returns an independent copy."""
         twin = type(self).__new__(type(self))
         twin.__dict__ = {name: _copied(value) for name, value in self.__dict__.items()}
         return twin

@@ -14,7 +14,7 @@ from trainwatch.measurements.measure import Measure, Measurement, Views
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import COMPONENTS, PHASES, Steps, Times
 
-# Which steps were outliers is known of this many of the longest; how many were is always exact.
+# The steps that are kept one by one, the longest; the number of outliers is always exact.
 LONGEST_KEPT = 1000
 # Fewer steps have no outliers: their standard deviation is too uncertain.
 STEPS_NEEDED = 100
@@ -26,7 +26,7 @@ class StepSums:
     """Sums over steps: they add up over blocks, phases and ranks, and a window is the difference of two."""
 
     count: int = 0
-    shift: float = 0.0  # durations are summed as their difference from this one, so that no digits are lost
+    shift: float = 0.0  # sums are of differences from this duration, to keep their precision
     beyond: float = 0.0
     squares: float = 0.0
     components: Times = field(default_factory=lambda: np.zeros(len(COMPONENTS)))  # seconds
@@ -84,10 +84,10 @@ class Distribution(NamedTuple):
 
 
 class Durations(State):
-    """The steps of one rank in one phase: all durations, sorted, in 8 bytes a step; more of the longest.
+    """The steps of one rank in one phase: all durations, in 8 bytes per step, and details of the longest.
 
-    The sorted values lie in runs of falling length, like the runs of a merge sort: adding n of them costs
-    n log n in all, however small the blocks, and counting those above a limit is a search in each run.
+    The values are in sorted runs of falling length, as in a merge sort. Adding n values costs n log n in
+    total, however small the blocks; counting those above a limit is a search in each run.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Durations(State):
         self.runs.append(run)
 
     def _keep_longest(self, numbers: NDArray[np.int64], durations: Times, components: Times) -> None:
-        """Keeps what is known of them; equally long ones are kept in the order of their numbers."""
+        """Keeps the longest steps; equally long ones in the order of their numbers."""
         added = np.column_stack((durations, numbers.astype(np.float64), components))
         longest = np.concatenate((self.longest, added))
         if len(longest) > LONGEST_KEPT:
@@ -130,7 +130,7 @@ class Durations(State):
         self.longest = longest
 
     def limit(self, deviations: float) -> float:
-        """Returns the seconds above which a step is an outlier: the mean and so many standard deviations."""
+        """Returns the seconds above which a step is an outlier: mean + deviations x standard deviation."""
         if self.sums.count < STEPS_NEEDED:
             return math.inf
         return self.sums.mean + deviations * self.sums.standard_deviation
@@ -147,7 +147,7 @@ class Durations(State):
         return np.sort(np.concatenate(self.runs), kind="stable") if self.runs else np.empty(0)
 
     def distribution(self, limit: float) -> Distribution:
-        """Returns percentiles of all steps, and a histogram of those up to a limit. There are steps."""
+        """Returns percentiles of all steps, at least one, and a histogram of those up to a limit."""
         ordered = self.sorted()
         p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
         edges, counts = _histogram(ordered[ordered <= limit])
@@ -155,23 +155,23 @@ class Durations(State):
 
 
 class StepsAtScans:
-    """The steps of a rank and phase at each scan that saw a new one."""
+    """The steps of a rank and phase at each scan with a new step."""
 
     def __init__(self, moments: Sequence[Durations]) -> None:
         self._moments = moments
 
     @property
     def steps(self) -> Times:
-        """Returns (scans,) how many there were."""
-        return np.array([one.sums.count for one in self._moments], np.float64)
+        """Returns (scans,) the numbers of steps."""
+        return np.array([steps.sums.count for steps in self._moments], np.float64)
 
     def outliers(self, deviations: float) -> Times:
-        """Returns (scans,) how many took more than so many standard deviations longer than the mean."""
-        return np.array([one.above(one.limit(deviations)) for one in self._moments], np.float64)
+        """Returns (scans,) the numbers of outliers, above mean + deviations x standard deviation."""
+        return np.array([steps.above(steps.limit(deviations)) for steps in self._moments], np.float64)
 
 
 class ScrapedSteps(NamedTuple):
-    """The same of several ranks and phases at one moment, from histograms."""
+    """The steps of several ranks and phases at one moment, from histograms."""
 
     steps: Times
     counted: Times  # the outliers that are certain
@@ -203,8 +203,8 @@ class NodeSteps(Measurement[StepsAtScans]):
         return views
 
     def count(self, rank: int | None = None) -> int:
-        """Returns how many steps there are, of one rank or of all."""
-        return sum(one.sums.count for key, one in self.durations.items() if rank in (None, key[0]))
+        """Returns the number of steps, of one rank or of all."""
+        return sum(steps.sums.count for key, steps in self.durations.items() if rank in (None, key[0]))
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def _histogram(ordered: Times) -> tuple[list[float], list[int]]:
     if not len(ordered):
         return [], []
     bins = min(HISTOGRAM_BINS, len(ordered))
-    if ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:  # all the same: bins would have no width
+    if ordered[-1] - ordered[0] <= 1e-9 * ordered[-1]:  # equal durations: bins would have no width
         bins = 1
     counts, edges = np.histogram(ordered, bins=bins, range=(float(ordered[0]), float(ordered[-1])))
     return edges.tolist(), counts.tolist()

@@ -50,8 +50,10 @@ class ThrottledGpu(GpuMeasurement[HeldDown]):
 
     def observe(self, samples: NodeSamples, column: int, scans: Scans) -> HeldDown:
         there = ~np.isnan(samples.gpu_thermal_throttle_seconds[:, column])
-        heat = increases(samples.gpu_thermal_throttle_seconds[there, column], self.last_heat, anew=False)
-        elapsed = increases(samples.times[there], self.last_time, anew=False)
+        heat = increases(
+            samples.gpu_thermal_throttle_seconds[there, column], self.last_heat, after_reset=False
+        )
+        elapsed = increases(samples.times[there], self.last_time, after_reset=False)
         heat_until = self.heat + np.concatenate(([0.0], np.cumsum(heat)))
         seconds_until = self.seconds + np.concatenate(([0.0], np.cumsum(elapsed)))
         ends = np.concatenate(([0], np.cumsum(there)))[scans]
@@ -67,7 +69,7 @@ class ThrottledGpu(GpuMeasurement[HeldDown]):
     def _note(self, samples: NodeSamples, column: int, there: NDArray[np.bool_], heat: Times) -> None:
         """Takes in power, temperature, and how slow the GPU was meanwhile."""
         power = samples.gpu_power_throttle_seconds[:, column]
-        self.power += float(increases(power[~np.isnan(power)], self.last_power, anew=False).sum())
+        self.power += float(increases(power[~np.isnan(power)], self.last_power, after_reset=False).sum())
         celsius = samples.gpu_temperature_celsius[:, column]
         self.hottest = float(np.fmax.reduce(celsius, initial=self.hottest))
         clock = samples.gpu_clock_hertz[there, column]

@@ -1,4 +1,4 @@
-"""What the ranks of a node did when: seconds in each phase by column of time, and some steps as marks."""
+"""Measures what the ranks of a node did over time: seconds per phase and column, and some marked steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MARKS = 512
 
 @dataclass(frozen=True)
 class StepMark:
-    """One step of many, to say where the run was at a moment. Seconds; `start` since the epoch."""
+    """A marked step, which shows how far the run was. Times are seconds; `start` is since the epoch."""
 
     number: int
     phase: str
@@ -28,9 +28,9 @@ class StepMark:
 
 @dataclass(frozen=True)
 class StepTimeline:
-    """What phase the ranks of one node were in over time, in columns of which there are never many.
+    """The phases of the ranks of one node over time, in a limited number of columns.
 
-    `phase_seconds` are by column, all ranks together. Of `rank`, each `every`-th step is marked.
+    `phase_seconds` are by column, summed over ranks. Every `every`-th step of `rank` is marked.
     """
 
     node: str
@@ -68,7 +68,7 @@ class StepsOfNode(Measurement[None]):
         return ()
 
     def timeline(self, node: str) -> StepTimeline | None:
-        """None where no step was recorded."""
+        """Returns the timeline, or None if no step was recorded."""
         if not self.marks:
             return None
         rank = min(self.marks)
@@ -88,7 +88,7 @@ class StepsOfNode(Measurement[None]):
         )
 
     def _reach(self, start: float, end: float) -> None:
-        """Adds the columns from `start` to `end` that are missing, and merges until there is room."""
+        """Adds the missing columns from `start` to `end`, and merges columns until there is room."""
         while True:
             low, high = floor(start / self.column_seconds), ceil(end / self.column_seconds)
             high = max(high, low + 1)
@@ -114,14 +114,14 @@ class StepsOfNode(Measurement[None]):
 
 @dataclass(frozen=True)
 class Timeline(Measure[StepsOfNode]):
-    """Asks for what the ranks did when."""
+    """Asks for what the ranks did over time."""
 
     def new(self) -> StepsOfNode:
         return StepsOfNode()
 
 
 class _Marks(State):
-    """Each `every`-th step of one rank: all of a few, and never more than `MOST_MARKS`."""
+    """Every `every`-th step of one rank: all steps at first, and never more than `MOST_MARKS`."""
 
     def __init__(self) -> None:
         self.every = 1
@@ -145,7 +145,7 @@ class _Marks(State):
 
 
 def _seconds_between(edges: Times, starts: Times, durations: Times) -> Times:
-    """(edges - 1,): the seconds of steps that lie between each two edges; steps do not overlap."""
+    """Returns (edges - 1,): the seconds of steps between each two edges; steps do not overlap."""
     order = np.argsort(starts, kind="stable")
     starts, durations = starts[order], durations[order]
     moments = np.maximum.accumulate(np.column_stack((starts, starts + durations)).ravel())
