@@ -1,4 +1,4 @@
-"""More of Debugger's heuristics against loops over single values that know nothing of blocks or counts."""
+"""More of Debugger's rules against loops over single values that know nothing of blocks or counts."""
 
 from __future__ import annotations
 

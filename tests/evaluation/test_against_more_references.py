@@ -1,4 +1,4 @@
-"""The heuristics that Debugger lacks, against loops over single values: see test_against_reference.py."""
+"""The rules that Debugger lacks, against loops over single values: see test_against_reference.py."""
 
 from __future__ import annotations
 

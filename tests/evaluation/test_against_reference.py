@@ -1,4 +1,4 @@
-"""Every heuristic against loops over single values that know nothing of blocks, chunks or counts kept."""
+"""Every rule against loops over single values that know nothing of blocks, chunks or counts kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Box plots and histograms of each device, and snapshots with a low GPU told apart."""
+"""Box plots and histograms of each device, and samples with a low GPU, by cause."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.heatmap import LowGpuSnapshots
+from trainwatch.measurements.heatmap import LowGpuSamples
 
 from tests.support.source import MemorySource, node_samples
 
@@ -18,20 +18,20 @@ def of(cpu: object, gpu: object, io_wait: object = None, gpu_memory: object = No
     return evaluate(MemorySource(samples))
 
 
-def test_low_gpu_snapshots_are_told_apart_by_what_the_cores_did() -> None:
+def test_low_gpu_samples_are_counted_by_what_the_cores_did() -> None:
     cpu = [[0.95, 0.1], [0.95, 0.1], [0.1, 0.1], [0.1, 0.1], [0.95, 0.1]]
     io_wait = [[0.0, 0.0], [0.0, 0.6], [0.0, 0.6], [0.0, 0.0], [0.0, 0.6]]
     gpu = [[0.05], [0.05], [0.05], [0.05], [0.5]]
     assert of(cpu, gpu, io_wait).low_gpu_snapshots == [
-        LowGpuSnapshots("node-a", snapshots=5, low=4, cpu=1, io=1, both=1)
+        LowGpuSamples("node-a", snapshots=5, low=4, cpu=1, io=1, both=1)
     ]
 
 
-def test_without_a_gpu_no_snapshot_is_told_apart() -> None:
+def test_without_a_gpu_no_sample_is_counted() -> None:
     assert of([[0.95]], np.empty((1, 0))).low_gpu_snapshots == []
 
 
-def test_a_heatmap_marks_the_share_of_starved_snapshots_of_each_column() -> None:
+def test_a_heatmap_marks_the_share_of_starved_samples_of_each_column() -> None:
     (heatmap,) = of([[0.95], [0.1], [0.95], [0.95]], [[0.05], [0.05], [0.05], [0.05]]).heatmaps
     assert heatmap.starved == {"cpu": [50, 100], "io": [0, 0]}
 

@@ -278,5 +278,5 @@ def test_what_is_remembered_of_samples_does_not_grow_with_the_run() -> None:
         evaluator.advance()
         return kept(evaluator._nodes)
 
-    # The list of snapshots concerned is full after some hours; nothing else grows after a few minutes.
+    # The list of samples concerned is full after some hours; nothing else grows after a few minutes.
     assert remembered(6000) <= 1.05 * remembered(3000)

@@ -1,4 +1,4 @@
-"""What must hold of every run, for the heuristics that Debugger lacks: see test_laws.py."""
+"""What must hold of every run, for the rules that Debugger lacks: see test_laws.py."""
 
 from __future__ import annotations
 

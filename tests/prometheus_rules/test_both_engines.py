@@ -66,7 +66,7 @@ def judged(samples: Any, *words: str) -> dict[str, RuleResult]:
 
 @few_examples
 @given(seeds)
-def test_shares_of_starved_snapshots_are_the_same(rules: Path, tmp_path: Path, seed: int) -> None:
+def test_shares_of_starved_samples_are_the_same(rules: Path, tmp_path: Path, seed: int) -> None:
     test = RuleTest(rules)
     for number in range(RUNS):
         samples = random_samples(seed + number)

@@ -21,7 +21,7 @@ pytestmark = [
 
 NAN = float("nan")
 ROWS = 1080
-BEFORE, AT = 480, 540  # scrapes that see 960 and 1080 snapshots: patience is 1000
+BEFORE, AT = 480, 540  # scrapes that see 960 and 1080 samples: patience is 1000
 BOTTLENECKS = pytest.mark.parametrize("rule", ["CPUBottleneck", "IOBottleneck"])
 CORE_LIMIT = {"CPUBottleneck": 0.9, "IOBottleneck": 0.5}
 
@@ -56,9 +56,7 @@ def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
 
 
 @BOTTLENECKS
-def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
-    rule: str, rules: Path, tmp_path: Path
-) -> None:
+def test_a_sample_counts_only_strictly_beyond_both_thresholds(rule: str, rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     cases = [(+0.01, -0.01, 1), (0.0, -0.01, 0), (-0.01, -0.01, 0), (+0.01, 0.0, 0), (+0.01, +0.01, 0)]
     for number, (core, gpu, fires) in enumerate(cases):
@@ -99,7 +97,7 @@ def test_missing_readings_are_neither_high_nor_low_and_the_status_is_there_all_t
 
 
 def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, tmp_path: Path) -> None:
-    """3,019 snapshots of which 2,129 were bottlenecks: 70.52 %; the last scrape before its end sees 3,000."""
+    """3,019 samples of which 2,129 were bottlenecks: 70.52 %; the last scrape before its end sees 3,000."""
     cores, gpus = np.full((3030, 8), 0.14), np.full((3030, 1), 0.6)
     concerned = np.random.default_rng(2129).permutation(3000)[:2116]
     cores[concerned, 3], gpus[concerned] = 0.97, 0.04
@@ -265,7 +263,7 @@ def test_gpu_memory_that_rises_within_a_minute_alerts_and_slow_growth_does_not(
 def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
     rules: Path, tmp_path: Path
 ) -> None:
-    rows = 1200  # the group is evaluated each two minutes: at 8 min (960 snapshots) and at 10 min (1200)
+    rows = 1200  # the group is evaluated each two minutes: at 8 min (960 samples) and at 10 min (1200)
     high = np.ones(rows)
 
     def with_idle(share: float) -> np.ndarray:

@@ -235,7 +235,7 @@ def test_operators_and_operations_sum_to_what_was_recorded() -> None:
     assert "Both 6 min 100 %" in time
 
 
-def test_snapshots_with_a_low_gpu_sum_to_all_of_them() -> None:
+def test_samples_with_a_low_gpu_sum_to_all_of_them() -> None:
     details = words_of(Page(render_html(made.slow_loader())).texts["details"])
     for row in (
         "A core was pinned 1000 91 %",

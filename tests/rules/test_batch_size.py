@@ -85,11 +85,11 @@ def test_each_gpu_and_scan_counts_and_a_busy_gpu_beside_them_changes_nothing() -
     assert "GPU 0 of node-a" in found.finding
 
 
-def test_a_snapshot_that_lacks_one_of_the_three_is_no_reading() -> None:
+def test_a_sample_that_lacks_one_of_the_three_is_no_reading() -> None:
     memory = np.full((2200, 1), 0.3)
     memory[1::2] = NAN
     found = result(np.full((2200, 1), 0.2), memory)
-    assert (found.status, found.triggered) == ("found", 3)  # 1,001 readings are there after 2,001 snapshots
+    assert (found.status, found.triggered) == ("found", 3)  # 1,001 readings are there after 2,001 samples
     assert result(np.full((2200, 1), 0.2), np.full((2200, 1), NAN)).status == "not enough data"
 
 

@@ -24,7 +24,7 @@ def result(rule: str, *chunks: NodeSamples, **parameters: float) -> RuleResult:
     return next(found for found in analysis.rules if found.rule == rule)
 
 
-def snapshots(rule: str, cores: Any, gpus: Any, **more: Any) -> NodeSamples:
+def sampled(rule: str, cores: Any, gpus: Any, **more: Any) -> NodeSamples:
     """`cores` are of the reading that the rule looks at."""
     if rule == "CPUBottleneck":
         return node_samples(cores, gpus, **more)
@@ -35,7 +35,7 @@ def snapshots(rule: str, cores: Any, gpus: Any, **more: Any) -> NodeSamples:
 def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck(rule: str) -> None:
     cores, gpus = np.zeros((1001, 192)), np.ones((1001, 8))
     cores[:, 77], gpus[:, 5] = 1.0, 0.0
-    found = result(rule, snapshots(rule, cores, gpus))
+    found = result(rule, sampled(rule, cores, gpus))
     assert (found.status, found.violations, found.datapoints) == ("found", 1001, 1001)
     assert all(counts == {"GPUs": 1, "CPUs": 1} for counts in found.details["bottlenecks"].values())
 
@@ -51,20 +51,20 @@ def test_one_pinned_core_of_192_and_one_idle_gpu_of_8_is_a_bottleneck(rule: str)
         (+0.01, +0.01, False),
     ],
 )
-def test_a_snapshot_counts_only_strictly_beyond_both_thresholds(
+def test_a_sample_counts_only_strictly_beyond_both_thresholds(
     rule: str, core: float, gpu: float, concerned: bool
 ) -> None:
     rows = 20
     cores = np.full((rows, 2), CORE_LIMIT[rule] + core)
-    found = result(rule, snapshots(rule, cores, np.full((rows, 1), 0.1 + gpu)), patience=0)
+    found = result(rule, sampled(rule, cores, np.full((rows, 1), 0.1 + gpu)), patience=0)
     assert found.violations == (rows if concerned else 0)
 
 
 @BOTH
-def test_a_core_and_a_gpu_must_be_beyond_their_thresholds_in_the_same_snapshot(rule: str) -> None:
+def test_a_core_and_a_gpu_must_be_beyond_their_thresholds_in_the_same_sample(rule: str) -> None:
     cores, gpus = np.zeros((100, 1)), np.ones((100, 1))
     cores[::2], gpus[1::2] = 1.0, 0.0
-    assert result(rule, snapshots(rule, cores, gpus), patience=0).violations == 0
+    assert result(rule, sampled(rule, cores, gpus), patience=0).violations == 0
 
 
 @BOTH
@@ -72,8 +72,8 @@ def test_a_core_and_a_gpu_must_be_beyond_their_thresholds_in_the_same_snapshot(r
 def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, status: str) -> None:
     gpus = np.ones((100, 1))
     gpus[:concerned] = 0.0
-    # All snapshots lie in one scan: what the first of them are like does not matter.
-    found = result(rule, snapshots(rule, np.ones((100, 1)), gpus), patience=99)
+    # All samples lie in one scan: what the first of them are like does not matter.
+    found = result(rule, sampled(rule, np.ones((100, 1)), gpus), patience=99)
     assert found.status == status
 
 
@@ -82,7 +82,7 @@ def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, s
     ("count", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
 )
 def test_patience_delays_the_first_decision(rule: str, count: int, status: str) -> None:
-    found = result(rule, snapshots(rule, np.ones((count, 1)), np.zeros((count, 1))))
+    found = result(rule, sampled(rule, np.ones((count, 1)), np.zeros((count, 1))))
     assert found.status == status
     assert found.violations == count  # it skips nothing
     assert found.triggered == (status == "found")
@@ -92,17 +92,17 @@ def test_patience_delays_the_first_decision(rule: str, count: int, status: str) 
 
 
 @BOTH
-def test_snapshots_before_the_first_decision_count_as_all_others_do(rule: str) -> None:
+def test_samples_before_the_first_decision_count_as_all_others_do(rule: str) -> None:
     gpus = np.ones((1200, 1))
     gpus[:700] = 0.0
-    found = result(rule, snapshots(rule, np.ones((1200, 1)), gpus))
-    # Scans end each 120 snapshots; those with more than 1000 are the ninth (1080: 64.8 %) and the tenth.
+    found = result(rule, sampled(rule, np.ones((1200, 1)), gpus))
+    # Scans end each 120 samples; those with more than 1000 are the ninth (1080: 64.8 %) and the tenth.
     assert (found.triggered, found.violations) == (2, 700)
 
 
 @BOTH
 def test_a_gpu_at_100_percent_beside_one_at_0_percent_is_a_bottleneck(rule: str) -> None:
-    found = result(rule, snapshots(rule, np.ones((10, 1)), np.tile([1.0, 0.0], (10, 1))), patience=0)
+    found = result(rule, sampled(rule, np.ones((10, 1)), np.tile([1.0, 0.0], (10, 1))), patience=0)
     assert found.violations == 10
 
 
@@ -110,21 +110,21 @@ def test_a_gpu_at_100_percent_beside_one_at_0_percent_is_a_bottleneck(rule: str)
 def test_a_missing_reading_is_neither_high_nor_low(rule: str) -> None:
     cores = np.array([[NAN, 1.0], [NAN, NAN], [1.0, NAN], [1.0, 1.0]])
     gpus = np.array([[0.0, NAN], [0.0, 0.0], [NAN, NAN], [1.0, NAN]])
-    found = result(rule, snapshots(rule, cores, gpus), patience=0)
+    found = result(rule, sampled(rule, cores, gpus), patience=0)
     assert (found.violations, found.datapoints) == (1, 4)
 
 
 @BOTH
 @pytest.mark.parametrize("gpus", [np.empty((2000, 0)), np.full((2000, 2), NAN)])
 def test_without_a_gpu_it_is_not_judged_and_says_so(rule: str, gpus: np.ndarray) -> None:
-    found = result(rule, snapshots(rule, np.ones((2000, 1)), gpus))
+    found = result(rule, sampled(rule, np.ones((2000, 1)), gpus))
     assert (found.status, found.triggered) == ("not enough data", 0)
     assert "No GPU" in found.finding
 
 
 @BOTH
 def test_without_cores_it_is_not_judged_and_says_so(rule: str) -> None:
-    found = result(rule, snapshots(rule, np.full((2000, 2), NAN), np.zeros((2000, 1))))
+    found = result(rule, sampled(rule, np.full((2000, 2), NAN), np.zeros((2000, 1))))
     assert found.status == "not enough data"
     assert "of the cores could not be read" in found.finding
 
@@ -136,7 +136,7 @@ def test_an_empty_run_is_not_judged(rule: str) -> None:
 
 
 def test_debuggers_published_run_fires_at_70_52_percent() -> None:
-    """3,019 snapshots of which 2,129 were bottlenecks: 70.52 %, printed as 70.5 %."""
+    """3,019 samples of which 2,129 were bottlenecks: 70.52 %, printed as 70.5 %."""
     cores, gpus = np.full((3019, 8), 0.14), np.full((3019, 1), 0.6)
     concerned = np.random.default_rng(2129).permutation(3019)[:2129]
     cores[concerned, 3], gpus[concerned] = 0.97, 0.04
@@ -158,18 +158,18 @@ def test_a_mean_cpu_p95_of_24_percent_with_one_core_pinned_is_still_a_bottleneck
 
 
 @BOTH
-def test_nodes_are_never_mixed_into_one_snapshot(rule: str) -> None:
+def test_nodes_are_never_mixed_into_one_sample(rule: str) -> None:
     """The core of one node is pinned while the GPU of the other idles: no bottleneck of either."""
-    pinned = snapshots(rule, np.ones((50, 1)), np.ones((50, 1)), node="node-a")
-    idle = snapshots(rule, np.zeros((50, 1)), np.zeros((50, 1)), node="node-b")
+    pinned = sampled(rule, np.ones((50, 1)), np.ones((50, 1)), node="node-a")
+    idle = sampled(rule, np.zeros((50, 1)), np.zeros((50, 1)), node="node-b")
     found = result(rule, pinned, idle, patience=0)
     assert (found.status, found.violations, found.datapoints) == ("healthy", 0, 100)
 
 
 @BOTH
-def test_the_share_is_of_the_snapshots_of_one_node(rule: str) -> None:
-    starved = snapshots(rule, np.ones((60, 1)), np.zeros((60, 1)), node="starved")
-    healthy = snapshots(rule, np.ones((600, 1)), np.ones((600, 1)), node="healthy")
+def test_the_share_is_of_the_samples_of_one_node(rule: str) -> None:
+    starved = sampled(rule, np.ones((60, 1)), np.zeros((60, 1)), node="starved")
+    healthy = sampled(rule, np.ones((600, 1)), np.ones((600, 1)), node="healthy")
     found = result(rule, healthy, starved, patience=0)
     assert found.status == "found"
     assert found.details["nodes"]["starved"]["triggered"] == 1
@@ -178,7 +178,7 @@ def test_the_share_is_of_the_snapshots_of_one_node(rule: str) -> None:
 
 
 @BOTH
-def test_the_list_of_snapshots_is_bounded_and_the_count_is_not(rule: str) -> None:
-    found = result(rule, snapshots(rule, np.ones((12_000, 1)), np.zeros((12_000, 1))))
+def test_the_list_of_samples_is_bounded_and_the_count_is_not(rule: str) -> None:
+    found = result(rule, sampled(rule, np.ones((12_000, 1)), np.zeros((12_000, 1))))
     assert found.violations == 12_000
     assert len(found.details["bottlenecks"]) == 10_000

@@ -14,7 +14,7 @@ from trainwatch.rules.parameters import specifications
 
 FOLDER = Path(trainwatch.rules.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs" / "heuristics.md"
-EVERY = pytest.mark.parametrize("heuristic", all_rules().values(), ids=str)
+EVERY = pytest.mark.parametrize("rule", all_rules().values(), ids=str)
 
 
 def test_each_rule_says_in_its_own_file_that_it_is_one() -> None:
@@ -34,29 +34,29 @@ def test_each_rule_says_in_its_own_file_that_it_is_one() -> None:
 
 
 @EVERY
-def test_each_has_words_and_documented_parameters(heuristic: type[Rule[Any, Any]]) -> None:
-    assert heuristic.subject[0].isupper()
-    for words in (heuristic.question, heuristic.description, heuristic.recommendation):
+def test_each_has_words_and_documented_parameters(rule: type[Rule[Any, Any]]) -> None:
+    assert rule.subject[0].isupper()
+    for words in (rule.question, rule.description, rule.recommendation):
         assert words[0].isupper()
         assert words[-1] in ".?"
-    for specification in specifications(heuristic.parameters_type).values():
+    for specification in specifications(rule.parameters_type).values():
         assert len(specification.doc) > 10
 
 
 @EVERY
-def test_each_has_a_section_of_the_docs_with_all_its_parameters(heuristic: type[Rule[Any, Any]]) -> None:
-    name = heuristic.__name__
+def test_each_has_a_section_of_the_docs_with_all_its_parameters(rule: type[Rule[Any, Any]]) -> None:
+    name = rule.__name__
     sections = DOCS.read_text().split("\n## ")
     section = next((section for section in sections if section.startswith(f"{name}\n")), "")
     assert section, f"docs/heuristics.md has no section {name}"
-    assert heuristic.question in section
-    for specification in specifications(heuristic.parameters_type).values():
+    assert rule.question in section
+    for specification in specifications(rule.parameters_type).values():
         default = "none" if specification.default is None else f"{specification.default:g}"
         assert f"| `{specification.name}` | {default} |" in section, specification.name
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.name)
-def test_no_heuristic_reads_or_writes_anything(file: Path) -> None:
+def test_no_rule_reads_or_writes_anything(file: Path) -> None:
     imported = {
         name.split(".")[0]
         for node in ast.walk(ast.parse(file.read_text()))

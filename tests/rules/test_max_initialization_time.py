@@ -20,7 +20,7 @@ def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parame
     return next(one for one in evaluate(source, settings).rules if one.rule == "MaxInitializationTime")
 
 
-def snapshots(seconds: float, **more: Any) -> NodeSamples:
+def sampled(seconds: float, **more: Any) -> NodeSamples:
     """From the run's start on, every half second, the last one so many seconds later."""
     return node_samples(np.zeros((int(2 * seconds) + 1, 1)), **more)
 
@@ -29,7 +29,7 @@ def snapshots(seconds: float, **more: Any) -> NodeSamples:
     ("seconds", "status"), [(1199.5, "healthy"), (1200.0, "healthy"), (1200.5, "found"), (2000.0, "found")]
 )
 def test_without_a_step_it_fires_once_20_minutes_have_passed(seconds: float, status: str) -> None:
-    found = result(snapshots(seconds))
+    found = result(sampled(seconds))
     assert found.status == status
     assert "no step had finished" in found.finding
 
@@ -38,7 +38,7 @@ def test_without_a_step_it_fires_once_20_minutes_have_passed(seconds: float, sta
     ("end", "status"), [(1199.9, "healthy"), (1200.0, "healthy"), (1200.1, "found"), (1500.0, "found")]
 )
 def test_a_first_step_that_finished_later_than_that_fires(end: float, status: str) -> None:
-    found = result(snapshots(3000), node_steps([0.25] * 4, start=START + end - 0.25))
+    found = result(sampled(3000), node_steps([0.25] * 4, start=START + end - 0.25))
     assert found.status == status
     assert "the first step finished" in found.finding
     assert found.seconds_lost == pytest.approx(max(0.0, end - 1200), abs=1e-6)
@@ -46,22 +46,22 @@ def test_a_first_step_that_finished_later_than_that_fires(end: float, status: st
 
 def test_the_threshold_can_be_set() -> None:
     steps = node_steps([0.5] * 4, start=START + 89.5)
-    assert result(snapshots(100), steps, threshold=1.5).status == "healthy"
-    assert result(snapshots(100), steps, threshold=1.49).status == "found"
+    assert result(sampled(100), steps, threshold=1.5).status == "healthy"
+    assert result(sampled(100), steps, threshold=1.49).status == "found"
 
 
 def test_each_scan_after_the_threshold_counts() -> None:
     """Scans end with the 21st to the 25th minute; what lies beyond them is a last one."""
-    found = result(snapshots(25 * 60 + 10))
+    found = result(sampled(25 * 60 + 10))
     assert (found.triggered, found.violations) == (6, 6)
 
 
 def test_datapoints_are_steps() -> None:
-    assert result(snapshots(60), node_steps([0.5] * 7)).datapoints == 7
+    assert result(sampled(60), node_steps([0.5] * 7)).datapoints == 7
 
 
 def test_a_run_that_never_told_of_steps_is_not_judged() -> None:
-    found = result(snapshots(3000), facts=run_facts())
+    found = result(sampled(3000), facts=run_facts())
     assert (found.status, found.triggered) == ("not enough data", 0)
     assert "trainwatch.step" in found.finding
 
@@ -69,9 +69,9 @@ def test_a_run_that_never_told_of_steps_is_not_judged() -> None:
 def test_nodes_start_on_their_own() -> None:
     facts = run_facts(ranks=[rank_facts(), rank_facts(1, node="node-b"), rank_facts(2, node="node-c")])
     found = result(
-        snapshots(1500),
-        snapshots(1500, node="node-b"),
-        snapshots(1500, node="node-d"),  # no process trains there
+        sampled(1500),
+        sampled(1500, node="node-b"),
+        sampled(1500, node="node-d"),  # no process trains there
         node_steps([0.5] * 9),
         facts=facts,
     )
@@ -84,9 +84,9 @@ def test_nodes_start_on_their_own() -> None:
 
 def test_steps_that_were_counted_but_not_read_have_finished_too() -> None:
     rank = rank_facts(first_step_start=START + 5, steps={"train": 40})
-    assert result(snapshots(1500), facts=run_facts(ranks=[rank])).status == "healthy"
+    assert result(sampled(1500), facts=run_facts(ranks=[rank])).status == "healthy"
     began = rank_facts(first_step_start=START + 5, steps={"train": 0})  # and hangs ever since
-    assert result(snapshots(1500), facts=run_facts(ranks=[began])).status == "found"
+    assert result(sampled(1500), facts=run_facts(ranks=[began])).status == "found"
 
 
 def test_a_run_of_which_only_steps_are_known_is_looked_at_once() -> None:
@@ -99,12 +99,12 @@ def test_without_a_known_start_the_first_process_or_sample_is_the_start() -> Non
     assert (
         result(steps, facts=run_facts(start=None, ranks=[rank_facts(start=START + 600)])).status == "healthy"
     )
-    assert result(snapshots(1500), steps, facts=run_facts(start=None)).status == "found"
+    assert result(sampled(1500), steps, facts=run_facts(start=None)).status == "found"
 
 
 def test_details_have_the_jobs_times_as_debugger_writes_them() -> None:
-    found = result(snapshots(100), node_steps([0.5] * 10, start=START + 20), facts=run_facts(end=START + 101))
+    found = result(sampled(100), node_steps([0.5] * 10, start=START + 20), facts=run_facts(end=START + 101))
     assert (found.details["job_start"], found.details["job_end"]) == (START, START + 101)
     assert found.details["step_num"] == {"first": (START + 20) * 1e6, "last": (START + 24.5) * 1e6}
-    assert result(snapshots(100)).details["step_num"] == {}
-    assert result(snapshots(100)).details["job_end"] == START + 100
+    assert result(sampled(100)).details["step_num"] == {}
+    assert result(sampled(100)).details["job_end"] == START + 100

@@ -15,7 +15,7 @@ from trainwatch.evaluation.analysis import (
     UtilisationHistogram,
 )
 from trainwatch.measurements.energy import Energy, GpuEnergy
-from trainwatch.measurements.heatmap import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
 from trainwatch.measurements.timeline import StepMark, StepTimeline
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules import all_rules
@@ -305,7 +305,7 @@ def slow_loader(**changes: Any) -> Analysis:
         },
         loaders=[loader(0), loader(1), loader(0, "eval", 1), loader(1, "eval", 1)],
         energy=Energy(2.1e6, [GpuEnergy("node-a", f"GPU {gpu}", 1.05e6, 719.0, 1.0) for gpu in range(2)], 0),
-        low_gpu_snapshots=[LowGpuSnapshots("node-a", 1438, 1100, 1000, 10, 21)],
+        low_gpu_snapshots=[LowGpuSamples("node-a", 1438, 1100, 1000, 10, 21)],
         timelines=[timeline("node-a")],
         box_plots=box_plots("node-a", 2),
         utilisation_histograms=histograms("node-a", 2),
@@ -385,7 +385,7 @@ def one_sample() -> Analysis:
         heatmaps=[heatmap("node-a", 2, 2, columns=1, column_seconds=0.5)],
         timelines=[],
         energy=None,
-        low_gpu_snapshots=[LowGpuSnapshots("node-a", 1, 0, 0, 0, 0)],
+        low_gpu_snapshots=[LowGpuSamples("node-a", 1, 0, 0, 0, 0)],
         box_plots=[BoxPlot("node-a", "CPU", "utilisation", 12, 12, 12, 12, 12, 12, 12)],
         utilisation_histograms=[],
         steps=[],
@@ -409,7 +409,7 @@ def sixteen_nodes() -> Analysis:
         heatmaps=[heatmap(node, 8, 192, columns=360, column_seconds=2.0) for node in nodes],
         steps=[steps(rank, count=300) for rank in range(128)],
         loaders=[loader(rank) for rank in range(128)],
-        low_gpu_snapshots=[LowGpuSnapshots(node, 1438, 200, 100, 40, 10) for node in nodes],
+        low_gpu_snapshots=[LowGpuSamples(node, 1438, 200, 100, 40, 10) for node in nodes],
         timelines=[timeline(node, rank=8 * index) for index, node in enumerate(nodes)],
         box_plots=[box for node in nodes for box in box_plots(node, 8)],
         utilisation_histograms=[one for node in nodes for one in histograms(node, 8)],
@@ -447,7 +447,7 @@ def hostile() -> Analysis:
         phase_seconds={HOSTILE: 12.0, "train": 3.0},
         component_seconds={HOSTILE: 2.0, "forward": 1.0},
         loaders=[{**loader(), "phase": HOSTILE}],
-        low_gpu_snapshots=[LowGpuSnapshots(HOSTILE, 1438, 1100, 1000, 10, 21)],
+        low_gpu_snapshots=[LowGpuSamples(HOSTILE, 1438, 1100, 1000, 10, 21)],
         timelines=[timeline(HOSTILE)],
         box_plots=box_plots(HOSTILE, 1),
         utilisation_histograms=[UtilisationHistogram(HOSTILE, name, [1] * 50) for name in ("GPU 0", HOSTILE)],

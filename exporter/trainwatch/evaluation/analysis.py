@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trainwatch.measurements.energy import Energy
-from trainwatch.measurements.heatmap import Heatmap, LowGpuSnapshots
+from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
 from trainwatch.measurements.timeline import StepTimeline
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules.base import Rule, Verdict
@@ -147,7 +147,7 @@ class Analysis:
     loaders: list[dict[str, Any]]
     gpu_use: list[GpuUse] = field(default_factory=list)  # by node, in the order of the GPUs
     energy: Energy | None = None  # None if no GPU's power was read
-    low_gpu_snapshots: list[LowGpuSnapshots] = field(default_factory=list)
+    low_gpu_snapshots: list[LowGpuSamples] = field(default_factory=list)
     timelines: list[StepTimeline] = field(default_factory=list)  # one per node with recorded steps
     box_plots: list[BoxPlot] = field(default_factory=list)
     utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)

@@ -35,7 +35,7 @@ class Heatmap:
 
 
 @dataclass(frozen=True)
-class LowGpuSnapshots:
+class LowGpuSamples:
     """The samples of a node in which a GPU was low, by the state of the cores.
 
     `cpu`, `io` and `both` are those that only CPUBottleneck, only IOBottleneck, and both rules count.
@@ -102,9 +102,9 @@ class HeatmapOfNode(State):
             starved=dict(zip(("cpu", "io"), self.starved.percent(), strict=False)),
         )
 
-    def low_gpu_snapshots(self, node: str) -> LowGpuSnapshots | None:
+    def low_gpu_snapshots(self, node: str) -> LowGpuSamples | None:
         """Returns the counts so far; None if no GPU was read."""
-        return LowGpuSnapshots(node, *self.low.tolist()) if self.gpus.devices else None
+        return LowGpuSamples(node, *self.low.tolist()) if self.gpus.devices else None
 
 
 class _Grid(State):

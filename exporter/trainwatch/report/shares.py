@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwatch.evaluation.analysis import Analysis, StepDistribution
-from trainwatch.measurements.heatmap import LowGpuSnapshots
+from trainwatch.measurements.heatmap import LowGpuSamples
 from trainwatch.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -168,7 +168,7 @@ def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:
     return whole_of({**seconds, name: rest} if rest > 1e-9 * total else seconds)
 
 
-def low_told_apart(row: LowGpuSnapshots) -> Whole:
+def low_told_apart(row: LowGpuSamples) -> Whole:
     """Snapshots (not seconds) with a low GPU by what cores did meanwhile."""
     neither = row.low - row.cpu - row.io - row.both
     return whole_of(
