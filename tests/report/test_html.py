@@ -161,7 +161,7 @@ def test_the_verdict_names_what_cost_most_and_what_to_do() -> None:
 def test_with_a_price_the_verdict_speaks_of_money() -> None:
     verdict = words_of(Page(render_html(made.slow_loader(), price=14.688)).texts["verdict"])
     assert "7 min 11 s, 60 % of it ($1.76)" in verdict
-    assert "Cost$2.94$14.69 a node and hour" in verdict
+    assert "Cost$2.94$14.69 per node and hour" in verdict
 
 
 def test_what_several_rules_saw_is_told_once() -> None:
@@ -253,7 +253,7 @@ def test_the_shares_of_each_table_of_a_scenario_sum_to_its_whole(
 ) -> None:
     analysis = scenarios.written(name).recording
     wholes = [shares.parts_of_the_run(analysis), shares.phases(analysis), shares.inside_steps(analysis)]
-    wholes += [shares.passes(analysis), *map(shares.low_told_apart, analysis.low_gpu_snapshots)]
+    wholes += [shares.passes(analysis), *map(shares.low_gpu_causes, analysis.low_gpu_snapshots)]
     for whole in wholes:
         assert sum(part.seconds for part in whole.parts) == pytest.approx(whole.seconds)
         assert sum(part.fraction for part in whole.parts) == pytest.approx(1)
@@ -322,7 +322,8 @@ def test_outliers_are_told_with_what_ran_during_them() -> None:
     assert "train 0 400 990 ms 2.8 × Checkpoint" in details
     assert "train 0 1200 700 ms 2.0 × no single component" in details
     assert (
-        "100 % training steps; inside steps, besides forward and backward pass, mostly checkpoint" in details
+        "100 % training steps; inside steps, apart from forward and backward pass, mostly checkpoint"
+        in details
     )
 
 

@@ -117,7 +117,7 @@ def test_a_finding_has_its_time_its_money_and_what_to_do() -> None:
         "1. **Waiting for busy CPU cores: about 7 min 11 s, 60 % of the run, $1.76.** GPUs sat idle" in text
     )
     assert "**What to do:** Give the data loader more than its 2 workers" in text
-    assert "| Cost | $2.94 | $14.69 a node and hour |" in text
+    assert "| Cost | $2.94 | $14.69 per node and hour |" in text
 
 
 def test_rules_that_saw_the_same_thing_are_one_finding() -> None:

@@ -172,7 +172,7 @@ def test_the_first_screen_shows_dashes_for_what_is_missing() -> None:
 
 def test_parameters_that_were_changed_are_said_where_the_measuring_is() -> None:
     stricter = made.rule(parameters={**made.PARAMETERS["CPUBottleneck"], "cpu_threshold": 80})
-    assert "Parameters other than the defaults: `CPUBottleneck.cpu_threshold=80`." in sentences.measured(
+    assert "Changed parameters: `CPUBottleneck.cpu_threshold=80`." in sentences.measured(
         made.slow_loader(rules=[stricter])
     )
     assert "default parameters" in sentences.measured(made.slow_loader(rules=[made.rule()]))[2]

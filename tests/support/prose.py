@@ -43,6 +43,8 @@ CHECKED = (
     "exporter/trainwatch/evaluation/*.py",
     "exporter/trainwatch/measurements/*.py",
     "exporter/trainwatch/prometheus_rules/*.py",
+    "exporter/trainwatch/report/**/*.py",
+    "exporter/trainwatch/report/**/*.html",
     "exporter/trainwatch/collectors/*.py",
     "exporter/trainwatch/exporter/*.py",
     "exporter/trainwatch/rules/*.py",

@@ -1,1 +1,1 @@
-"""The report: one HTML file that people pass around, and one JSON file a rule."""
+"""The report: one HTML file to share, and one JSON file per rule."""

@@ -1,4 +1,4 @@
-"""What the page's scripts draw: one object of JSON values a chart."""
+"""The data of the charts: one object of JSON values per chart."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ VIRIDIS = (
     "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
     "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",
 )  # fmt: skip
-KNOWN_TO = 0.02  # of a wait: narrower bins would show how waits are counted (in steps of 1 %), not the waits
+KNOWN_TO = 0.02  # of a wait: waits are counted in steps of 1 %, which narrower bins would show
 NOTHING_SAMPLED = 255  # in the bytes of a heatmap or a line; 0..100 are percent
 
 
 def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
-    """By chart name, as the `data-chart` attributes of the page say it."""
+    """Returns the charts by name, as in the `data-chart` attributes of the page."""
     timelines = {timeline.node: timeline for timeline in analysis.timelines}
     charts: dict[str, dict[str, Any]] = {}
     for index, heatmap in enumerate(analysis.heatmaps):
@@ -36,7 +36,9 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
     for index, histograms in enumerate(_by_node(analysis.utilisation_histograms)):
         charts[f"balance-{index}"] = _utilisation(histograms)
     if analysis.timelines:
-        charts["durations"] = _durations(analysis, min(analysis.timelines, key=lambda one: one.rank))
+        charts["durations"] = _durations(
+            analysis, min(analysis.timelines, key=lambda timeline: timeline.rank)
+        )
     waits = details_of(analysis, "Dataloader").get("dataloading_time")
     if waits:
         charts["waits"] = _waits(waits)
@@ -44,13 +46,13 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
 
 
 def marks_on_heatmap(analysis: Analysis, node: str) -> list[tuple[str, str]]:
-    """What is drawn above the rows of a node's heatmap: colour and meaning."""
-    phases = [phase for one in analysis.timelines if one.node == node for phase in one.phase_seconds]
-    starved = [cause for one in analysis.heatmaps if one.node == node for cause in _starved(one)]
+    """Returns colour and meaning of the marks above the rows of a node's heatmap."""
+    phases = [phase for line in analysis.timelines if line.node == node for phase in line.phase_seconds]
+    starved = [cause for heatmap in analysis.heatmaps if heatmap.node == node for cause in _starved(heatmap)]
     return [(phase, NAMES[phase].lower()) for phase in phases] + [STARVED[cause][:2] for cause in starved]
 
 
-# Of a bottleneck: the name of its colour, what it means, and that in a word.
+# By cause of a bottleneck: the name of its colour, its meaning, and a short name.
 STARVED = {
     "cpu": ("pinned-core", "GPU low while a core was pinned", "CPU-bound"),
     "io": ("waiting-core", "GPU low while a core waited for I/O", "I/O-bound"),
@@ -58,7 +60,7 @@ STARVED = {
 
 
 def _heatmap(heatmap: Heatmap, timeline: StepTimeline | None) -> dict[str, Any]:
-    """Cells as one byte each, row by row, in base64: a day of 200 rows is 10 times smaller than as JSON."""
+    """Encodes cells as one byte each, row by row, in base64: a tenth of the size of JSON."""
     return {
         "kind": "heatmap",
         "colours": VIRIDIS,
@@ -69,7 +71,7 @@ def _heatmap(heatmap: Heatmap, timeline: StepTimeline | None) -> dict[str, Any]:
         "starved": [
             {
                 "colour": STARVED[cause][0],
-                "name": "CPU-bound" if cause == "cpu" else "I/O-bound",
+                "name": STARVED[cause][2],
                 "cells": _bytes(row),
             }
             for cause, row in _starved(heatmap).items()
@@ -79,12 +81,12 @@ def _heatmap(heatmap: Heatmap, timeline: StepTimeline | None) -> dict[str, Any]:
 
 
 def _starved(heatmap: Heatmap) -> dict[str, list[int | None]]:
-    """By cause, where there is anything to mark."""
+    """Returns the rows by cause, without those that have nothing to mark."""
     return {cause: row for cause, row in heatmap.starved.items() if any(row)}
 
 
 def _timeline(timeline: StepTimeline) -> dict[str, Any]:
-    """The share of each phase in each column, of all ranks' time; and the steps that are marked."""
+    """Returns the share of each phase per column, of all ranks' time, and the marked steps."""
     whole = timeline.column_seconds * timeline.ranks
     return {
         "start": 1000 * timeline.start,
@@ -162,7 +164,7 @@ def _waits(waits: dict[str, Any]) -> dict[str, Any]:
 
 
 def _durations(analysis: Analysis, timeline: StepTimeline) -> dict[str, Any]:
-    """Steps of the phase that matters: number and seconds; of outliers also what made them long."""
+    """Returns number and seconds of the main phase's steps, and the slowest component of outliers."""
     phase = next((row.phase for row in main_steps(analysis)), "train")
     return {
         "kind": "durations",

@@ -1,4 +1,4 @@
-"""`trainwatch report`: writes the report of a recorded run, again or with other parameters."""
+"""`trainwatch report`: writes the report of a recorded run, also with other parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ written into SOURCE, or into a new directory in trainwatch-runs/ if SOURCE is a 
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The flags of `trainwatch report`."""
+    """Adds the flags of `trainwatch report`."""
     parser.epilog = EXAMPLES
     parser.add_argument(
         "source",
@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Evaluates and writes. Raises UserError for a bad flag, recording or directory; writes nothing then."""
+    """Evaluates a run and writes the report. Raises UserError for bad input, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
     printed = arguments.out is None and arguments.format != "html"
     progress = Progress()
@@ -93,7 +93,7 @@ def _writable_directory(source: str) -> Path | None:
 
 
 def _check_writable(directory: Path) -> None:
-    """Raises UserError before the minutes of an evaluation; makes nothing yet."""
+    """Raises UserError before an evaluation that takes minutes; creates nothing yet."""
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory}: is a file; give a directory with --out")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())

@@ -1,4 +1,4 @@
-"""The views behind the rules: one a thing that one can look at, with what was found said first."""
+"""The views of the section "Details": one per topic, each with its findings first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class View:
     id: str
     template: str
     title: str
-    rules: list[RuleResult]  # whose numbers these are
+    rules: list[RuleResult]  # whose numbers it shows
     sentences: list[str]
-    anything: bool  # to show; else the sentences say why there is nothing
-    opened: bool  # at first: where a rule fired, and where everybody looks
+    anything: bool  # to show; if not, the sentences say why
+    opened: bool  # at first: if a rule fired, or if most readers look here
 
     @property
     def fired(self) -> bool:
@@ -33,7 +33,7 @@ class View:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A view that rules name as theirs; the template `detail-ID.html` shows it."""
+    """A view that rules name in `about.view`; the template `detail-ID.html` shows it."""
 
     id: str
     title: str
@@ -51,7 +51,7 @@ class _Kind:
 
 
 def views(analysis: Analysis) -> list[View]:
-    """Returns them in the order of the page; last those of rules that name none of KINDS."""
+    """Returns the views in the order of the page; those of rules that name none of KINDS come last."""
     shown = [kind.view(analysis) for kind in KINDS]
     others = {rule.about.view for rule in sentences.decided(analysis)} - {view.id for view in shown}
     return [*shown, *map(_own_view, _rules_of(analysis, others))]
@@ -72,22 +72,22 @@ def _own_view(rule: RuleResult) -> View:
 
 
 def overview(shown: list[View]) -> str:
-    """What the section holds, said before it."""
+    """Summarises the section in its first sentence."""
     there = [view for view in shown if view.anything]
     fired = [view.title for view in there if view.fired]
     if not there:
         return "Nothing was recorded that could be shown in detail."
-    what = (
+    views = (
         f"{in_words(len(there)).capitalize()} {'view' if len(there) == 1 else 'views'} of what the rules saw"
     )
-    return f"{what}; rules fired on: {listing(fired)}." if fired else f"{what}; none of these rules fired."
+    return f"{views}; rules fired on: {listing(fired)}." if fired else f"{views}; none of these rules fired."
 
 
 # ------------------------------------------------------------------------------------- sentences
 
 
 def _findings(analysis: Analysis, *names: str) -> list[str]:
-    """Of those rules that fired; where none did, of the first that was evaluated."""
+    """Returns the findings of the rules that fired, or of the first evaluated rule if none did."""
     rules = [rule for name in names if (rule := rule_named(analysis, name)) is not None]
     found = [rule for rule in rules if rule.status is Status.FOUND]
     return [rule.finding for rule in found or rules[:1]]
@@ -100,7 +100,7 @@ def _if_fired(analysis: Analysis, name: str) -> list[str]:
 
 def _progress(analysis: Analysis) -> list[str]:
     said = _findings(analysis, "MaxInitializationTime") + _findings(analysis, "TrainingStalled")
-    return said or ["Neither the start nor standstills were looked at."]
+    return said or ["Neither the start nor stalls were checked."]
 
 
 def _gpus(analysis: Analysis) -> list[str]:
@@ -109,12 +109,12 @@ def _gpus(analysis: Analysis) -> list[str]:
         return ["The utilisation of no GPU was read."]
     low, high = min(found, key=lambda box: box.p50), max(found, key=lambda box: box.p50)
     if round(low.p50) == round(high.p50):
-        whose = {1: low.device, 2: "Both GPUs"}.get(len(found), f"All {len(found)} GPUs")
+        gpus = {1: low.device, 2: "Both GPUs"}.get(len(found), f"All {len(found)} GPUs")
         verb = "was" if len(found) == 1 else "were"
-        sentence = f"{whose} {verb} at or below {percent(high.p50)} in half of the samples."
+        sentence = f"{gpus} {verb} at or below {percent(high.p50)} in half of the samples."
     else:
         sentence = (
-            f"The median utilisation of the {len(found)} GPUs lies between {percent(low.p50)} "
+            f"The median utilisation of the {len(found)} GPUs is between {percent(low.p50)} "
             f"({_place(analysis, low)}) and {percent(high.p50)} ({_place(analysis, high)})."
         )
     return [sentence, *_if_fired(analysis, "LowGPUUtilization")]
@@ -126,7 +126,7 @@ def _place(analysis: Analysis, box: BoxPlot) -> str:
 
 def _balance(analysis: Analysis) -> list[str]:
     if not _comparable(analysis):
-        return ["No node has two GPUs that were read: there is nothing to compare."]
+        return ["On no node were two GPUs read, so there is nothing to compare."]
     return _findings(analysis, "LoadBalancing") or ["How the utilisation of each GPU is distributed."]
 
 
@@ -145,14 +145,14 @@ def _batch(analysis: Analysis) -> list[str]:
 
 def _bottlenecks(analysis: Analysis) -> list[str]:
     rows = analysis.low_gpu_snapshots
-    low, snapshots = sum(row.low for row in rows), sum(row.snapshots for row in rows)
+    low, samples = sum(row.low for row in rows), sum(row.snapshots for row in rows)
     if not low:
-        none = f"No GPU was low in any of {number(snapshots)} snapshots."
+        none = f"No GPU was low in any of {number(samples)} samples."
         return [none if rows else "No GPU was seen, so none could wait."]
     cpu, io = sum(row.cpu + row.both for row in rows), sum(row.io + row.both for row in rows)
     neither = low - sum(row.cpu + row.io + row.both for row in rows)
     return [
-        f"Some GPU was low in {share(low, snapshots)} of the snapshots. Of these, a core was pinned in "
+        f"Some GPU was low in {share(low, samples)} of the samples. In these, a core was pinned in "
         f"{share(cpu, low)} and waited for I/O in {share(io, low)}; neither explains {share(neither, low)}."
     ]
 
@@ -180,23 +180,23 @@ def _energy(analysis: Analysis) -> list[str]:
     steps = max((row.count for row in main_steps(analysis)), default=0)
     if steps:
         sentence += f", {words.energy(energy.joules / steps)} for each step of all ranks together"
-    said = [f"{sentence}. The host, fans and losses are not in it."]
+    said = [f"{sentence}. The host, fans and losses are not included."]
     if energy.gpus_without:
-        said.append(f"{count(energy.gpus_without, 'GPU')} did not tell the power, and are not in it either.")
+        said.append(f"{count(energy.gpus_without, 'GPU')} did not report power, and are not included either.")
     return said
 
 
 def _health(analysis: Analysis) -> list[str]:
     gpus = details_of(analysis, "ThermalThrottling").get("gpus", [])
     cool = gpus and not any(gpu["heat_seconds"] for gpu in gpus)
-    heat = ["Heat held no GPU’s clocks down."] if cool else _findings(analysis, "ThermalThrottling")
+    heat = ["Heat reduced no GPU’s clocks."] if cool else _findings(analysis, "ThermalThrottling")
     said = heat + _findings(analysis, "GPUError")
-    return said or ["Neither heat nor errors were looked at."]
+    return said or ["Neither heat nor errors were checked."]
 
 
 KINDS = (
     _Kind("steps", "Step durations", sentences.steps, lambda a: bool(a.steps), True),
-    _Kind("progress", "Start and standstills", _progress,
+    _Kind("progress", "Start and stalls", _progress,
           lambda a: bool(stalls(a) or details_of(a, "MaxInitializationTime").get("nodes"))),
     _Kind("gpus", "Utilisation of each GPU", _gpus,
           lambda a: bool(boxes(a, "utilisation")), True),

@@ -1,6 +1,6 @@
 """The report as one JSON document for programs: report.json. docs/report.schema.json describes it.
 
-`profiler-reports/<Rule>.json` beside it hold each rule's details, which are in no fixed form.
+`profiler-reports/<Rule>.json` next to it holds the details of each rule, which have no fixed form.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trainwatch.report.problems import problems
 from trainwatch.report.right_sizing import predictions
 from trainwatch.words import JOULES_PER_KWH
 
-# Raised when a field goes or changes its meaning; a new field does not raise it.
+# Increases if a field disappears or changes its meaning, not for a new field.
 SCHEMA_VERSION = 2
 
 
 def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
-    """The whole report, without pictures. JSON values only; a number that is not known is None.
+    """Returns the whole report without charts, as JSON values; None for unknown numbers.
 
-    `price` is that of one node for an hour, in dollars.
+    `price`: dollars per hour of one node.
     """
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -42,7 +42,7 @@ def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
         "rules": [_rule(rule) for rule in analysis.rules],
         "energy": _energy(analysis),
         "cost": _cost(analysis, price),
-        "predictions": [asdict(one) for one in predictions(analysis, price)],
+        "predictions": [asdict(row) for row in predictions(analysis, price)],
         "measurement": {
             "interval": analysis.interval,
             "samples_taken": analysis.samples_taken,
@@ -56,7 +56,7 @@ def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
 
 
 def render_json(analysis: Analysis, price: float | None = None) -> str:
-    """The document as text, which ends with a line's end."""
+    """Returns the document as text with a newline at the end."""
     return json.dumps(document(analysis, price), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What ran: names and values for the run summary."""
+"""The facts of a run: names and values for the run summary."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trainwatch.words import UNKNOWN, count, duration, listing, moment, money
 
 
 def facts(analysis: Analysis, price: float | None = None) -> list[tuple[str, str]]:
-    """`price` is what an hour of one node costs, in dollars."""
+    """Returns names and values; `price`: dollars per hour of one node."""
     end = moment(analysis.end) if analysis.finished else "not yet, or not recorded"
     status = UNKNOWN if analysis.exit_status is None else str(analysis.exit_status)
     bill = cost_of_run(analysis, price)
-    cost = f"{money(bill)}, at {money(price)} a node and hour" if bill is not None and price else ""
+    cost = f"{money(bill)}, at {money(price)} per node and hour" if bill is not None and price else ""
     named = [
         ("Command", analysis.command or UNKNOWN),
         ("Start", moment(analysis.start)),
@@ -39,11 +39,11 @@ def _ranks(analysis: Analysis) -> str:
 
 
 def _gpus(analysis: Analysis) -> str:
-    """Models with how many there are of each, over all nodes: "8 × NVIDIA H100"."""
+    """Returns the models and their number over all nodes: "8 × NVIDIA H100"."""
     models: dict[str, int] = {}
     for names in analysis.gpus.values():
         for name in names:
-            model = name.partition(": ")[2] or "GPU of a model that is not known"
+            model = name.partition(": ")[2] or "GPU of an unknown model"
             models[model] = models.get(model, 0) + 1
     return listing([f"{number} × {model}" for model, number in models.items()]) or "none seen"
 
@@ -55,7 +55,7 @@ def _cores(analysis: Analysis) -> str:
     if len(analysis.cores) == 1:
         return str(sizes[0])
     span = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return f"{count(sum(analysis.cores.values()), 'core')}, {span} a node"
+    return f"{count(sum(analysis.cores.values()), 'core')}, {span} per node"
 
 
 def _shortened(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The handful of numbers on the first screen."""
+"""The few numbers on the first screen."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Figure:
 
 
 def at_a_glance(analysis: Analysis, price: float | None = None) -> list[Figure]:
-    """`price` is what an hour of one node costs, in dollars."""
+    """Returns the figures; `price`: dollars per hour of one node."""
     return [
         _duration(analysis),
         *_cost(analysis, price),
@@ -43,11 +43,11 @@ def _cost(analysis: Analysis, price: float | None) -> list[Figure]:
     if bill is None or price is None:
         return []
     name = "Cost" if analysis.finished else "Cost so far"
-    return [Figure(name, money(bill), f"{money(price)} a node and hour")]
+    return [Figure(name, money(bill), f"{money(price)} per node and hour")]
 
 
 def _utilisation(analysis: Analysis, resource: str) -> Figure:
-    """The median over samples; over several nodes, the lowest and the highest median."""
+    """Returns the median over samples; for several nodes, the lowest and the highest median."""
     rows = [row for row in analysis.usage if row.resource == resource and math.isfinite(row.p50)]
     name = f"{resource} in use"
     if not rows:

@@ -23,7 +23,7 @@ SECTIONS = {
     "summary": "Run summary",
     "usage": "System usage",
     "heatmap": "Heatmap",
-    "time": "Where the time went",
+    "time": "Time breakdown",
     "rules": "Rules",
     "details": "Details",
     "measured": "How this was measured",
@@ -33,9 +33,9 @@ LIVE_SCRIPT = "live.js"
 
 
 def render_html(analysis: Analysis, refresh_seconds: int | None = None, price: float | None = None) -> str:
-    """The whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
+    """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
 
-    `price` is what an hour of one node costs, in dollars; with it the verdict speaks of money too.
+    `price`: dollars per hour of one node, for costs in the verdict.
     """
     live = refresh_seconds is not None
     shown = views(analysis)
@@ -63,7 +63,7 @@ def render_html(analysis: Analysis, refresh_seconds: int | None = None, price: f
         boxes=boxes,
         details_of=details_of,
         during=during,
-        low_told_apart=shares.low_told_apart,
+        low_gpu_causes=shares.low_gpu_causes,
         outliers=outliers(analysis),
         pairs=pairs(analysis),
         stalls=stalls(analysis),

@@ -23,10 +23,10 @@ from trainwatch.words import (
     share,
 )
 
-FINDINGS = 3  # said in full
+FINDINGS = 3  # shown in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
-SOME = 0.0005  # of a whole: smaller parts are left out
-UNFINISHED = 0.02  # of the phases' time: less is what processes take to start and to end
+SOME = 0.0005  # of a whole: smaller parts are omitted
+UNFINISHED = 0.02  # of the phases' time: processes take up to this share to start and end
 METRICS = {
     "step_seconds_mean": ("a training step", duration),
     "run_seconds": ("the run", duration),
@@ -36,10 +36,7 @@ STATISTICS = ("max", "p95", "p50", "min")
 
 
 def render_markdown(analysis: Analysis, price: float | None = None) -> str:
-    """Paragraphs and tables, apart from each other by empty lines; ends with a line's end.
-
-    `price` is that of one node for an hour, in dollars.
-    """
+    """Returns paragraphs and tables, separated by empty lines. `price`: dollars per hour of one node."""
     return "\n\n".join(_blocks(analysis, price)) + "\n"
 
 
@@ -60,9 +57,9 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     suggestions = predictions(analysis, price)
     if suggestions:
         yield "### Right-sizing"
-        yield "Predicted, each row for one change with all else as it was."
+        yield "Each row predicts the effect of one change, with everything else as before."
         yield _suggestions(suggestions)
-    yield "### Where the time went"
+    yield "### Time breakdown"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
     parts = [*_parts("", shares.phases(analysis)), *_parts("inside steps: ", shares.inside_steps(analysis))]
     rest = _unfinished_seconds(analysis)
@@ -81,7 +78,7 @@ def _finding(analysis: Analysis, number: int, problem: Problem, price: float | N
     rule = problem.rule
     lost = ", ".join(sentences.amounts(analysis, rule, price))
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
-    rules = [rule.rule, *(one.rule for one in problem.also)]
+    rules = [rule.rule, *(other.rule for other in problem.also)]
     source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
     return (
         f"{number}. **{plain(title)}** {sentence(rule.finding)} **What to do:** "
@@ -90,14 +87,17 @@ def _finding(analysis: Analysis, number: int, problem: Problem, price: float | N
 
 
 def _glance(analysis: Analysis, price: float | None) -> str:
-    rows = [(plain(one.name), plain(one.value), plain(one.note)) for one in at_a_glance(analysis, price)]
+    rows = [
+        (plain(figure.name), plain(figure.value), plain(figure.note))
+        for figure in at_a_glance(analysis, price)
+    ]
     if analysis.energy is not None:
         rows.append(("Energy", plain(energy(analysis.energy.joules)), "of the GPUs alone"))
     return table(("at a glance", "", ""), rows)
 
 
 def _suggestions(rows: list[Prediction]) -> str:
-    """A row a change; what is predicted of it in columns, as far as any change has it."""
+    """Returns a table with one row per change and one column per predicted metric."""
     metrics = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     changes: dict[str, dict[str, Prediction]] = {}
     for row in rows:
@@ -106,11 +106,11 @@ def _suggestions(rows: list[Prediction]) -> str:
         ("change", *(METRICS[metric][0] for metric in metrics), "if"),
         (
             (
-                _change(next(iter(its.values()))),
-                *(_predicted(its[metric]) if metric in its else NO_NUMBER for metric in metrics),
-                sentence(max((row.assumption for row in its.values()), key=len)),
+                _change(next(iter(by_metric.values()))),
+                *(_predicted(by_metric[metric]) if metric in by_metric else NO_NUMBER for metric in metrics),
+                sentence(max((row.assumption for row in by_metric.values()), key=len)),
             )
-            for its in changes.values()
+            for by_metric in changes.values()
         ),
     )
 
@@ -120,7 +120,7 @@ def _change(row: Prediction) -> str:
 
 
 def _predicted(row: Prediction) -> str:
-    """What was measured, what is expected, and between what it will be."""
+    """Writes the measured value, the expected one and its range."""
     written = METRICS[row.metric][1]
     was, expected, low, high = map(written, (row.measured, row.expected, row.low, row.high))
     change = f"{was} → {expected}" if was != expected else f"still {was}"
@@ -136,7 +136,7 @@ def _parts(prefix: str, whole: shares.Whole) -> list[tuple[str, str, str]]:
 
 
 def _unfinished_seconds(analysis: Analysis) -> float:
-    """The time of all ranks that went into no phase: a step that hangs has not finished, and is in none."""
+    """Returns the time of all ranks outside any phase, such as that of a step that hangs."""
     run, phases = shares.run_seconds(analysis), shares.phases(analysis)
     rest = analysis.ranks * (run or 0.0) - phases.seconds
     return rest if phases.parts and rest > UNFINISHED * phases.seconds else 0.0

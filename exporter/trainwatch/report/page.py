@@ -1,8 +1,7 @@
-"""The shell of a page that is one HTML file and needs nothing else: no network, no other file.
+"""Renders a page that is one self-contained HTML file: no network, no other file.
 
-The report and the comparison are such pages. A template extends `page.html` and fills its blocks; the
-tables and sentences are plain HTML; scripts (each allowed by its hash, nothing else is) draw the charts
-from one JSON object.
+The report and the comparison are such pages. A template extends `page.html` and fills its blocks. Tables and
+sentences are plain HTML. Scripts draw the charts from one JSON object; only these scripts, by hash, may run.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def render_page(
     package: str = HERE,
     **context: Any,
 ) -> str:
-    """A template of the package's `templates/` with the shell around it, as one HTML document.
+    """Renders a template of the package's `templates/` as one HTML document.
 
-    `scripts` are names in the package's `assets/`, in the order in which they run. Templates and assets
-    of the report can be used by every package. `data` is what the scripts find as `trainwatch.data`, by
-    chart name, where `<div data-chart="NAME">` stands. With `live` the page may ask for itself again.
-    `page.html` says which names the context must have.
+    `scripts` are names in the package's `assets/`, in the order in which they run. Every package can use the
+    templates and assets of the report. Scripts find `data` as `trainwatch.data`, by the chart name of a
+    `<div data-chart="NAME">`. With `live` the page may fetch itself again. `page.html` lists the names that
+    the context must have.
     """
     inlined = [_asset(name, package) for name in scripts]
     style = _asset(STYLE, package)
@@ -67,10 +66,10 @@ def render_page(
 
 
 def script_json(value: Any) -> str:
-    """JSON that can stand inside a <script> element, whatever names it holds.
+    """Returns JSON that is safe inside a <script> element, whatever strings it contains.
 
-    `<`, `>` and `&` cannot end or open anything when written as escapes, and U+2028 and U+2029 end a
-    line in old scripts. Numbers that JSON lacks (NaN, infinity) become null.
+    `<`, `>` and `&` are escaped, so that they cannot open or end an element. U+2028 and U+2029 end a line in
+    old scripts, so they are escaped too. Numbers that JSON lacks (NaN, infinity) become null.
     """
     text = json.dumps(json_value(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
@@ -94,7 +93,7 @@ def _asset(name: str, package: str) -> _Asset:
 
 
 def _content_security_policy(style: _Asset, scripts: list[_Asset], live: bool) -> str:
-    """Nothing may be loaded or run but what this file holds; the live page may also ask for itself."""
+    """Returns a policy that allows only the content of this file; the live page may also fetch itself."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -124,7 +123,7 @@ def _environment(package: str) -> Environment:
 
 
 def _grouped(rows: Sequence[Any], attribute: str) -> list[tuple[Any, list[Any]]]:
-    """Rows of the same attribute together, in the order in which they come (Jinja's groupby sorts)."""
+    """Groups rows by an attribute, in their first order (Jinja's groupby sorts)."""
     groups: dict[Any, list[Any]] = {}
     for row in rows:
         groups.setdefault(getattr(row, attribute), []).append(row)

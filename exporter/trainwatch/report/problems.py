@@ -1,4 +1,4 @@
-"""What was wrong, each thing once: rules that look at the same thing from different sides belong together."""
+"""Groups findings by problem: rules that see the same problem from different sides belong together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainwatch.status import Status
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing, told by the rule that says most about it, and by others that saw it too."""
+    """One problem: the rule that explains it best, and the other rules that saw it."""
 
     title: str
     rule: RuleResult
@@ -19,17 +19,17 @@ class Problem:
 
     @property
     def seconds_lost(self) -> float:
-        """An estimate; 0 where no time was lost, or it makes no sense to say how much."""
+        """Returns an estimate; 0 if no time was lost, or if an amount makes no sense."""
         return self.rule.seconds_lost
 
     @property
     def is_risk(self) -> bool:
-        """Whether it endangers the run rather than slows it."""
+        """Returns whether the problem endangers the run instead of slowing it down."""
         return self.rule.about.effect is Effect.RISK
 
 
 def problems(analysis: Analysis) -> list[Problem]:
-    """What costs most first."""
+    """Returns the problems, the most expensive one first."""
     topics: dict[str, list[RuleResult]] = {}
     for rule in analysis.rules:
         if rule.status is Status.FOUND:

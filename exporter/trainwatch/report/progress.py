@@ -1,4 +1,4 @@
-"""How far the reading of a run has come, for who waits at a terminal."""
+"""Shows the progress of reading a run on the terminal."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ BAR = 20  # characters
 
 
 class Progress:
-    """One line on a terminal that tells what was read; nothing where stderr is no terminal."""
+    """One line on the terminal; nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
         self._next = 0.0
         self._rows = 0
-        self._share = ""  # of the bytes, where they are known
+        self._share = ""  # of the bytes, if known
 
     def update(self, rows: int) -> None:
-        """`rows` are the snapshots and steps read so far."""
+        """Shows the number of samples and steps read so far."""
         self._rows = rows
         self._show()
 
     def update_bytes(self, done: int, total: int) -> None:
-        """The bytes that were read so far, of all that there are to read."""
+        """Shows the bytes read so far, of the total."""
         filled = BAR * done // max(total, 1)
         self._share = f"[{'#' * filled}{'.' * (BAR - filled)}] {size(done)} of {size(total)}, "
         self._show()

@@ -1,6 +1,6 @@
-"""What would have been enough: fewer or more devices, cores, workers, a larger batch, and what each would do.
+"""Right-sizing: predicts the effect of fewer or more devices, cores or workers, and of a larger batch.
 
-Every prediction is of one change with all else as it was. docs/right-sizing.md derives the numbers.
+Every prediction is for one change, with everything else as before. docs/right-sizing.md derives the numbers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainwatch.words import count, duration, in_words, listing, money, number, 
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
 HARDLY_WAITS = 0.05  # of the step time: loaders keep up
-UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: what a driver and a monitor may take
-ENOUGH_SAMPLES = 120  # of a node, before one says what it needs: a minute at 500 ms
+UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: a driver and a monitor may take this
+ENOUGH_SAMPLES = 120  # of a node, before predicting its needs: a minute at 500 ms
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Prediction:
     """One figure of the next run, if one thing is changed and nothing else."""
 
     change: str  # fewer_gpus, fewer_nodes, fewer_cores, more_cores, larger_batch, more_workers, fewer_workers
-    resource: str  # what there is `current` and `suggested` of: "loader workers of a rank"
+    resource: str  # counted by `current` and `suggested`: "loader workers of a rank"
     current: float
     suggested: float
     metric: str  # a key of figures.METRICS
@@ -53,25 +53,25 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Change:
-    """A change, what it does to the time of the training steps, and what it does to the bill."""
+    """A change, with its effect on the time of the training steps and on the cost."""
 
     name: str
     resource: str
     current: float
     suggested: float
-    words: str  # "With 2 loader workers a rank instead of 1"
+    words: str  # "With 2 loader workers per rank instead of 1"
     assumption: str
     factor: Factor  # of the time for the same work
-    nodes: int | None = None  # that are paid for; None: the bill of such a machine is not known
+    nodes: int | None = None  # that are paid for; None: the price of such a machine is unknown
     price_factor: float = 1.0  # of a node
     price_assumption: str = ""
-    step: Factor | None = None  # of a step, where that changes the work of a step; None: as `factor`
+    step: Factor | None = None  # of a step, if the work per step changes; None: same as `factor`
 
 
 def predictions(analysis: Analysis, price: float | None = None) -> list[Prediction]:
-    """What is worth a try, what makes the run faster first; empty where it uses what it has.
+    """Returns the changes worth trying, those that make the run faster first; empty for a well-used machine.
 
-    `price` is that of one node for an hour, in dollars.
+    `price`: dollars per hour of one node.
     """
     found: list[Prediction] = []
     for change in _changes(_Run(analysis)):
@@ -80,7 +80,7 @@ def predictions(analysis: Analysis, price: float | None = None) -> list[Predicti
 
 
 class _Run:
-    """What decides about changes. Shares are 0..1."""
+    """The figures that decide about changes. Shares are 0..1."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
@@ -89,7 +89,7 @@ class _Run:
         self.gpus = _same(len(names) for names in analysis.gpus.values())  # of each node
         self.cores = _same(analysis.cores.values())  # of each node
         self.ranks = math.ceil(analysis.ranks / max(self.nodes, 1))  # of a node
-        self.whole = analysis.world_size <= analysis.ranks  # no rank ran where nobody looked
+        self.whole = analysis.world_size <= analysis.ranks  # every rank was seen
         self.samples = analysis.samples_taken / max(self.nodes, 1)
         self.gpu = _busiest_gpu(analysis)
         self.cpu = figures.cpu_utilization_mean(analysis)
@@ -105,7 +105,7 @@ class _Run:
 
     @property
     def starved(self) -> bool:
-        """Whether what is used now says little about what is used once the data comes in time."""
+        """Returns whether data comes too late: usage would then be different with faster loading."""
         return self.fired("DataStarved", "CPUBottleneck", "IOBottleneck")
 
 
@@ -123,7 +123,7 @@ def _changes(run: _Run) -> Iterator[_Change]:
 
 @dataclass(frozen=True)
 class _Loading:
-    """The data loading of one rank, as DataStarved's details have it."""
+    """The data loading of one rank, from the details of DataStarved."""
 
     waiting: float  # share of the step time
     cause: str | None
@@ -133,12 +133,12 @@ class _Loading:
 
 
 def _waiting_longest(rule: RuleResult | None) -> _Loading | None:
-    """Of the rank that waited longest; None where steps or their waiting were not recorded."""
+    """Returns the loading of the rank that waited longest; None if steps or waits were not recorded."""
     rows = rule.details.get("ranks", []) if rule is not None else []
     if not rows:
         return None
     row = max(rows, key=lambda row: row["data_wait_seconds"])
-    waiting = min(row["percent"] / 100, 0.999)  # two clocks: there was some step beside the waiting
+    waiting = min(row["percent"] / 100, 0.999)  # two clocks: a step is never all waiting
     return _Loading(waiting, row["cause"], row["workers"], row["cores"], row["workers_needed"])
 
 
@@ -156,13 +156,12 @@ def _more_workers(run: _Run) -> Iterator[_Change]:
         "loader workers of a rank",
         workers,
         suggested,
-        f"With {count(suggested, 'loader worker')} a rank instead of {number(workers)}",
+        f"With {count(suggested, 'loader worker')} per rank instead of {number(workers)}",
         (
-            "Each worker has a core of its own and storage keeps up, so that batches come "
+            "Each worker has its own core and storage keeps up: batches come "
             f"{number(suggested / workers)} times as fast until no step waits for them."
             if workers
-            else "Workers make batches while the rank computes; each has a core of its own, and storage "
-            "keeps up."
+            else "Workers make batches while the rank computes; each has its own core, and storage keeps up."
         ),
         faster_loading(loading.waiting, suggested / workers)
         if workers
@@ -185,7 +184,7 @@ def _more_cores(run: _Run) -> Iterator[_Change]:
         "cores of a node",
         cores,
         suggested,
-        f"With {suggested} cores a node instead of {cores}",
+        f"With {suggested} cores per node instead of {cores}",
         "The loader gets as many more workers as there are cores, and batches come "
         f"{number(suggested / cores)} times as fast until no step waits for them."
         + ("" if enough else f" To keep up altogether, this transform would take {keeping_up} cores."),
@@ -207,9 +206,9 @@ def _fewer_workers(run: _Run) -> Iterator[_Change]:
         "loader workers of a rank",
         loading.workers,
         suggested,
-        f"With {count(suggested, 'loader worker')} a rank instead of {loading.workers}",
-        f"There are {loading.cores:g} cores for each rank, on which more workers only take turns; fewer need "
-        "less memory.",
+        f"With {count(suggested, 'loader worker')} per rank instead of {loading.workers}",
+        f"There are {loading.cores:g} cores for each rank; more workers only take turns. Fewer workers "
+        "need less memory.",
         Factor(1.0, 1 - loading.waiting, slower if loading.needed is None else 1.0),
         run.nodes,
     )
@@ -299,7 +298,7 @@ def _fewer_gpus(run: _Run) -> Iterator[_Change]:
 
 def _gpus_change(run: _Run, gpus: int, assumption: str, factor: Factor) -> _Change:
     assert run.gpus
-    of_node = "" if run.nodes == 1 else " a node"
+    of_node = "" if run.nodes == 1 else " per node"
     return _Change(
         "fewer_gpus",
         "GPUs of a node",
@@ -331,7 +330,7 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
         "cores of a node",
         run.cores,
         cores,
-        f"With {count(cores, 'core')} a node instead of {run.cores}",
+        f"With {count(cores, 'core')} per node instead of {run.cores}",
         f"In 99 % of the samples all cores together did the work of {number(run.cores * run.cpu_p99)} cores. "
         "At worst they did it in bursts on all cores at once, and these would take longer.",
         fewer_cores(run.cpu, cores / run.cores),
@@ -343,7 +342,7 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
 
 def _predictions(analysis: Analysis, change: _Change, price: float | None) -> Iterator[Prediction]:
     step, run = figures.step_seconds_mean(analysis), shares.run_seconds(analysis)
-    # What a step is on fewer devices is for the script to say: one large step, or several small ones.
+    # The script decides what a step is on fewer devices: one large step, or several small ones.
     if step is not None and change.name not in ("fewer_gpus", "fewer_nodes"):
         bounds = [step * factor for factor in _bounds(change.step or change.factor)]
         yield _prediction(change, "step_seconds_mean", step, bounds, change.assumption)
@@ -354,9 +353,8 @@ def _predictions(analysis: Analysis, change: _Change, price: float | None) -> It
     seconds = [run - training + training * factor for factor in _bounds(change.factor)]
     yield _prediction(change, "run_seconds", run, seconds, change.assumption)
     if price is not None and change.nodes is not None and analysis.nodes:
-        expected, low, high = (cost(change.nodes, one, price) for one in seconds)
-        its = change.price_factor
-        bill = [its * expected, its * low, high]
+        expected, low, high = (cost(change.nodes, value, price) for value in seconds)
+        bill = [change.price_factor * expected, change.price_factor * low, high]
         yield _prediction(
             change,
             "cost",
@@ -405,13 +403,13 @@ def _bounds(factor: Factor) -> tuple[float, float, float]:
     return factor.expected, factor.low, factor.high
 
 
-# ------------------------------------------------------------------------------ what an analysis tells
+# ------------------------------------------------------------------------------ reading an analysis
 
 
 def _busiest_gpu(analysis: Analysis) -> float | None:
-    """The mean utilisation of the GPU that was used most while training went on; None: none was read.
+    """Returns the mean utilisation during training of the GPU that was used most; None if none was read.
 
-    Without steps it is not known when training went on; then what it came to in its busy moments.
+    Without steps the time of training is unknown: then its 95th percentile over the run.
     """
     if analysis.steps:
         return max(figures.gpu_utilization_means(analysis), default=None)
@@ -420,7 +418,7 @@ def _busiest_gpu(analysis: Analysis) -> float | None:
 
 
 def _most_used_gpus_of_a_node(analysis: Analysis) -> int:
-    """How many GPUs did anything, on the node where most did; what could not be read may have."""
+    """Returns the number of used GPUs on the node with most of them; unread GPUs count as used."""
     used = dict.fromkeys(analysis.nodes, 0)
     for use in analysis.gpu_use:
         unused = use.p95 < UNUSED_UTILISATION and use.memory_p95 < UNUSED_MEMORY
@@ -429,7 +427,7 @@ def _most_used_gpus_of_a_node(analysis: Analysis) -> int:
 
 
 def _loaders_busy(analysis: Analysis) -> float:
-    """The share of the training for which the workers of the busiest loader were fetching; 0: not known."""
+    """Returns the share of training in which the workers of the busiest loader fetched; 0 if unknown."""
     seconds = figures.steps_seconds(analysis)
     timed = [
         loader["fetch_seconds"] / loader["workers"]
@@ -440,13 +438,13 @@ def _loaders_busy(analysis: Analysis) -> float:
 
 
 def _highest(analysis: Analysis, resource: str, statistic: str) -> float | None:
-    """The highest of all nodes, 0..1."""
+    """Returns the highest value of all nodes, 0..1."""
     values = [getattr(row, statistic) for row in analysis.usage if row.resource == resource]
     known = [value / 100 for value in values if math.isfinite(value)]
     return max(known, default=None)
 
 
 def _same(numbers: object) -> int | None:
-    """The number that all nodes have alike; None where they differ or have none."""
+    """Returns the number that all nodes share; None if they differ or have none."""
     found = set(numbers)  # type: ignore[call-overload]
     return found.pop() or None if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""Rows of the tables in the section "Details", from what the rules keep for it."""
+"""The rows of the tables in the section "Details", from the details of the rules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def rule_named(analysis: Analysis, name: str) -> RuleResult | None:
 
 
 def details_of(analysis: Analysis, name: str) -> dict[str, Any]:
-    """What a rule keeps; empty where it was not evaluated."""
+    """Returns the details of a rule; empty if it was not evaluated."""
     rule = rule_named(analysis, name)
     return {} if rule is None else rule.details
 
 
 def boxes(analysis: Analysis, quantity: Literal["utilisation", "memory"]) -> list[BoxPlot]:
-    """Of the GPUs."""
+    """Returns the box plots of the GPUs."""
     return [box for box in analysis.box_plots if box.quantity == quantity and box.device != "CPU"]
 
 
@@ -34,11 +34,11 @@ class Outlier:
     number: int
     seconds: float
     times_the_median: float
-    component: str | None  # that made it long, where one did
+    component: str | None  # the slow one, if known
 
 
 def outliers(analysis: Analysis) -> list[Outlier]:
-    """By rank, phase and number; of each rank and phase the longest."""
+    """Returns the longest outliers of each rank and phase, by rank, phase and number."""
     found = []
     for series in details_of(analysis, "StepOutlier").get("step_details", {}).values():
         median = series["step_stats"]["p50"]
@@ -46,19 +46,19 @@ def outliers(analysis: Analysis) -> list[Outlier]:
             Outlier(
                 series["rank"],
                 series["phase"],
-                one["number"],
-                one["seconds"],
-                one["seconds"] / median if median else 0.0,
-                one["component"],
+                step["number"],
+                step["seconds"],
+                step["seconds"] / median if median else 0.0,
+                step["component"],
             )
-            for one in series.get("longest", [])
+            for step in series.get("longest", [])
         ]
-    return sorted(found, key=lambda one: (one.rank, one.phase, one.number))
+    return sorted(found, key=lambda outlier: (outlier.rank, outlier.phase, outlier.number))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two GPUs of a node, and how far apart the distributions of their utilisation are: 0 is alike."""
+    """Two GPUs of a node, and the distances between the distributions of their utilisation."""
 
     node: str
     one: str
@@ -68,11 +68,11 @@ class Pair:
 
 
 def pairs(analysis: Analysis) -> list[Pair]:
-    """Of the nodes on which LoadBalancing fired, the most different ones first."""
+    """Returns the pairs of nodes on which LoadBalancing fired, the most different one first."""
     found = [
-        Pair(node, one, other, gap, its["distances"][one][other])
-        for node, its in details_of(analysis, "LoadBalancing").items()
-        for one, gaps in its["kolmogorov_smirnov"].items()
+        Pair(node, one, other, gap, details["distances"][one][other])
+        for node, details in details_of(analysis, "LoadBalancing").items()
+        for one, gaps in details["kolmogorov_smirnov"].items()
         for other, gap in gaps.items()
     ]
     return sorted(found, key=lambda pair: -pair.kolmogorov_smirnov)
@@ -84,9 +84,9 @@ def stalls(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def during(analysis: Analysis, name: str) -> tuple[Whole, Whole]:
-    """What ran in the snapshots or steps that a rule counts: phases, and components inside the steps.
+    """Returns what ran in the samples or steps that a rule counts: phases, and components inside the steps.
 
-    As Debugger has it, components are without forward and backward pass where both are known.
+    As in Debugger, components exclude the forward and backward pass if both are known.
     """
     details = details_of(analysis, name)
     keys = {label: phase for phase, label in PHASE_NAMES.items()} | {OTHERS: "other"}

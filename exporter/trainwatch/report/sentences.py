@@ -40,12 +40,12 @@ HOW_TO_ADD_STEPS = (
 
 
 def decided(analysis: Analysis) -> list[RuleResult]:
-    """The rules that can fire."""
+    """Returns the rules that can fire."""
     return [rule for rule in analysis.rules if not is_overview(rule)]
 
 
 def is_overview(rule: RuleResult) -> bool:
-    """Whether it never fires: its section says what it found."""
+    """Returns whether the rule never fires and only informs."""
     return rule.about.effect is Effect.OVERVIEW
 
 
@@ -59,7 +59,7 @@ def status_of_run(analysis: Analysis) -> Status:
 
 
 def in_order(analysis: Analysis) -> list[RuleResult]:
-    """By times triggered; those that did not, as the analysis sorts them; the overviews last."""
+    """Returns the rules by times triggered, then in the order of the analysis; overviews come last."""
     ordered = sorted(decided(analysis), key=lambda rule: -rule.triggered)
     return ordered + [rule for rule in analysis.rules if is_overview(rule)]
 
@@ -80,7 +80,7 @@ def not_judged(analysis: Analysis) -> dict[tuple[Status, str], list[str]]:
 
 
 def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
-    """What cost most, in time, and in money where the price of a node for an hour (in dollars) is given."""
+    """Says what cost most in time, and in money if `price` (dollars per hour of one node) is given."""
     found, states = problems(analysis), counts(analysis)
     healthy = states.pop(Status.HEALTHY, 0)
     if found:
@@ -94,7 +94,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
         sentences = [f"{capitalised(state)}: nothing could be judged{yet}."]
     if analysis.exit_status:
         sentences.append(
-            f"The command ended with exit status {analysis.exit_status}: this is the run up to there."
+            f"The command ended with exit status {analysis.exit_status}: this is the run so far."
         )
     return sentences
 
@@ -123,7 +123,7 @@ def _what_cost_most(analysis: Analysis, found: list[Problem], price: float | Non
 
 
 def _lost(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
-    """ "8 min 29 s, 85 % of it ($1.77)"; the share only where time is not summed over ranks."""
+    """Writes "8 min 29 s, 85 % of it ($1.77)"; the share only if time is not summed over ranks."""
     whole = shares.run_seconds(analysis)
     amount = cost_of_finding(analysis, rule, price)
     bill = "" if amount is None else f" ({money(amount)})"
@@ -133,7 +133,7 @@ def _lost(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
 
 
 def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) -> list[str]:
-    """What a finding cost: time, share of the run, money, as far as they are known."""
+    """Returns the cost of a finding: time, share of the run and money, if known."""
     if rule.seconds_lost <= 0:
         return []
     whole = shares.run_seconds(analysis)
@@ -155,7 +155,7 @@ def _uncapitalised(sentence: str) -> str:
 
 
 def cost(analysis: Analysis, rule: RuleResult) -> str | None:
-    """The estimate that orders the verdict, as time and as share of the run."""
+    """Writes the estimate that orders the verdict, as time and as share of the run."""
     whole = shares.run_seconds(analysis)
     if rule.seconds_lost <= 0:
         return None
@@ -168,7 +168,7 @@ def cost(analysis: Analysis, rule: RuleResult) -> str | None:
 
 
 def hardware(analysis: Analysis) -> str:
-    """ "2 nodes with 16 GPUs and 128 cores"."""
+    """Writes "2 nodes with 16 GPUs and 128 cores"."""
     cores = sum(analysis.cores.values())
     gpus = sum(len(names) for names in analysis.gpus.values())
     parts = [count(gpus, "GPU") if gpus else "no GPU"]
@@ -179,7 +179,7 @@ def hardware(analysis: Analysis) -> str:
 
 def run_summary(analysis: Analysis) -> list[str]:
     whole = shares.run_seconds(analysis)
-    lasted = duration(whole) if whole is not None else "a time that is not known"
+    lasted = duration(whole) if whole is not None else "an unknown time"
     verb = "took" if analysis.finished else "has been observed for"
     parts = shares.parts_of_the_run(analysis)
     sentences = [f"The run {verb} {lasted} on {hardware(analysis)}."]
@@ -198,7 +198,7 @@ def run_summary(analysis: Analysis) -> list[str]:
 
 
 def heatmap(heatmap: Heatmap) -> str:
-    """The idlest and the busiest GPU, the busiest core, and the mean of the cores."""
+    """Names the idlest and the busiest GPU, the busiest core, and the mean of the cores."""
     means = {label: mean for label, mean in row_means(heatmap).items() if mean is not None}
     gpus = {label: mean for label, mean in means.items() if label.startswith("GPU")}
     cores = {label: mean for label, mean in means.items() if label not in gpus}
@@ -220,7 +220,7 @@ def heatmap(heatmap: Heatmap) -> str:
 
 
 def row_means(heatmap: Heatmap) -> dict[str, float | None]:
-    """Mean of each row in percent; None where nothing was sampled."""
+    """Returns the mean of each row in percent; None if nothing was sampled."""
     means: dict[str, float | None] = {}
     for label, row in zip(heatmap.rows, heatmap.values, strict=True):
         known = [value for value in row if value is not None]
@@ -232,7 +232,7 @@ def row_means(heatmap: Heatmap) -> dict[str, float | None]:
 
 
 def steps(analysis: Analysis) -> list[str]:
-    """Typical and slow steps of each phase; the slowest rank where they differ; the outliers."""
+    """Describes typical and slow steps per phase, the slowest rank if they differ, and the outliers."""
     if not analysis.steps:
         return [f"No step was recorded. {HOW_TO_ADD_STEPS}"]
     sentences = [_phase_steps(phase, rows) for phase, rows in shares.steps_by_phase(analysis).items()]
@@ -287,12 +287,12 @@ def inside_steps(analysis: Analysis) -> str:
     ordered = sorted(whole.parts, key=lambda part: -part.seconds)[:2]
     first, *second = [f"{part.name.lower()} {share(part.seconds, whole.seconds)}" for part in ordered]
     then = f", then {second[0]}" if second else ""
-    return f"Of {duration(whole.seconds)} inside steps, {first}{then}."
+    return f"Steps took {duration(whole.seconds)}: {first}{then}."
 
 
 def passes(analysis: Analysis) -> str:
-    its = {part.key: part.seconds for part in shares.passes(analysis).parts}
-    times = number(its["backward"] / its["forward"])
+    seconds = {part.key: part.seconds for part in shares.passes(analysis).parts}
+    times = number(seconds["backward"] / seconds["forward"])
     return f"The backward pass took {times} times as long as the forward pass."
 
 
@@ -300,8 +300,8 @@ def communication(analysis: Analysis) -> str:
     whole = shares.communication(analysis)
     largest = whole.largest
     sentence = (
-        f"Of {duration(whole.seconds)} of collective operations, {largest.name} took "
-        f"{share(largest.seconds, whole.seconds)}"
+        f"Collective operations took {duration(whole.seconds)}, "
+        f"{share(largest.seconds, whole.seconds)} of it in {largest.name}"
     )
     exposed = shares.exposed_communication(analysis)
     if exposed is None:
@@ -318,20 +318,20 @@ def operators(device: str, whole: shares.Whole) -> str:
 
 
 def device_name(device: str) -> str:
-    """ "cpu" and "gpu0" as sentences write them."""
+    """Writes "cpu" as "CPU" and "gpu0" as "GPU 0"."""
     kind, number = device[:3].upper(), device[3:].strip()
     return f"{kind} {number}".strip() if kind in ("CPU", "GPU") else device
 
 
 def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
-    """Of the phases and the components that ran in certain snapshots or steps."""
+    """Describes the phases and the components that ran in certain samples or steps."""
     phases, components = what
     said = listing([f"{share(part.fraction, 1)} {part.name.lower()}" for part in phases.parts])
     if not components.parts:
         return f"{said}."
     largest = components.largest
     return (
-        f"{said}; inside steps, besides forward and backward pass, mostly {largest.name.lower()} "
+        f"{said}; inside steps, apart from forward and backward pass, mostly {largest.name.lower()} "
         f"({share(largest.fraction, 1)})."
     )
 
@@ -340,7 +340,7 @@ def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
 
 
 def loading(analysis: Analysis) -> list[str]:
-    """Whether steps wait for data, and whether workers compute or wait themselves."""
+    """Says whether steps wait for data, and whether workers compute or wait."""
     inside = shares.inside_steps(analysis)
     waited = inside.fraction("data_wait")
     if not analysis.loaders:
@@ -370,7 +370,7 @@ def loading(analysis: Analysis) -> list[str]:
         computed = f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time"
         sentences.append(
             f"{computed} and waited for a free core {share(min(core_wait, wall), wall)}; what remains "
-            f"it waited for storage or the like."
+            f"it waited for storage or similar."
             if core_wait > 0
             else f"{computed}; the rest it waited, for storage or for a free core."
         )
@@ -390,15 +390,15 @@ def rules(analysis: Analysis) -> str:
 def measured(analysis: Analysis) -> list[str]:
     taken, missed = analysis.samples_taken, analysis.samples_missed
     sentences = [
-        f"{count(taken, 'sample')} taken, one each {duration(analysis.interval)} a node; "
+        f"{count(taken, 'sample')} taken, every {duration(analysis.interval)} per node; "
         + (f"{number(missed)} missed ({share(missed, taken + missed)})." if missed else "none missed.")
     ]
     if analysis.steps:
-        sentences.append("Steps were timed by the training processes themselves, each one, not sampled.")
+        sentences.append("The training processes timed every step; steps are not sampled.")
     if analysis.rules:
         sentences.append(_parameters(analysis))
     sentences.append(
-        "Nothing was sent anywhere: this file holds all it shows and loads nothing from the network."
+        "Nothing was sent anywhere. This file is self-contained and loads nothing from the network."
     )
     return sentences
 
@@ -411,13 +411,13 @@ def _parameters(analysis: Analysis) -> str:
         if value != _defaults(rule.rule).get(name, value)
     ]
     if not changed:
-        return "All rules were judged with their default parameters; the table of rules has them."
-    return f"Parameters other than the defaults: {listing([f'`{one}`' for one in changed])}."
+        return "All rules were judged with their default parameters, which the table of rules lists."
+    return f"Changed parameters: {listing([f'`{setting}`' for setting in changed])}."
 
 
 def _defaults(rule: str) -> dict[str, Any]:
-    heuristic = all_rules().get(rule)
-    return asdict(heuristic.parameters_type()) if heuristic else {}
+    known = all_rules().get(rule)
+    return asdict(known.parameters_type()) if known else {}
 
 
 def value(row: UsageRow, statistic: str) -> str:

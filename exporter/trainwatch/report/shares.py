@@ -1,4 +1,4 @@
-"""Times that add up: the run in its three parts, the phases, and the components inside steps."""
+"""Parts of a whole: the three parts of the run, the phases, and the components inside steps."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ class Whole:
 
 
 def run_seconds(analysis: Analysis) -> float | None:
-    """From the run's start to its end; of a run whose end is not known, to the last that was seen of it."""
+    """Returns the run's seconds from start to end, or to its last step or sample if the end is unknown."""
     end = _last_seen(analysis)
     return None if analysis.start is None or end is None else max(0.0, end - analysis.start)
 
 
 def parts_of_the_run(analysis: Analysis) -> Whole:
-    """Initialization, training loop and finalization; empty where no step was recorded.
+    """Returns initialization, training loop and finalization; empty if no step was recorded.
 
-    A run whose end is not known is still in its training loop, as far as anybody can tell.
+    A run without a known end counts as still in its training loop.
     """
     start, first, last, end = (
         analysis.start,
@@ -94,7 +94,7 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
 
 
 def _last_seen(analysis: Analysis) -> float | None:
-    """The end; where it is not known, the last step's end or the last column of samples."""
+    """Returns the end, or the end of the last step or samples if it is unknown."""
     if analysis.end is not None:
         return analysis.end
     samples = [heatmap.times[-1] for heatmap in analysis.heatmaps if heatmap.times]
@@ -110,7 +110,7 @@ def phases(analysis: Analysis) -> Whole:
 
 
 def steps_by_phase(analysis: Analysis) -> dict[str, list[StepDistribution]]:
-    """Training first, then the other phases; in each the ranks as the analysis has them."""
+    """Groups steps by phase, training first, with the ranks in the order of the analysis."""
     phases = sorted({row.phase for row in analysis.steps}, key=_place)
     return {phase: [row for row in analysis.steps if row.phase == phase] for phase in phases}
 
@@ -120,7 +120,7 @@ def _place(phase: str) -> tuple[int, str]:
 
 
 def inside_steps(analysis: Analysis) -> Whole:
-    """Seconds of every component, all ranks together, and the rest of the steps that no component covers."""
+    """Returns the seconds per component of all ranks together, and the rest of the steps."""
     components = {name: analysis.component_seconds.get(name, 0.0) for name in COMPONENTS}
     components |= {k: v for k, v in analysis.component_seconds.items() if k not in COMPONENTS}
     steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
@@ -129,13 +129,13 @@ def inside_steps(analysis: Analysis) -> Whole:
 
 
 def passes(analysis: Analysis) -> Whole:
-    """Forward against backward pass, where both were timed."""
-    its = {name: analysis.component_seconds.get(name, 0.0) for name in ("forward", "backward")}
-    return whole_of(its) if all(seconds > 0 for seconds in its.values()) else Whole([], 0.0)
+    """Returns forward and backward pass, if both were timed."""
+    timed = {name: analysis.component_seconds.get(name, 0.0) for name in ("forward", "backward")}
+    return whole_of(timed) if all(seconds > 0 for seconds in timed.values()) else Whole([], 0.0)
 
 
 def operators(analysis: Analysis) -> dict[str, Whole]:
-    """By device, each operator's own time and that of all others together; empty where none were recorded."""
+    """Returns, by device, the time of each operator and of all others together; empty without operators."""
     found = _framework_metrics(analysis)
     totals = found.get("operator_total_seconds", {})
     return {
@@ -145,14 +145,14 @@ def operators(analysis: Analysis) -> dict[str, Whole]:
 
 
 def communication(analysis: Analysis) -> Whole:
-    """By collective operation, all ranks together; empty where no operation was recorded."""
+    """Returns the time per collective operation of all ranks together; empty without operations."""
     found = _framework_metrics(analysis)
     total = found.get("communication_total_seconds", 0.0)
     return _with_the_rest(found.get("communication_seconds", {}), total, "All other operations")
 
 
 def exposed_communication(analysis: Analysis) -> float | None:
-    """Seconds of collective operations while the device did nothing else; None: not known."""
+    """Returns the seconds of collective operations while the device did nothing else; None if unknown."""
     seconds: float | None = _framework_metrics(analysis).get("communication_exposed_seconds")
     return seconds
 
@@ -163,13 +163,13 @@ def _framework_metrics(analysis: Analysis) -> dict[str, Any]:
 
 
 def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:
-    """`seconds` may leave out the smallest; a rest that is but rounding is none."""
+    """Adds a part for the rest of `total`, unless it is only rounding."""
     rest = total - sum(seconds.values())
     return whole_of({**seconds, name: rest} if rest > 1e-9 * total else seconds)
 
 
-def low_told_apart(row: LowGpuSamples) -> Whole:
-    """Snapshots (not seconds) with a low GPU by what cores did meanwhile."""
+def low_gpu_causes(row: LowGpuSamples) -> Whole:
+    """Returns samples (not seconds) with a low GPU, by the state of the cores."""
     neither = row.low - row.cpu - row.io - row.both
     return whole_of(
         {"pinned_core": row.cpu, "waiting_core": row.io, "pinned_and_waiting": row.both, "neither": neither}
@@ -177,7 +177,7 @@ def low_told_apart(row: LowGpuSamples) -> Whole:
 
 
 def whole_of(seconds: Mapping[str, float]) -> Whole:
-    """Drops what took no time (also what clocks of two processes made a hair negative)."""
+    """Drops parts of no time, or of slightly negative time because of two clocks."""
     positive = {key: value for key, value in seconds.items() if value > 0}
     total = sum(positive.values())
     parts: list[Part] = []

@@ -15,7 +15,7 @@ WELL_USED = 70  # percent, as Debugger's report judges p50 and p95
 
 @dataclass(frozen=True)
 class _Use:
-    """Percentiles of one node in percent, NaN where it has no GPU or nothing could be read."""
+    """Percentiles of one node in percent, NaN if it has no GPU or nothing could be read."""
 
     node: str
     cpu_p50: float
@@ -25,7 +25,7 @@ class _Use:
 
 
 def usage(analysis: Analysis) -> list[str]:
-    """Under-use, starvation or good use; nodes that fared alike are said once, with bounds true of all."""
+    """Returns sentences on under-use, starvation or good use; one for all nodes with the same result."""
     alike: dict[Callable[[list[_Use]], str], list[_Use]] = {}
     nodes = list(dict.fromkeys(row.node for row in analysis.usage))
     for node in nodes:
@@ -109,7 +109,7 @@ def _highest(values: Iterable[float]) -> str:
 
 
 def _on(names: list[str], nodes: list[str]) -> str:
-    """Whom a sentence is about; nothing where there is only one node."""
+    """Names the nodes of a sentence; nothing if there is only one node."""
     if len(nodes) == 1:
         return ""
     if len(names) == len(nodes):

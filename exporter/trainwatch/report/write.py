@@ -1,4 +1,4 @@
-"""Writes the report of a run: a page for people, and JSON files beside it for programs."""
+"""Writes the report of a run: a page for people, and JSON files for programs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DOCUMENT = "report.json"
 
 
 def write_report(analysis: Analysis, directory: Path, price: float | None = None, form: str = "html") -> Path:
-    """Writes the report as `form` (a key of FORMS) says, and returns the file to look at first.
+    """Writes the report in a format (a key of FORMS), and returns its main file.
 
-    Makes the directory where there is none; each file appears whole. Raises OSError. Everything is
-    rendered before the first file is touched. The file to look at comes last: where it stands, the JSON
-    files beside it are of the same run.
+    Creates the directory if needed; each file appears whole. Raises OSError. Everything is rendered before
+    the first file is written. The main file is written last: once it exists, the JSON files are of the same
+    run.
     """
     page, render = FORMS[form]
     texts = {DOCUMENT: render_json(analysis, price)} | dict(render(analysis, price))
@@ -50,7 +50,7 @@ def _rules(analysis: Analysis, _: float | None) -> Mapping[str, str]:
     }
 
 
-# The file to look at first, and the files beside report.json, which every form has.
+# The main file, and the files in addition to report.json, which every format has.
 FORMS: dict[str, tuple[str, Callable[[Analysis, float | None], Mapping[str, str]]]] = {
     "html": ("report.html", _html),
     "json": (DOCUMENT, _rules),

@@ -143,7 +143,7 @@
     };
   }
 
-  // In each column a bar of the phases' shares, one upon the other; what remains is the time between steps.
+  // A stacked bar of the phases' shares per column; the rest is the time between steps.
   function phases(data) {
     const line = data.timeline;
     const shares = line.phases.map((phase) => trainwatch.bytesOf(phase));

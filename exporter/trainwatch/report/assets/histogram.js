@@ -52,7 +52,7 @@
     },
   };
 
-  // The series first shown: all of a few, else those with the highest middle (the slowest ranks).
+  // The series shown at first: those with the highest middle (the slowest ranks), or all of a few.
   function shownSeries(data) {
     const highest = highestFirst(data.series).slice(0, SHOWN_AT_FIRST);
     return Object.fromEntries(data.series.map((one) => [one.name, highest.includes(one)]));
@@ -62,14 +62,14 @@
     return [...series].sort((a, b) => b.middle - a.middle);
   }
 
-  // Two points a bin, so that the outline has corners; zero at both ends.
+  // Two points per bin, so that the outline has corners; zero at both ends.
   function outline(one, factor) {
     const edges = one.edges.map((edge) => edge * factor);
     const tops = one.counts.flatMap((count, bin) => [[edges[bin], count], [edges[bin + 1], count]]);
     return [[edges[0], 0], ...tops, [edges[edges.length - 1], 0]];
   }
 
-  // Labels that would touch stand one above the other.
+  // Labels that would overlap are stacked.
   function marks(one, factor, look) {
     const known = Object.entries(one.marks).filter(([, value]) => value !== null).sort((a, b) => b[1] - a[1]);
     const near = 0.14 * (one.edges[one.edges.length - 1] - one.edges[0]);

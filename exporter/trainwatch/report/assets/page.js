@@ -27,8 +27,8 @@
     if (shown && option.legend) option.legend.selected = { ...option.legend.selected, ...shown.selected };
     chart.setOption(option, { notMerge: true });
     element.classList.add("drawn");
-    if (first && kind.attach) kind.attach(chart, element); // once a chart
-    if (first || element.connectAgain) kind.connect(chart, element); // and to the controls beside it, when these are new
+    if (first && kind.attach) kind.attach(chart, element); // once per chart
+    if (first || element.connectAgain) kind.connect(chart, element); // and to the controls next to it, if these are new
     element.connectAgain = false;
   };
 
