@@ -113,7 +113,7 @@ def test_rules_of_other_parameters_are_a_disagreement(servers: Servers, tmp_path
     [
         (
             ["--run", "none"],
-            "--run none: Prometheus has no samples of it in that time; there are simulated-cpu",
+            "--run none: Prometheus has no samples of it in that time; it has simulated-cpu",
         ),
         (["--end", "1000000000"], "Prometheus has no samples of a run in that time; give another --start"),
         (["--start", "4000000000"], "--start is not before --end"),
