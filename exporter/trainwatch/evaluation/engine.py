@@ -119,7 +119,6 @@ class _Node(State):
         self.heatmap = HeatmapOfNode()
         self.samples: Blocks[NodeSamples] = Blocks(scan_interval)
         self.steps: dict[int, Blocks[Steps]] = {}
-        self.cores = self.gpus = 0
 
     def add(self, chunk: NodeSamples | Steps) -> None:
         if isinstance(chunk, NodeSamples):
@@ -142,7 +141,6 @@ class _Node(State):
         return copy
 
     def _observe(self, samples: NodeSamples, scans: np.ndarray) -> None:
-        self.cores, self.gpus = samples.cpu.shape[1], samples.gpu.shape[1]
         self._judge(self.measured.observe(samples, scans))
         by_cpu, by_io = (self._starved(cause) for cause in ("cpu", "io"))
         self.heatmap.observe(samples, by_cpu, by_io)
@@ -196,7 +194,7 @@ def _analysis(
         world_size=max((rank.world_size for rank in facts.ranks), default=0),
         ranks=len({rank.rank for rank in facts.ranks}),
         nodes=sorted({*nodes, *(node.node for node in facts.nodes)}),
-        cores={name: node.cores for name, node in nodes.items()},
+        cores={name: node.measured[Usage()].cores for name, node in nodes.items()},
         gpus={node.node: [f"{gpu.gpu}: {gpu.model}" for gpu in node.gpus] for node in facts.nodes},
         interval=facts.interval,
         samples_taken=sum(node.samples.rows for node in nodes.values()),

@@ -169,6 +169,13 @@ class CountedWindow:
         return np.asarray(self._shares[quantity, bound] <= percent / 100)
 
 
+def enough_readings(now: Moment, gpus: Collection[Labels], patience: int) -> NDArray[np.bool_]:
+    """Returns which GPUs have more readings than `patience`, in runs that have not ended."""
+    readings = now(f"{GPU_SAMPLES}_count")
+    in_runs = going_on(now, readings)
+    return np.array([gpu in in_runs and readings[gpu] > patience for gpu in gpus], bool)
+
+
 def share_of_window(now: Moment, histogram: str, percent: float, seconds: float, whole: bool) -> Vector:
     """Returns the share of the samples in the last `seconds` that are at or below `percent`."""
     at_most = gained(now, f"{histogram}_bucket", f'le=~"{spellings(percent)}"', seconds, whole)

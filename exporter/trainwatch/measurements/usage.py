@@ -20,6 +20,11 @@ class GpuUsage(State):
         self.utilisation = RatioSketch()
         self.memory = RatioSketch()
 
+    @property
+    def idle_readings(self) -> float:
+        """Returns for how many readings' worth of time the GPU did nothing."""
+        return (1 - self.utilisation.mean) * self.utilisation.count
+
 
 class NodeUsage(Measurement[None]):
     """All readings of a node: ratios, and bytes per second of network and disk."""

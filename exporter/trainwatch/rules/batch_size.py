@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
-
 from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.recent_readings import Quantity, Recent, RecentReadings
@@ -22,7 +20,7 @@ from trainwatch.measurements.scraped import (
     Moment,
     Scraped,
     column,
-    going_on,
+    enough_readings,
     share_of_window,
     without,
 )
@@ -167,10 +165,7 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
         )
         readings = now(f"{GPU_SAMPLES}_count")
         labels = list(gpu)
-        judged = going_on(now, readings)
-        enough = np.array(
-            [series in judged and readings[series] > parameters.patience for series in labels], bool
-        )
+        enough = enough_readings(now, labels, parameters.patience)
         of_node = {series: cpu[node] for series in labels if (node := without(series, "gpu")) in cpu}
         shares = {
             ("gpu", parameters.gpu_threshold_p95): column(gpu, labels),
@@ -183,7 +178,7 @@ class BatchSize(Rule[BatchSizeParameters, RecentReadings | CountedWindow]):
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         usage = run.of(Usage())
         status = status_of(tallies.triggered, tallies.judged)
-        idle = [(1 - gpu.utilisation.mean) * gpu.utilisation.count for _, _, gpu, _ in _fired(run, tallies)]
+        idle = [gpu.idle_readings for _, _, gpu, _ in _fired(run, tallies)]
         return Verdict(
             status,
             self._finding(run, tallies, status),

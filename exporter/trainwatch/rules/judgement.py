@@ -67,10 +67,11 @@ class Tally(State):
     def add(self, judged: Judgement, new: Booleans | None = None, times: Times | None = None) -> None:
         """Counts the scans of a block; `new` leaves out scans without new data."""
         counts = np.ones(judged.enough.shape[0], bool) if new is None else new
-        enough, fired = _by_scan(judged.enough) & counts, _by_scan(judged.fired) & counts
+        fired_elements = judged.fired
+        enough, fired = _by_scan(judged.enough) & counts, _by_scan(fired_elements) & counts
         self.judged += int(np.count_nonzero(enough))
         self.triggered += int(np.count_nonzero(fired))
-        self.elements += int(np.count_nonzero(judged.fired[counts]))
+        self.elements += int(np.count_nonzero(fired_elements[counts]))
         held = [np.count_nonzero(_by_scan(condition.holds) & counts) for condition in judged.conditions]
         before = self.conditions or (0,) * len(held)
         self.conditions = tuple(int(scans + more) for scans, more in zip(before, held, strict=True))

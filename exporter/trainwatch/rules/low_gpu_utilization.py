@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-import numpy as np
-
 from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.recent_readings import LastReadings, Recent, RecentReadings
@@ -20,7 +18,7 @@ from trainwatch.measurements.scraped import (
     Moment,
     Scraped,
     column,
-    going_on,
+    enough_readings,
     share_of_window,
 )
 from trainwatch.measurements.sketch import RatioSketch
@@ -163,8 +161,7 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
         )
         readings = now(f"{GPU_SAMPLES}_count")
         labels = list(low)
-        judged = going_on(now, readings)
-        enough = np.array([gpu in judged and readings[gpu] > parameters.patience for gpu in labels], bool)
+        enough = enough_readings(now, labels, parameters.patience)
         shares = {
             ("gpu", parameters.threshold_p95): column(low, labels),
             ("gpu", parameters.threshold_p5): column(idle, labels),
@@ -174,7 +171,7 @@ class LowGPUUtilization(Rule[LowGPUUtilizationParameters, RecentReadings | Count
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         usage = run.of(Usage())
         idle = [
-            (1 - gpu.utilisation.mean) * gpu.utilisation.count
+            gpu.idle_readings
             for name, node in usage.items()
             for column, gpu in enumerate(node.gpus)
             if tallies.of(name, column).triggered

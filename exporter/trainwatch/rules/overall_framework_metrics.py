@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwatch.measurements.component_time import ComponentTime
 from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.steps import StepDurations
 from trainwatch.rules.base import Overview, Verdict
 from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Parameters
@@ -43,17 +43,15 @@ class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
 
     @property
-    def measure(self) -> ComponentTime:
-        return ComponentTime("data_wait")  # for the number of steps
+    def measure(self) -> StepDurations:
+        return StepDurations()
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         details = _details(run.facts)
         return Verdict(
             Status.HEALTHY if details else Status.NOT_ENOUGH_DATA,
             _finding(details, run.facts) if details else "Neither steps nor operators were timed.",
-            datapoints=sum(
-                rank.steps for node in run.of(self.measure).values() for rank in node.ranks.values()
-            ),
+            datapoints=sum(node.count() for node in run.of(self.measure).values()),
             details=details,
         )
 
