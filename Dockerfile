@@ -16,6 +16,10 @@ FROM build AS build-exporter
 RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
     . bcrypt nvidia-ml-py psutil PyYAML
 
+# `trainwatch rules` needs no reader of recordings.
+FROM build-exporter AS build-rules
+RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock numpy
+
 FROM build AS build-everything
 RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .
 
@@ -33,10 +37,13 @@ EXPOSE 9870
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
     CMD ["python", "-c", "import http.client; c = http.client.HTTPConnection('127.0.0.1', 9870, timeout=4); c.request('GET', '/-/ready'); raise SystemExit(c.getresponse().status != 200)"]
 ENTRYPOINT ["trainwatch"]
-CMD ["exporter", "--state-dir=/var/lib/trainwatch"]
+CMD ["exporter", "--state-dir=/var/lib/trainwatch/state"]
 
 FROM base AS everything
 COPY --from=build-everything /opt/trainwatch /opt/trainwatch
+
+FROM base AS rules
+COPY --from=build-rules /opt/trainwatch /opt/trainwatch
 
 FROM base AS exporter
 COPY --from=build-exporter /opt/trainwatch /opt/trainwatch

@@ -3,18 +3,26 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 NEWER := $(VENV)/newer-servers
+# What newer servers decide: rules, scrapes, notifications. Not the pages that only show what they answer.
+OF_SERVERS := prometheus_rules crosscheck alertmanager end_to_end runs rules exporter demo actions docs report analysis
+NPM := tests/axe tests/operator-models
+# What runs alone: it observes processes of this machine, or waits for them.
+ALONE := actions alertmanager collectors end_to_end examples exporter processes run stack stacks training \
+	test_benchmarks.py test_trials.py test_truth.py
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench golden servers clean
+.PHONY: help run test lint bench bench-scale trials truth golden pictures servers sbom clean
 
 help: ## list all targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 # The stamps record what is installed; a change of pyproject.toml or of the locked versions installs again.
 $(VENV)/.installed: pyproject.toml requirements.lock
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	@echo "installing into $(VENV): a minute or two, once"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
 	@touch $@
 
 # With PYTORCH=1, and in CI, the tests that train with PyTorch run too (hundreds of MB, so not by default).
@@ -26,7 +34,8 @@ $(VENV)/.developing: $(VENV)/.installed
 
 SLOW ?= augmentation
 run: $(VENV)/.installed ## observe a slow example and report why: SLOW=augmentation, workers, storage, stall or none
-	$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
+	@echo "training the example for about a minute; $(SLOW) is what slows it down"
+	@$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
 lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and the English of the documentation
 	$(BIN)/ruff check .
@@ -35,21 +44,59 @@ lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and 
 		$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m tests.support.prose
 
-servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium if possible
+servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Chromium, and npm's packages, if possible
 	@sh tests/install-servers $(abspath $(NEWER))
 	@sh tests/install-grafana-models $(BIN)/python $(VENV)/grafana-models
+	@for folder in $(NPM); do [ $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json ] \
+		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
+		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
 test: lint servers ## lint, then all tests, with Debian's and newer servers
+ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
-ifndef TESTS
-	if [ -e $(NEWER)/complete ]; then PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m pytest -m servers; fi
+else
+	$(BIN)/python -m pytest $(TWO_AT_ONCE) $(ALONE:%=--ignore=tests/%)
+	$(BIN)/python -m pytest $(ALONE:%=tests/%)
+	$(BIN)/python -m tests.support.audit
+	if [ -e $(NEWER)/complete ]; then export PATH="$(abspath $(NEWER))/usr/bin:$$PATH"; \
+		$(BIN)/python -m pytest -m servers $(TWO_AT_ONCE) $(addprefix tests/,$(filter-out $(ALONE),$(OF_SERVERS))) && \
+		$(BIN)/python -m pytest -m servers $(addprefix tests/,$(filter $(ALONE),$(OF_SERVERS))); fi
 endif
 
 golden: $(VENV)/.developing ## renew the golden files of the tests
 	$(BIN)/python -m pytest --renew-golden -k golden $(TESTS)
 
-bench: $(VENV)/.developing ## measure the cost of Trainwatch against its budgets
-	PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
+pictures: $(VENV)/.developing ## take the pictures of docs/dashboards.md: GRAFANA_URL=http://localhost:3000, with docs/stack.md's runs
+	$(BIN)/python -m tests.support.pictures "$(GRAFANA_URL)" $(PICTURES)
+
+# HolisticTraceAnalysis, which benchmarks/traces.py compares with, does not work with the pandas of today.
+$(VENV)/hta/bin/python:
+	$(PYTHON) -m venv $(VENV)/hta
+	-$@ -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis "pandas<3"
+
+bench: $(VENV)/.developing $(VENV)/hta/bin/python ## measure the cost of Trainwatch against its budgets
+	HTA_PYTHON="$${HTA_PYTHON:-$(VENV)/hta/bin/python}" PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
+
+bench-scale: $(VENV)/.developing ## measure a cluster of NODES=1000 in Prometheus and VictoriaMetrics: 26 minutes for each of 4 rows
+	$(BIN)/python -m benchmarks.scale --nodes $(or $(NODES),1000) --markdown $(SCALE)
+
+trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, corrupt files, floods
+	$(BIN)/python -m trials $(TRIALS)
+
+truth: $(VENV)/.developing ## train with planted faults and check who is accused; FULL=1: every fault on every rank
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[pytorch]'
+	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
+	$(BIN)/python -m trials.truth --rival $(TRUTH)
+
+# What an installation has, and nothing of the development; the tool itself is in an environment of its own.
+sbom: ## write the software bill of materials of an installation (CycloneDX): trainwatch.cdx.json
+	$(PYTHON) -m venv --clear $(VENV)/installation
+	$(VENV)/installation/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock .
+	$(VENV)/installation/bin/python -m pip uninstall --quiet --yes pip setuptools
+	$(PYTHON) -m venv $(VENV)/cyclonedx
+	$(VENV)/cyclonedx/bin/python -m pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7"
+	$(VENV)/cyclonedx/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file trainwatch.cdx.json $(VENV)/installation/bin/python
 
 clean: ## remove everything that make and runs created
-	rm -rf $(VENV) trainwatch-runs examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) trainwatch-runs trainwatch.cdx.json examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import re
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from importlib import import_module
 from importlib.util import find_spec
 from math import isnan, nan
-from pathlib import Path
 
 from benchmarks import Row
+from benchmarks.page import DOCS, markdown, write_table
 
 MODULES = (
     "step",
+    "hooks",
+    "lines",
     "gpu_tick",
     "tick",
     "scrape",
@@ -25,10 +24,11 @@ MODULES = (
     "evaluation",
     "report",
     "debugger_reading",
+    "traces",
     "rules_at_scale",
 )
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+PAGE = DOCS / "performance.md"
+HEAD = ("what", "measured", "budget", "verdict")
 
 Verdict = tuple[str, str, str, str]  # what, measured, budget, verdict
 
@@ -45,14 +45,14 @@ def main(words: Sequence[str] | None = None) -> int:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(MODULES)}")
     table = print_table([row for module in arguments.module or MODULES for row in _measure(module)])
     if arguments.markdown:
-        write_page(PAGE, [row for row in table if row[1]])
+        write_table(PAGE, "make bench", markdown(HEAD, [row for row in table if row[1]]))
     return 0
 
 
 def print_table(rows: Sequence[Row]) -> list[Verdict]:
     """Judges the rows and prints them."""
     table = [judge(row) for row in rows]
-    print("\n".join(_aligned([("what", "measured", "budget", "verdict"), *table])))
+    print("\n".join(_aligned([HEAD, *table])))
     return table
 
 
@@ -74,20 +74,6 @@ def shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def write_page(page: Path, table: Sequence[Verdict]) -> None:
-    """Replaces the text between the markers of the page."""
-    text = page.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{page}: must have {BEGIN} and {END} once each")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    lines = ["| what | measured | budget | verdict |", "|---|---|---|---|"]
-    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table]
-    page.write_text(
-        "\n".join([f"{head}{BEGIN}", "", _circumstances(), "", *lines, "", f"{END}{tail}"]), encoding="utf-8"
-    )
-
-
 def _measure(name: str) -> list[Row]:
     """Returns the rows of one module, or one row with the reason if it cannot be measured."""
     if find_spec(f"benchmarks.{name}") is None:
@@ -98,23 +84,6 @@ def _measure(name: str) -> list[Row]:
     except Exception as error:  # noqa: BLE001 - the other benchmarks must still get their rows
         return [(f"{name}: {type(error).__name__}: {error}", nan, "", "")]
     return rows
-
-
-def _circumstances() -> str:
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return (
-        f"Measured on {date} by `make bench` with Python {platform.python_version()} on Linux "
-        f"{platform.release().split('-')[0]}, {_processor()}, "
-        f"{os.cpu_count()} cores, {memory:.0f} GiB of memory."
-    )
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _aligned(table: Sequence[Verdict]) -> list[str]:

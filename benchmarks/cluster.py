@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from trainwatch.crosscheck.offline.remote_write import label, request, samples_of
+from trainwatch.rules.straggler import SLOW
 
 from benchmarks.node import CORES
 from tests.support.demo import START, simulated
@@ -67,7 +68,7 @@ class Cluster:
         """Yields the bodies of requests that write all series.
 
         `recorded` are names of recorded series, which must be about the memory of a run's GPU. They have the
-        last hours before `until`.
+        last hours before `until`. No rank was slow before.
         """
         parts: list[bytes] = []
         for series in self._all(recorded, until):
@@ -85,7 +86,7 @@ class Cluster:
         }
         gains = GPUS * [_history(until, GROWTH / 24, 0.0)]  # in a quarter of an hour
         for node in range(self.nodes):
-            for name in recorded:
+            for name in set(recorded) - {SLOW}:
                 if ":gain" not in name:
                     yield from self._of_rule(node, name, levels[self._scenario(node)])
                 elif self._scenario(node) == LEAKING:  # memory that does not grow has no gain

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.collectors.gpu_holders import GpuHoldersCollector
+from trainwatch.collectors.run_gpus import RunGpusCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.exporter.exporter import Exporter
 
@@ -62,6 +64,7 @@ class BusyNode:
             *("--path.procfs", str(self.procfs)),
             *("--path.nvml-library", str(self.nvml.library)),
             *("--ledger-dir", str(self.ledgers)),
+            *("--state-dir", str(self.ledgers / "state")),
             *("--run", "benchmark"),
             *("--sample-interval", interval),
             *("--log-level", "error"),  # a fast tick may find nothing new, which is a warning
@@ -136,6 +139,8 @@ def exporter_in_this_process(node: BusyNode) -> Iterator[Exporter]:
         *host_collectors(node.procfs),
         GpuCollector(node.nvml.library),
         TrainingCollector(node.ledgers),
+        RunGpusCollector(),
+        GpuHoldersCollector(),
     ]
     exporter = Exporter(collectors, run="benchmark", state_directory=node.ledgers)
     try:

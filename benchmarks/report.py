@@ -14,20 +14,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from trainwatch.runs.model import COMPONENTS, GpuFacts, NodeFacts
-from trainwatch.runs.recording.files import RunFile, part_path
+from trainwatch.runs.recording.files import RunFile, write_part
 from trainwatch.runs.recording.schema import (
+    COLUMNS,
     CPU_COLUMNS,
+    EVIDENCE_COLUMN,
     GPU_COLUMNS,
+    NEIGHBOURS_COLUMN,
     NODE_COLUMNS,
     PHASES_AND_MORE,
+    PRESSURE_COLUMNS,
     RANKS_SCHEMA,
+    RUN_COLUMNS,
     STEPS_SCHEMA,
     Layout,
     samples_schema,
     with_metadata,
 )
+from trainwatch.sampling.sample import EVIDENCE
 
 from benchmarks import Row
 
@@ -93,8 +98,7 @@ def record(directory: Path, hours: float) -> None:
     for minute in range(round(60 * hours)):
         for table, schema in schemas.items():
             columns = makers[table](minute, random)
-            path = part_path(folder, table, minute + 1)
-            pq.write_table(pa.table(columns, schema=schema), path, compression="zstd")
+            write_part(folder, table, minute + 1, pa.table(columns, schema=schema))
 
 
 def _samples(minute: int, random: np.random.Generator) -> dict[str, Any]:
@@ -118,6 +122,9 @@ def _samples(minute: int, random: np.random.Generator) -> dict[str, Any]:
         elif name.startswith("gpu_memory_"):
             column += 80e9 if "total" in name else 60e9
         values[name] = _lists(column.astype(kind.to_pandas_dtype()))
+    values |= dict.fromkeys((*RUN_COLUMNS, *PRESSURE_COLUMNS), np.full(count, np.nan))  # not known
+    values[NEIGHBOURS_COLUMN] = pa.nulls(count, pa.map_(pa.string(), pa.float64()))
+    values[EVIDENCE_COLUMN] = _lists(np.full((count, GPUS), EVIDENCE.index("processes"), np.float32))
     return values
 
 
@@ -150,7 +157,7 @@ def _steps(minute: int, random: np.random.Generator) -> dict[str, Any]:
 def _ranks(minute: int, _: np.random.Generator) -> dict[str, Any]:
     ended = 60.0 * (minute + 1)
     steps = round(ended / STEP)
-    row: dict[str, Any] = dict.fromkeys(RANKS_SCHEMA.names, 0)
+    row: dict[str, Any] = dict.fromkeys(RANKS_SCHEMA.names) | dict.fromkeys(COLUMNS["ranks"], 0)
     row |= {f"{phase}_seconds": 0.0 for phase in PHASES_AND_MORE}
     row |= {f"{component}_seconds": 0.0 for component in COMPONENTS}
     row |= {

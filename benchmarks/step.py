@@ -27,6 +27,7 @@ Form = Callable[[int], None]
 def rows() -> list[tuple[str, float, str, str]]:
     """Returns (what, measured value, unit, budget) of each way to record a step with 5 components."""
     on = _measure_here()
+    numbers = {call: on.pop(call) for call in (*_numbers(), "prometheus_client labels().inc")}
     off = _measure_switched_off()
     observe = on.pop("prometheus_client labels().observe")
     fastest = on["record_step (positional)"]
@@ -34,6 +35,7 @@ def rows() -> list[tuple[str, float, str, str]]:
     table[0] = (*table[0][:3], f"<= {BUDGET_MICROSECONDS}")
     table.append(("the same: one prometheus_client labels().observe", observe, "us", ""))
     table.append(("record_step (positional) / observe", fastest / observe, "ratio", f"<= {BUDGET_RATIO}"))
+    table += [(f"one {call}", on_call, "us", "") for call, on_call in numbers.items()]
     table += [(f"TRAINWATCH=off: {name}", value, "us", "") for name, value in off.items()]
     return table
 
@@ -127,7 +129,7 @@ def forms() -> dict[str, Form]:
 
 def _measure_here() -> dict[str, float]:
     import trainwatch
-    from prometheus_client import Histogram
+    from prometheus_client import Counter, Histogram
 
     histogram = Histogram("step", "A step.", ["run", "rank", "phase"], registry=None)
 
@@ -135,14 +137,36 @@ def _measure_here() -> dict[str, float]:
         for _ in range(steps):
             histogram.labels("run", "0", "train").observe(0.1)
 
+    counter = Counter("tokens", "Tokens.", ["run", "rank"], registry=None)
+
+    def increase(steps: int) -> None:
+        for _ in range(steps):
+            counter.labels("run", "0").inc(4096)
+
+    inc: dict[str, Form] = {"prometheus_client labels().inc": increase}
     with (
         tempfile.TemporaryDirectory(dir=_shared_memory()) as directory,
         _environment(TRAINWATCH_LEDGER_DIR=directory),
     ):
         trainwatch.start(run="benchmark")
-        values = _medians({**forms(), "prometheus_client labels().observe": observe})
+        values = _medians({**forms(), "prometheus_client labels().observe": observe, **_numbers(), **inc})
         trainwatch.finish()
     return values
+
+
+def _numbers() -> dict[str, Form]:
+    """Returns the calls that publish a number of the script."""
+    from trainwatch import count, gauge
+
+    def gauges(calls: int) -> None:
+        for _ in range(calls):
+            gauge("loss", 0.5)
+
+    def counts(calls: int) -> None:
+        for _ in range(calls):
+            count("tokens", 4096)
+
+    return {"trainwatch.gauge": gauges, "trainwatch.count": counts}
 
 
 def _shared_memory() -> str | None:

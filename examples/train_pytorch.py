@@ -3,7 +3,7 @@
     python examples/train_pytorch.py --slow none
     trainwatch run -- python examples/train_pytorch.py --slow workers
 
-Only the lines with `trainwatch.` are for Trainwatch.
+Plain PyTorch: no line is for Trainwatch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ except ImportError:
     sys.exit(2)
 
 import numpy as np
-import trainwatch
 from images.arguments import parse_arguments
 from images.augment import augment
 from images.data import CLASSES, SIZE, labelled_files, prepare_dataset, warm
@@ -33,7 +32,6 @@ def main() -> int:
     now = conditions(arguments.slow, arguments.workers)
     print(f"--slow {arguments.slow}: {WAYS[arguments.slow]}", flush=True)
 
-    trainwatch.start(framework="pytorch", framework_version=torch.__version__)
     torch.manual_seed(0)
     torch.set_num_threads(1)  # one core for the model or for its GPU, the others for the workers
     dataset = prepare_dataset(arguments.data)
@@ -67,29 +65,23 @@ class Training:
         """Trains for one epoch, or the remaining steps, and returns the mean loss."""
         self.model.train()
         losses = []
-        for images, labels in trainwatch.watch(loader, phase="train"):
-            with trainwatch.step("train"):
-                losses.append(self._step(images, labels))
-                self.steps += 1
-                if self.steps % self.now.checkpoint_every == 0:
-                    with trainwatch.component("checkpoint"):
-                        torch.save(self.model.state_dict(), self.checkpoint)
-                        time.sleep(self.now.checkpoint_delay)
+        for images, labels in loader:
+            losses.append(self._step(images, labels))
+            self.steps += 1
+            if self.steps % self.now.checkpoint_every == 0:
+                torch.save(self.model.state_dict(), self.checkpoint)
+                time.sleep(self.now.checkpoint_delay)
             if self.steps == until:
                 break
         return float(np.mean(losses))
 
     def _step(self, images: Tensor, labels: Tensor) -> float:
-        with trainwatch.component("host_to_device"):
-            images = images.to(self.device, non_blocking=True)
-            labels = labels.to(self.device, non_blocking=True)
-        with trainwatch.component("forward"):
-            loss = nn.functional.cross_entropy(self.model(images), labels)
-        with trainwatch.component("backward"):
-            self.optimizer.zero_grad()
-            loss.backward()
-        with trainwatch.component("optimizer"):
-            self.optimizer.step()
+        images = images.to(self.device, non_blocking=True)
+        labels = labels.to(self.device, non_blocking=True)
+        loss = nn.functional.cross_entropy(self.model(images), labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
         return loss.item()  # waits for the GPU
 
     @torch.no_grad()
@@ -97,11 +89,10 @@ class Training:
         """Returns the share of correctly classified images."""
         self.model.eval()
         hits = images_seen = 0
-        for images, labels in trainwatch.watch(loader, phase="eval"):
-            with trainwatch.step("eval"), trainwatch.component("forward"):
-                guesses = self.model(images.to(self.device)).argmax(dim=1).cpu()
-                hits += int((guesses == labels).sum())
-                images_seen += len(images)
+        for images, labels in loader:
+            guesses = self.model(images.to(self.device)).argmax(dim=1).cpu()
+            hits += int((guesses == labels).sum())
+            images_seen += len(images)
         return hits / images_seen
 
 

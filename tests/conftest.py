@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -21,6 +23,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--renew-golden", action="store_true", help="write golden files anew instead of comparing with them"
     )
+
+
+@pytest.fixture
+def ledgers() -> Iterator[Path]:
+    """A folder for ledgers, in shared memory if there is such a thing (as it is by default)."""
+    shared = Path("/dev/shm")
+    with TemporaryDirectory(prefix="trainwatch-test-", dir=shared if shared.is_dir() else None) as folder:
+        yield Path(folder) / "ledgers"
+
+
+_NUMBERS = count()
+
+
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exporters of one test share their state with its other ones, never with this machine's."""
+    state = tmp_path_factory.getbasetemp() / "state" / str(next(_NUMBERS))
+    monkeypatch.setenv("STATE_DIRECTORY", str(state))
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,16 @@ import shutil
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.runs.open import open_source
 
-from benchmarks import rules_at_scale
-from benchmarks.__main__ import BEGIN, END, PAGE, judge, write_page
+from benchmarks import rules_at_scale, scale
+from benchmarks.__main__ import HEAD, PAGE, judge
+from benchmarks.page import BEGIN, END, markdown, read_table, write_table
 from benchmarks.report import record
 
 
@@ -42,15 +45,19 @@ def test_numbers_have_three_digits_and_their_unit() -> None:
 def test_the_table_replaces_the_one_before_and_nothing_else(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text(f"before\n\n{BEGIN}\nstale\n{END}\n\nafter\n")
-    row = judge(("a | b", 1.0, "ms", "<= 2"))
-    write_page(page, [row])
+    table = markdown(HEAD, [judge(("a | b", 1.0, "ms", "<= 2"))])
+    write_table(page, "make bench", table)
     first = page.read_text()
     assert first.startswith(f"before\n\n{BEGIN}\n")
     assert first.endswith(f"\n{END}\n\nafter\n")
     assert "stale" not in first
-    assert "| a / b | 1 ms | <= 2 | holds |\n" in first
-    write_page(page, [row])
+    assert (
+        "| what | measured | budget | verdict |\n|---|---|---|---|\n| a / b | 1 ms | <= 2 | holds |\n"
+        in first
+    )
+    write_table(page, "make bench", table)
     assert page.read_text() == first
+    assert read_table(page) == [["a / b", "1 ms", "<= 2", "holds"]]
 
 
 def test_the_real_page_has_its_markers_once() -> None:
@@ -81,3 +88,12 @@ def test_every_rule_is_measured_and_a_small_cluster_is_not_held_against_the_budg
     assert all(budget == "" and not isnan(value) for _, value, _, budget in rows)
     thousand = rules_at_scale.table(replace(measured, nodes=rules_at_scale.NODES))
     assert thousand[0][3] == rules_at_scale.BUDGET
+
+
+def test_nodes_of_a_run_have_ranks_of_their_own_and_runs_have_names() -> None:
+    scraped = b'steps{run="simulated",rank="1"} 5\n'
+    node: Any = SimpleNamespace(go=lambda _: None, exporter=SimpleNamespace(scrape=lambda _: scraped))
+    texts = scale.NodeTexts([node, node])
+    texts.advance()
+    assert texts.metrics(0) == b'steps{run="run-0000",rank="1"} 5\n'
+    assert texts.metrics(17) == b'steps{run="run-0002",rank="9"} 5\n'

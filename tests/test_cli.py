@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from trainwatch.cli import main
 
 
 def trainwatch(*words: str) -> subprocess.CompletedProcess[str]:
@@ -14,7 +18,7 @@ def trainwatch(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], []])
+@pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], ["run", "--nonsense"]])
 def test_a_wrong_word_gets_one_line_that_names_it_and_status_2(words: list[str]) -> None:
     result = trainwatch(*words)
     assert result.returncode == 2
@@ -25,8 +29,67 @@ def test_a_wrong_word_gets_one_line_that_names_it_and_status_2(words: list[str])
     assert all(word in result.stderr for word in words)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rnu", "argument COMMAND: invalid choice: 'rnu'; did you mean run? See `trainwatch --help`"),
+        (
+            "run --nmae x -- true",
+            "unrecognized arguments: --nmae; did you mean --name? See `trainwatch run --help`",
+        ),
+        (
+            "exporter --web.listn-address=:1",
+            "unrecognized arguments: --web.listn-address=:1; did you mean --web.listen-address? "
+            "See `trainwatch exporter --help`",
+        ),
+        (
+            "report --format jsno .",
+            "argument --format: invalid choice: 'jsno'; did you mean json? See `trainwatch report --help`",
+        ),
+        ("demo cpu-botleneck", "scenario 'cpu-botleneck' does not exist; did you mean cpu-bottleneck?"),
+        (
+            "report --set cpubottleneck.threshold=1 .",
+            "--set cpubottleneck.threshold=1: there is no rule 'cpubottleneck'; did you mean CPUBottleneck?",
+        ),
+        (
+            "report --set CPUBottleneck.treshold=1 .",
+            "--set CPUBottleneck.treshold=1: CPUBottleneck has no parameter 'treshold'; "
+            "did you mean threshold?",
+        ),
+        ("run -- pyhton train.py", "command not found: pyhton; did you mean python?"),
+    ],
+)
+def test_a_mistyped_word_gets_the_one_that_was_probably_meant(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"trainwatch: {said}\n"
+    assert os.listdir(tmp_path) == ["python"]
+
+
+def test_without_a_command_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert alone == capsys.readouterr().out
+
+
 def test_help_shows_every_command_and_examples() -> None:
     result = trainwatch("--help")
     assert result.returncode == 0
     for word in ("run", "exporter", "report", "examples:"):
         assert word in result.stdout
+
+
+def test_an_error_of_the_system_that_nobody_expected_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/data/run.json")
+
+    monkeypatch.setattr("trainwatch.report.command.open_source", no_descriptor)
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "trainwatch: /data/run.json: Too many open files\n"

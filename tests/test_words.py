@@ -41,6 +41,14 @@ def test_durations_have_three_digits_or_two_units(seconds: float | None, text: s
 
 
 @pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0577, "58 ms"), (0.4, "400 ms"), (12.04, "12 s"), (325, "5 min 20 s"), (5016, "1 h 24 min")],
+)
+def test_predicted_times_have_two_digits(seconds: float, text: str) -> None:
+    assert words.rough_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
     ("write", "value", "text"),
     [
         (words.percent, 0.0, "0 %"),
@@ -176,3 +184,26 @@ def test_what_is_written_is_the_amount(write: Callable[[float], str], amount: fl
 @given(amount=st.floats(min_value=1.0, max_value=9.0))
 def test_a_loss_is_the_gain_with_a_minus(write: Callable[[float], str], amount: float) -> None:
     assert write(-amount) == f"−{write(amount).removeprefix('+')}"
+
+
+@pytest.mark.parametrize(
+    ("percents", "said"),
+    [
+        ([], ""),
+        ([3.0], "; the other rank: 3.0 %"),
+        ([3.0, 3.0], "; the other ranks: 3.0 %"),
+        ([40.0, 3.0, 7.0], "; the other ranks: 3.0 % to 40 %"),
+    ],
+)
+def test_a_culprit_is_compared_with_the_others(percents: list[float], said: str) -> None:
+    assert words.others(percents, "rank") == said
+
+
+@pytest.mark.parametrize(
+    ("amount", "whole", "said"),
+    [(1, 2, "the other GPU"), (7, 8, "all 7 other GPUs"), (1, 8, "1 of 7 other GPUs")],
+)
+def test_what_is_like_the_one_that_was_named_is_told_from_what_is_not(
+    amount: int, whole: int, said: str
+) -> None:
+    assert words.others_of(amount, whole, "GPU") == said

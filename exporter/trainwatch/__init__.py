@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING or not is_off():
     from trainwatch.training.fetch import fetch
     from trainwatch.training.loader import watch
-    from trainwatch.training.session import finish, recorder, start
+    from trainwatch.training.session import count, finish, gauge, instrument, recorder, start
     from trainwatch.training.steps import component, step
 
     begin_step = recorder.begin_step
@@ -24,10 +24,13 @@ else:
         begin_component,
         begin_step,
         component,
+        count,
         end_component,
         end_step,
         fetch,
         finish,
+        gauge,
+        instrument,
         mark,
         record_step,
         start,
@@ -53,10 +56,13 @@ __all__ = [
     "begin_component",
     "begin_step",
     "component",
+    "count",
     "end_component",
     "end_step",
     "fetch",
     "finish",
+    "gauge",
+    "instrument",
     "mark",
     "record_step",
     "start",

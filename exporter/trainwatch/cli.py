@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from trainwatch import __version__
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, did_you_mean
+from trainwatch.masking import masked
 
 # A module is imported only for its own command: the exporter must not pay for numpy.
 COMMANDS = {
     "run": ("trainwatch.run.command", "observe a training command and report on it"),
     "exporter": ("trainwatch.exporter.command", "publish this node's metrics for Prometheus"),
     "actions": ("trainwatch.actions.command", "stop runs on Alertmanager's notifications"),
+    "hooks": ("trainwatch.hooks.command", "show, install or remove the hooks in a Python that trains"),
+    "stacks": ("trainwatch.stacks.command", "print where each rank is now, and its Python stack"),
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
+    "list": ("trainwatch.history.list_command", "list the runs here: state, verdict, cost and trend"),
+    "open": ("trainwatch.history.open_command", "open the report of a run, or the page of all runs"),
     "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where they differ"),
     "crosscheck": (
         "trainwatch.crosscheck.command",
         "check the alerts of Prometheus against raw counters",
     ),
+    "doctor": ("trainwatch.doctor.command", "check what is measured here, and by Prometheus"),
     "demo": ("trainwatch.demo.command", "serve or write a simulated node, to see the rules at work"),
     "rules": (
         "trainwatch.prometheus_rules.command",
@@ -30,7 +37,17 @@ COMMANDS = {
         "trainwatch.dashboards.command",
         "write dashboards for Grafana, or check dashboard files",
     ),
+    "alertmanager": (
+        "trainwatch.alertmanager.command",
+        "write configuration and templates for Alertmanager, or check them",
+    ),
 }
+
+# What argparse says, and how it writes flags.
+_CHOICE = re.compile(r"invalid choice: '(.*)' (\(choose from .*\))")
+_UNKNOWN_FLAG = re.compile(r"unrecognized arguments: .*?(--[^\s=]+)")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
+_WORD = re.compile(r"[\w.-]+")
 
 EXAMPLES = """\
 examples:
@@ -46,11 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (2: an error of the user, printed on one line)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        parser = _parser(chosen=words[0] if words else None)
+        parser = parser_of(words[:1])
         parsed = parser.parse_args(words)
         if parsed.command is None:
-            parser.error("no command given")
+            parser.print_help()
+            return 0
         module = import_module(COMMANDS[parsed.command][0])
+        parsed.typed = ("trainwatch", *words)  # reports say which command made them
         status: int = module.run(parsed)
     except UserError as error:
         print(f"trainwatch: {error}", file=sys.stderr)
@@ -69,17 +88,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `trainwatch ... | head`
         sys.stderr.close()
         return 141
+    except OSError as error:  # of a file or a connection that nobody expected to fail
+        print(f"trainwatch: {error.filename or words[0]}: {error.strerror or error}", file=sys.stderr)
+        return 2
     return status
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Reports an error on one line that refers to --help, instead of the whole usage."""
+    """Reports an error on one line that suggests a name or refers to --help, instead of the whole usage."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Reports unknown arguments of a command with the help of this command."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
 
     def error(self, message: str) -> object:  # type: ignore[override]
-        raise UserError(f"{message}; see `{self.prog} --help`")
+        near = ""
+        if choice := _CHOICE.search(message):
+            near = did_you_mean(choice[1], _WORD.findall(choice[2]), "")
+            message = message.replace(f" {choice[2]}", "") if near else message
+        elif flag := _UNKNOWN_FLAG.search(message):
+            near = did_you_mean(flag[1], _FLAG.findall(self.format_help()), "")
+        words = " ".join(masked(message.split(" ")))  # a log may keep it, and it quotes arguments
+        see = f"`{self.prog} --help`"
+        raise UserError(f"{words}; {near} See {see}" if near else f"{words}; see {see}")
 
 
-def _parser(chosen: str | None) -> argparse.ArgumentParser:
+def parser_of(chosen: Collection[str]) -> argparse.ArgumentParser:
+    """Returns the parser; only the chosen commands have their flags."""
     parser = _OneLineParser(
         prog="trainwatch",
         description="Finds out why a training job leaves its GPUs idle.",
@@ -95,6 +133,6 @@ def _parser(chosen: str | None) -> argparse.ArgumentParser:
             description=summary[0].upper() + summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        if name == chosen:
+        if name in chosen:
             import_module(module).add_arguments(command)
     return parser

@@ -1,4 +1,4 @@
-"""Durations in flags, as Prometheus writes them (500ms, 1s, 1m30s, 5m, 2h), and the speed of a simulation."""
+"""Numbers in flags: durations as Prometheus writes them (500ms, 1s, 1m30s, 5m, 2h), counts and speeds."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from argparse import ArgumentTypeError
 from math import isfinite
 
 _SECONDS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?|\.\d{1,9}")
 _DURATION = re.compile("".join(rf"(?:(\d+){unit})?" for unit in _SECONDS))
 
 
 def parse_duration(text: str) -> float:
-    """Returns seconds. Raises ArgumentTypeError, so that it can be the `type` of a flag."""
+    """Returns seconds; a number without a unit is in seconds.
+
+    Raises ArgumentTypeError, so that it can be the `type` of a flag.
+    """
+    if _NUMBER.fullmatch(text):
+        return float(text)
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         raise ArgumentTypeError(f"{text!r} is not a duration such as 500ms, 1s or 1m30s")
@@ -25,6 +31,13 @@ def positive_duration(text: str) -> float:
     if seconds <= 0:
         raise ArgumentTypeError(f"{text!r} must be more than 0")
     return seconds
+
+
+def positive_count(text: str) -> int:
+    """Returns a whole number above 0. Raises ArgumentTypeError to be the `type` of a flag."""
+    if not re.fullmatch(r"\d{1,15}", text) or not int(text):
+        raise ArgumentTypeError(f"{text!r} must be a whole number above 0")
+    return int(text)
 
 
 def parse_speed(text: str) -> float:

@@ -18,7 +18,7 @@ def add_actions(parser: ArgumentParser, files: str, writing: str, default: Path)
     `files` names the files in the help of `check`; `writing` is the help of `render`.
     """
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    rendering = actions.add_parser("render", help=writing)
+    rendering = actions.add_parser("render", aliases=["export"], help=writing)
     checking = actions.add_parser("check", help=f"exit 1 if {files} are out of date")
     checking.add_argument(
         "directory",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
 UNKNOWN = "not known"
 NO_NUMBER = "–"
 JOULES_PER_KWH = 3.6e6
+ALIKE_POINTS, ALIKE = 2.0, 0.1  # ranks are similar if their percentages differ less: points, share
 
 
 def duration(seconds: float | None) -> str:
@@ -36,6 +37,15 @@ def duration(seconds: float | None) -> str:
         return f"{hours} h {minutes:02d} min"
     days, hours = divmod(round(seconds / 3600), 24)
     return f"{days} d {hours:02d} h"
+
+
+def rough_duration(seconds: float) -> str:
+    """Returns two digits of a predicted time: "340 ms", "5 min 20 s", "2 h 10 min"."""
+    for step in (3600, 600, 60, 10):
+        if seconds >= 10 * step:
+            return duration(step * round(seconds / step))
+    rounded = duration(float(f"{seconds:.2g}"))
+    return re.sub(r"\.(\d*?)0+ ", lambda tail: f".{tail[1]} " if tail[1] else " ", rounded)
 
 
 def percent(value: float) -> str:
@@ -71,6 +81,14 @@ def change(ratio: float) -> str:
     return f"{'−' if ratio < 0 else '+'}{f'{size:.1f}' if size < 99.95 else f'{size:.0f}'} %"
 
 
+def points(difference: float) -> str:
+    """Returns how much a percentage changed: "+4.2 points", "−46.3 points"."""
+    if not math.isfinite(difference):
+        return NO_NUMBER
+    size = f"{abs(difference):.1f}"
+    return "0 points" if size == "0.0" else f"{'−' if difference < 0 else '+'}{size} points"
+
+
 def span(low: float, high: float) -> str:
     """Returns a range of percentages: "24–31 %", or one of them where both read the same."""
     least, most = percent(low), percent(high)
@@ -98,6 +116,13 @@ def rate(bytes_per_second: float) -> str:
     return text if text == NO_NUMBER else f"{text}/s"
 
 
+def pace(steps_per_second: float) -> str:
+    """Returns "12.3 steps/s", or "4.20 s per step" if it is less than one."""
+    if steps_per_second >= 1:
+        return f"{number(steps_per_second)} steps/s"
+    return f"{duration(1 / steps_per_second)} per step"
+
+
 def energy(joules: float) -> str:
     """Returns "0.209 kWh"; less than 0.01 kWh in joules: "12.3 kJ"."""
     if not math.isfinite(joules):
@@ -107,6 +132,12 @@ def energy(joules: float) -> str:
     if joules >= 0.01 * JOULES_PER_KWH:
         return f"{three_digits(joules / JOULES_PER_KWH)} kWh"
     return f"{three_digits(joules / 1000)} kJ" if joules >= 999.5 else f"{three_digits(joules)} J"
+
+
+def rough_energy(joules: float) -> str:
+    """Returns two digits of what is only derived from a mean: "0.18 kWh"."""
+    kwh = joules / JOULES_PER_KWH
+    return f"{number(float(f'{kwh:.2g}'))} kWh" if kwh >= 0.01 else energy(joules)
 
 
 def money(dollars: float) -> str:
@@ -120,6 +151,11 @@ def money(dollars: float) -> str:
     return f"${dollars:,.2f}"
 
 
+def rough_money(dollars: float) -> str:
+    """Returns two digits of predicted dollars: "$1.30", "$410.00"."""
+    return money(float(f"{dollars:.2g}"))
+
+
 def number(value: float) -> str:
     """Returns 1234567 as 1 234 567, grouped from five digits on, and a fraction to three digits."""
     if not math.isfinite(value):
@@ -128,7 +164,7 @@ def number(value: float) -> str:
         return _minus(number(-value))
     if value != round(value) and value < 999.5:
         text = three_digits(value)
-        return text.rstrip("0") if "." in text else text
+        return text.rstrip("0").rstrip(".") if "." in text else text
     return f"{value:.0f}" if value < 9999.5 else f"{value:,.0f}".replace(",", "\u202f")
 
 
@@ -169,8 +205,58 @@ def listing(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
+def in_columns(rows: Sequence[Sequence[str]], words: int) -> Iterator[str]:
+    """Yields the rows of a table; all but the first columns, which hold `words`, are aligned to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
 def capitalised(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+def uncapitalised(sentence: str) -> str:
+    """Returns the sentence for after a colon; an abbreviation stays."""
+    return sentence if sentence[:3].isupper() else sentence[:1].lower() + sentence[1:]
+
+
+def others(percents: Sequence[float], thing: str) -> str:
+    """Writes "; the other ranks: 1 % to 3 %", which a culprit is compared with; "" without others."""
+    if not percents:
+        return ""
+    least, most = percent(min(percents)), percent(max(percents))
+    several = "s" if len(percents) > 1 else ""
+    return f"; the other {thing}{several}: {least if least == most else f'{least} to {most}'}"
+
+
+def all_of(amount: int, thing: str) -> str:
+    """Returns "both ranks", "all 8 ranks"."""
+    return f"{'both' if amount == 2 else f'all {number(amount)}'} {thing}s"
+
+
+def others_of(amount: int, whole: int, thing: str) -> str:
+    """Returns "all 7 other GPUs", "the other GPU", "3 of 7 other GPUs", with one of `whole` named."""
+    if amount < whole - 1:
+        return f"{number(amount)} of {number(whole - 1)} other {thing}s"
+    return f"the other {thing}" if amount == 1 else f"all {number(amount)} other {thing}s"
+
+
+def ranks_spent(rank: int, mine: float, peers: Sequence[float], did: str, of: str, seconds: float) -> str:
+    """Writes "Rank 5 waited for data for 47 % of its step time (4 min 35 s); the other ranks: 1 % to 3 %".
+
+    Similar ranks are named together, and a single process is no rank. Shares are in percent.
+    """
+    most, least = max((mine, *peers)), min((mine, *peers))
+    if peers and most - least <= max(ALIKE_POINTS, ALIKE * most):
+        who = capitalised(all_of(len(peers) + 1, "rank"))
+        return f"{who} {did} for {span(least, most)} of their {of} (up to {duration(seconds)} each)"
+    who = f"Rank {rank}" if peers else "The training process"
+    return f"{who} {did} for {percent(mine)} of its {of} ({duration(seconds)}){others(peers, 'rank')}"
 
 
 def too_few(things: str, most: float, patience: float) -> str:
@@ -183,8 +269,17 @@ def moment(time: float | None) -> str:
     return UNKNOWN if time is None else f"{_utc(time):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def day(time: float) -> str:
+    return f"{_utc(time):%Y-%m-%d}"
+
+
 def time_of_day(time: float) -> str:
     return f"{_utc(time):%H:%M:%S} UTC"
+
+
+def day_and_time(time: float) -> str:
+    """Returns a moment on an axis of days: "11-20 13:27"."""
+    return f"{_utc(time):%m-%d %H:%M}"
 
 
 def machine_time(time: float, precision: str = "seconds") -> str:

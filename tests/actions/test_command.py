@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -31,7 +32,11 @@ SECONDS = 60
         ("--token-file {words}", "--token-file {words}: must be one word"),
         ("--token-file {binary}", "--token-file {binary}: must be one word"),
         ("--audit-file {folder}", "--audit-file {folder}: is a directory"),
-        ("--audit-file {missing}/x", "--audit-file {missing}/x: no such file or directory"),
+        ("--audit-file {good}/x", "--audit-file {good} is not a directory: give the path of a directory"),
+        ("--audit-file {link}", "--audit-file {link}: too many levels of symbolic links"),
+        ("--audit-file {fifo}", "--audit-file {fifo}: must be a plain file that only user"),
+        ("--audit-file {loose}", "--audit-file {loose}: must be a plain file that only user"),
+        ("--audit-file /tmp/x", "--audit-file /tmp "),
         ("--web.listen-address :0", "can be reached from other machines: require a token"),
         ("--web.listen-address 0.0.0.0:0", "--web.listen-address: 0.0.0.0 can be reached from other"),
         ("--web.listen-address 127.0.0.1", "must be [HOST]:PORT"),
@@ -40,8 +45,13 @@ SECONDS = 60
 def test_a_reckless_or_wrong_flag_is_one_line_and_status_2(
     flags: str, complaint: str, tmp_path: Path
 ) -> None:
-    names = {name: str(tmp_path / name) for name in ("good", "short", "words", "binary", "missing")}
+    kinds = ("good", "short", "words", "binary", "missing", "link", "fifo", "loose")
+    names = {name: str(tmp_path / name) for name in kinds}
     names["folder"] = str(tmp_path)
+    (tmp_path / "link").symlink_to("good")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "loose").touch()
+    (tmp_path / "loose").chmod(0o666)
     (tmp_path / "good").write_text(TOKEN)
     (tmp_path / "short").write_text("short\n")
     (tmp_path / "words").write_text("two words of a good length\n")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trainwatch.actions.notification import NotificationError, read_notification
 
 from tests.support.actions_process import a_notification, an_alert_of_it
+from tests.support.training_process import RESNET
 
 
 def read(content: object) -> Any:
@@ -29,7 +30,7 @@ def test_an_alert_is_known_by_its_fingerprint_and_start_in_whatever_time_zone() 
     assert first.key == second.key == ("e11baca0a7ab1b4c", "2100-01-02T03:04:05.123456+00:00")
     assert first.key != third.key
     assert (first.firing, third.firing) == (True, False)
-    assert first.labels["run"] == "resnet"
+    assert first.labels["run"] == RESNET
 
 
 def test_keys_of_newer_versions_are_passed_over() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ from tests.support.alertmanager import (
     needs_alertmanager,
     now,
 )
+from tests.support.training_process import LAUNCH, RESNET, label
 from tests.support.training_script import only_ledger, training, wait_for_line
 
 # Does what a good script does on SIGTERM: finishes its step, writes a checkpoint, ends in good order.
@@ -49,7 +52,13 @@ say(f"checkpoint after {len(asked)}")
 def trainer(
     folder: Path, script: str = CHECKPOINTING, run: str = "resnet", rank: int = 0, **more: str
 ) -> Iterator[subprocess.Popen[str]]:
-    environment = {"TRAINWATCH_RUN": run, "RANK": str(rank), "WORLD_SIZE": "8", **more}
+    environment = {
+        "TRAINWATCH_RUN": run,
+        "TRAINWATCH_LAUNCH": LAUNCH,
+        "RANK": str(rank),
+        "WORLD_SIZE": "8",
+        **more,
+    }
     with training(script, folder / "ledgers", environment) as process:
         wait_for_line(process)
         yield process
@@ -93,7 +102,7 @@ def test_all_ranks_of_the_run_are_asked_once_whatever_the_number_of_its_alerts(t
         (first.pid, "sent"),
         (second.pid, "sent"),
     ]
-    assert {line["run"] for line in lines} == {"resnet"}
+    assert {line["run"] for line in lines} == {RESNET}
     assert lines[0]["rule"] == "TrainingStalled"
     assert lines[0]["node"] == "gpu-node-1"
     assert lines[0]["starts_at"] == "2100-01-02T03:04:05.123456+00:00"
@@ -197,18 +206,111 @@ def test_a_ledger_that_names_another_process_does_not_have_that_stopped(tmp_path
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
 def test_a_process_whose_ledger_is_of_another_user_is_spared(tmp_path: Path) -> None:
-    with acting(tmp_path) as node, trainer(tmp_path) as process:
+    with trainer(tmp_path) as process:
         with only_ledger(tmp_path / "ledgers") as reader:
             os.chown(reader.path, 65534, 65534)
-        (decision,) = node.decisions(a_notification(an_alert_of_it()))
+        with acting(tmp_path) as node:
+            (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert decision["processes"][0]["reason"] == "runs as user 0, but its ledger is of user 65534"
+        assert alive(process)
+
+
+def as_user(number: int) -> tuple[str, ...]:
+    """The launcher that runs a process as another user."""
+    return ("setpriv", f"--reuid={number}", "--regid=65534", "--clear-groups")
+
+
+@contextmanager
+def two_users(folder: Path) -> Iterator[Callable[..., AbstractContextManager[subprocess.Popen[str]]]]:
+    """Gives a function that runs the training script as a user, with ledgers in the folder that all share."""
+    (folder / "ledgers").mkdir()
+    (folder / "ledgers").chmod(0o1777)
+    reachable = [folder, *(each for each in folder.parents if each.is_relative_to(tempfile.gettempdir()))]
+    for each in reachable:
+        each.chmod(each.stat().st_mode | 0o011)
+
+    @contextmanager
+    def trainer_of(user: int, script: str = CHECKPOINTING) -> Iterator[subprocess.Popen[str]]:
+        environment = {"TRAINWATCH_RUN": "resnet", "TRAINWATCH_LAUNCH": LAUNCH}
+        with training(script, folder / "ledgers", environment, as_user(user)) as process:
+            wait_for_line(process)
+            yield process
+
+    yield trainer_of
+
+
+needs_two_users = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to run processes as two users"
+)
+
+
+@needs_two_users
+def test_no_process_is_stopped_if_two_users_have_ledgers_of_the_run(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+        (decision,) = node.decisions(a_notification(an_alert_of_it()))
+        assert (decision["decision"], decision["reason"]) == (
+            "refused",
+            "users 1001 and 1002 have or had ledgers of this run, and the alert has no label `user`",
+        )
+        assert alive(alice, bob)
+    assert [line["event"] for line in audit(tmp_path)] == ["decision"]
+
+
+@needs_two_users
+def test_a_user_who_removes_their_ledger_before_the_notification_has_nobody_stopped(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice:
+        with of(1002) as bob:
+            assert node.decisions(a_notification(an_alert_of_it()))[0]["decision"] == "refused"
+            bob.kill()
+            bob.wait(60)
+        for path in open_ledgers(tmp_path / "ledgers"):
+            if path.stat().st_uid == 1002:
+                path.unlink()
+        (decision,) = node.decisions(a_notification(an_alert_of_it(fingerprint="1")))
+        assert decision["decision"] == "refused"
+        assert alive(alice)
+
+
+@needs_two_users
+def test_an_alert_that_names_the_user_stops_the_run_of_that_user_only(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+        about_nobody, about_bob = (
+            an_alert_of_it(labels={"user": user}, fingerprint=number)
+            for user, number in (("nobody", "0"), ("1002", "1002"))
+        )
+        (decision,) = node.decisions(a_notification(about_nobody))
+        assert decision["decision"] == "nothing to stop"
+        (decision,) = node.decisions(a_notification(about_bob))
+        assert [(each["pid"], each["user"]) for each in decision["processes"]] == [(bob.pid, 1002)]
+        checkpointed(bob)
+        assert alive(alice)
+
+
+@needs_two_users
+def test_an_alert_about_a_second_users_run_as_the_exporter_names_it_stops_that_run_only(
+    tmp_path: Path,
+) -> None:
+    with acting(tmp_path) as node, two_users(tmp_path) as of, of(1001) as alice, of(1002) as bob:
+        (decision,) = node.decisions(a_notification(an_alert_of_it(labels={"run": f"{RESNET}@1002"})))
+        assert [(each["pid"], each["user"]) for each in decision["processes"]] == [(bob.pid, 1002)]
+        checkpointed(bob)
+        assert alive(alice)
+
+
+@needs_two_users
+def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(tmp_path: Path) -> None:
+    """As a set-user-ID program of the ledger's owner does, started by somebody else."""
+    script = CHECKPOINTING.replace("trainwatch.start()", "os.setresuid(1001, 1002, 1001); trainwatch.start()")
+    with acting(tmp_path) as node, two_users(tmp_path) as of, of(0, script) as process:
+        (decision,) = node.decisions(a_notification(an_alert_of_it()))
+        assert decision["processes"][0]["reason"] == "runs as user 1001, but its ledger is of user 1002"
         assert alive(process)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start a process as somebody else")
 def test_a_process_of_another_pid_namespace_is_found_by_the_kernels_word(tmp_path: Path) -> None:
     script = CHECKPOINTING.replace("say()\n", "say(f'pid {os.getpid()}')\n", 1)
-    environment = {"TRAINWATCH_RUN": "resnet"}
+    environment = {"TRAINWATCH_RUN": "resnet", "TRAINWATCH_LAUNCH": LAUNCH}
     launcher = ("unshare", "--pid", "--fork", "--kill-child")
     with acting(tmp_path) as node, training(script, tmp_path / "ledgers", environment, launcher) as process:
         wait_for_line(process, "pid 1")
@@ -216,6 +318,13 @@ def test_a_process_of_another_pid_namespace_is_found_by_the_kernels_word(tmp_pat
         assert decision["decision"] == "stop"
         assert decision["processes"][0]["pid"] > 1
         checkpointed(process)
+
+
+def test_an_alert_about_a_name_instead_of_a_run_stops_nothing(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, trainer(tmp_path) as process:
+        (decision,) = node.decisions(a_notification(an_alert_of_it(labels={"run": "resnet"})))
+        assert decision["decision"] == "nothing to stop"
+        assert alive(process)
 
 
 def test_foreign_files_in_the_ledger_directory_stop_nobody_from_being_stopped(tmp_path: Path) -> None:
@@ -271,12 +380,12 @@ def test_alertmanager_stops_a_stalled_run_which_checkpoints(tmp_path: Path) -> N
         config = configured(tmp_path, "nobody", changes, {"actions-token": TOKEN})
         with alertmanager(config) as server:
             server.post(
-                an_alert("TrainingStalled", severity="critical", starts_at=now()),
-                an_alert("TrainingStalled", severity="critical", instance="gpu-node-2"),
-                an_alert("CPUBottleneck", run="bert"),
+                an_alert("TrainingStalled", RESNET, severity="critical", starts_at=now()),
+                an_alert("TrainingStalled", RESNET, severity="critical", instance="gpu-node-2"),
+                an_alert("CPUBottleneck", label("bert")),
             )
             checkpointed(process)
         assert alive(other)
     decision, sent = audit(tmp_path)
-    assert (decision["decision"], decision["rule"], decision["run"]) == ("stop", "TrainingStalled", "resnet")
+    assert (decision["decision"], decision["rule"], decision["run"]) == ("stop", "TrainingStalled", RESNET)
     assert (sent["pid"], sent["result"]) == (process.pid, "sent")

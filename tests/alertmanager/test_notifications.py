@@ -55,8 +55,8 @@ def test_alerts_of_a_run_and_rule_come_in_one_notification_and_so_does_their_end
         server.post(*idle, elsewhere, other_run)
         came = sorted((stub.next().content for _ in range(2)), key=lambda content: len(content["alerts"]))
         assert [content["groupLabels"] for content in came] == [
-            {"alertname": "LowGPUUtilization", "run": "bert"},
-            {"alertname": "LowGPUUtilization", "run": "resnet"},
+            {"alertname": "TrainwatchLowGPUUtilization", "run": "bert"},
+            {"alertname": "TrainwatchLowGPUUtilization", "run": "resnet"},
         ]
         assert sorted(
             (alert["labels"]["instance"], alert["labels"]["gpu"]) for alert in came[1]["alerts"]
@@ -163,7 +163,7 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_pa
             an_alert("LowGPUUtilization", gpu="0"),
             an_alert("GPUMemoryIncrease", gpu="0"),
             an_alert("GPUError", gpu="0", severity="critical"),
-            an_alert("TrainwatchExporterDown"),
+            an_alert("ExporterDown"),
             # it began late, and goes on: all of it is told
             an_alert("MaxInitializationTime", run="late", severity="info", stage="late"),
             an_alert("LowGPUUtilization", run="late", gpu="0"),
@@ -171,7 +171,7 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_pa
         assert {(rule, run) for rule, run, _ in heard(server, stub, expected=5)} == {
             ("MaxInitializationTime", "resnet"),
             ("GPUError", "resnet"),
-            ("TrainwatchExporterDown", "resnet"),
+            ("ExporterDown", "resnet"),
             ("MaxInitializationTime", "late"),
             ("LowGPUUtilization", "late"),
         }
@@ -184,7 +184,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         posted = stub.next()
         assert posted.path == "/services/T0/B0/x"
         (attachment,) = posted.content["attachments"]
-        assert attachment["title"] == "WARNING: CPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["title"] == "WARNING: TrainwatchCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["fallback"] == attachment["title"]
         dashboard = "http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance=gpu-node-1"
         assert attachment["title_link"] == dashboard
@@ -202,7 +202,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
 
         server.post({**alert, **RESOLVED})
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "RESOLVED: CPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["title"] == "RESOLVED: TrainwatchCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["color"] == "good"
         assert attachment["text"].startswith(
             "*Resolved:* run resnet, node gpu-node-1, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
@@ -215,7 +215,7 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         nodes = [f"gpu-node-{number}" for number in range(12)]
         server.post(*(an_alert("LowGPUUtilization", instance=node, gpu="3") for node in nodes))
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "WARNING: LowGPUUtilization, run resnet (12 alerts)"
+        assert attachment["title"] == "WARNING: TrainwatchLowGPUUtilization, run resnet (12 alerts)"
         text = attachment["text"]
         assert text.count("*Where:* run resnet, node gpu-node-") == 10
         assert text.count("|Dashboard>") == 10  # each node has its own
@@ -228,10 +228,14 @@ def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: P
     late = an_alert("MaxInitializationTime", stage="late", severity="info")
     with slack(tmp_path) as (server, stub):
         server.post(waiting)
-        assert stub.next().content["attachments"][0]["title"].startswith("WARNING: MaxInitializationTime")
+        assert (
+            stub.next()
+            .content["attachments"][0]["title"]
+            .startswith("WARNING: TrainwatchMaxInitializationTime")
+        )
         server.post(ended(waiting), late)
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "INFO: MaxInitializationTime, run resnet on gpu-node-1"
+        assert attachment["title"] == "INFO: TrainwatchMaxInitializationTime, run resnet on gpu-node-1"
         assert attachment["color"] == "#439fe0"
 
 
@@ -259,7 +263,9 @@ def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> 
         assert "\u202e" not in text
         assert len(text) < 4000
         title = attachment["title"]
-        assert title.startswith("WARNING: CPUBottleneck, run x *Where:* nowhere !channel http://evil.test")
+        assert title.startswith(
+            "WARNING: TrainwatchCPUBottleneck, run x *Where:* nowhere !channel http://evil.test"
+        )
         assert not set("<>&\n\u202e") & set(title)
         assert len(title) < 400
         assert attachment["title_link"] == server.url  # the dashboard's address is none
@@ -278,7 +284,7 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
             alert = an_alert("GPUError", severity="critical", starts_at=STARTED, gpu="3", rank="7")
             server.post(alert)
             mail = stub.next()
-            assert mail["Subject"] == "CRITICAL: GPUError, run resnet on gpu-node-1"
+            assert mail["Subject"] == "CRITICAL: TrainwatchGPUError, run resnet on gpu-node-1"
             assert (mail["From"], mail["To"]) == ("trainwatch@localhost", "team@example.org")
             assert base64.b64decode(stub.logins[0]) == b"\0trainwatch\0secret-word"
             plain, rich = (mail.get_body((kind,)) for kind in ("plain", "html"))
@@ -302,7 +308,7 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
 
             server.post({**alert, **RESOLVED})
             mail = stub.next()
-            assert mail["Subject"] == "RESOLVED: GPUError, run resnet on gpu-node-1"
+            assert mail["Subject"] == "RESOLVED: TrainwatchGPUError, run resnet on gpu-node-1"
 
 
 def test_labels_and_annotations_cannot_forge_a_mail(tmp_path: Path) -> None:

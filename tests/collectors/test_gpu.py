@@ -126,11 +126,12 @@ def test_the_sample_carries_the_gpus_and_their_compute_processes(nvml: FakeNvml,
         sm_active=0.81,
         tensor_active=0.31,
         power_limit_watts=700.0,
+        compute_processes=1,
         model="NVIDIA H100 80GB HBM3",
         uuid="GPU-00000000-0000-0000-0000-000000000001",
     )
     assert isnan(sample.gpus["1"].last_xid)
-    assert sample.gpu_processes == {4711: "0", 4712: "0", 4713: "1"}
+    assert sample.gpu_processes == {"0": {4711: 1.0, 4712: 1.0}, "1": {4713: 1.0}}
     assert sample.driver_version == "580.95.05"
 
 
@@ -209,6 +210,30 @@ def test_a_gpu_without_nvlink_ecc_energy_or_gpm_has_no_such_metrics(nvml: FakeNv
     assert sample.power_watts == 612.0
 
 
+def test_mig_devices_have_their_own_memory_and_processes_and_no_utilisation(
+    nvml: FakeNvml, ticks: GpuTicks
+) -> None:
+    nvml.run_processes(1, 4711)
+    nvml.divide(1, mig_0=(4711,), mig_2=(4712, 4713))
+    sample = ticks.tick()
+    assert set(sample.gpus) == {"0", "1", "1:0", "1:2"}
+    part = sample.gpus["1:2"]
+    assert (part.uuid, part.model) == ("MIG-00000001-2", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+    assert (part.memory_used_bytes, part.memory_total_bytes) == (1e9, 1e10)
+    assert isnan(part.utilization)
+    assert sample.gpu_processes == {"0": {}, "1:0": {4711: 1.0}, "1:2": {4712: 1.0, 4713: 1.0}}
+    assert ticks.published_of("1:0") == {"info", "memory_used_bytes", "memory_total_bytes"}
+    assert ticks.value("power_watts", "1") > 0
+
+
+def test_mig_devices_come_and_go(nvml: FakeNvml, ticks: GpuTicks) -> None:
+    nvml.divide(0, mig_0=(), mig_1=())
+    assert set(ticks.tick().gpus) == {"0", "0:0", "0:1", "1"}
+    nvml.divide(0, mig_1=(), mig_3=())
+    assert set(ticks.tick().gpus) == {"0", "0:1", "1"}
+    assert set(ticks.tick(after=2).gpus) == {"0", "0:1", "0:3", "1"}
+
+
 def test_a_gpu_in_mig_mode_gives_everything_but_its_utilisation(nvml: FakeNvml, ticks: GpuTicks) -> None:
     nvml.set(0, mig_mode=1)
     nvml.fail(0, "nvmlGpmSampleGet", NOT_SUPPORTED)
@@ -236,7 +261,7 @@ def test_an_old_driver_is_asked_by_the_functions_that_it_has(old_nvml: FakeNvml,
     assert old_ticks.value("temperature_celsius", "0") == 50
     assert old_ticks.value("power_watts", "0") == 500.0
     assert old_ticks.value("power_limit_watts", "0") == 700.0
-    assert sample.gpu_processes == {99: "0"}
+    assert sample.gpu_processes == {"0": {99: 1.0}}
     assert not old_ticks.samples("sm_active_ratio")
     assert not old_ticks.samples("nvlink_transmit_bytes_total")
 
@@ -301,9 +326,9 @@ def test_a_power_limit_that_changed_is_seen_within_ten_seconds(nvml: FakeNvml, t
 
 def test_a_compute_process_that_ended_is_gone_within_two_seconds(nvml: FakeNvml, ticks: GpuTicks) -> None:
     nvml.run_processes(1, 4711)
-    assert ticks.tick().gpu_processes == {4711: "1"}
+    assert ticks.tick().gpu_processes["1"] == {4711: 1.0}
     nvml.run_processes(1)
-    assert ticks.tick(after=2).gpu_processes == {}
+    assert ticks.tick(after=2).gpu_processes["1"] == {}
 
 
 def test_a_minute_of_ticks_makes_a_fixed_number_of_calls_for_each_gpu(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.network import NetworkCollector
+from trainwatch.sampling.limits import ReachedLimits
 from trainwatch.sampling.sample import Sample
 
 
@@ -108,3 +109,38 @@ def test_in_a_container_the_network_of_the_node_is_read_not_the_containers(procf
     (node / "dev").unlink()
     collected(collector)
     assert collector.received.samples["eth0",] == 11
+
+
+HEADINGS = "Inter-| Receive | Transmit\n face |bytes\n"
+
+
+def with_interfaces(procfs: Path, names: list[str]) -> None:
+    lines = [f"  {name}: 10 {'0 ' * 7} 20 {'0 ' * 7}" for name in names]
+    (procfs / "net" / "dev").write_text(HEADINGS + "\n".join(lines) + "\n")
+
+
+def test_of_ten_thousand_interfaces_the_same_512_are_published_and_all_are_counted(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collector.reached = ReachedLimits()
+    received, _ = collector.families
+    names = [f"pod{number}" for number in range(10_000)]
+    with_interfaces(procfs, names)
+    assert collected(collector).network_received_bytes == 100_000
+    shown = set(received.samples)
+    assert len(shown) == 512
+    assert collector.reached.families[1].samples == {("devices", "", "network"): 9488}
+    with_interfaces(procfs, ["new0", *names[1:], "new1"])  # the first is gone: one other takes its place
+    collected(collector)
+    assert len(shown - set(received.samples)) == 1
+    assert len(received.samples) == 512
+    with_interfaces(procfs, names[:5])
+    collected(collector)
+    assert len(received.samples) == 5
+    assert collector.reached.families[1].samples == {}
+
+
+def test_a_name_with_odd_characters_costs_no_other_interface(procfs: Path) -> None:
+    with_interfaces(procfs, ["eth0", "odd\x1cname", "eth1"])
+    collector = collector_of(procfs)
+    collected(collector)
+    assert set(collector.families[0].samples) == {("eth0",), ("odd\x1cname",), ("eth1",)}

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from math import inf
 from pathlib import Path
 
 import pytest
 from trainwatch.collectors.training import TrainingCollector
+from trainwatch.ledgers.endings import tell_ending
+from trainwatch.ledgers.folder import user_name
+from trainwatch.ledgers.run_processes import Command
 from trainwatch.sampling.families import Family, HistogramValue
+from trainwatch.sampling.limits import Limits, ReachedLimits
 from trainwatch.sampling.sample import Sample
+from trainwatch.training.launch import Launch
 from trainwatch.training.layout import STEP_BOUNDS
 from trainwatch.training.reader import LedgerReader, open_ledgers
 
-from tests.support.training_process import TrainingProcess
+from tests.support.training_process import RESNET, TrainingProcess
+from tests.support.training_script import go_on, training, wait_for_line
 
 CLOCK = 1_790_000_000.0
+CONTAINER = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child")
 
 
 class Node:
     """A collector, and what it publishes at a moment that the test chooses."""
 
-    def __init__(self, directory: Path, retention: float = 300.0) -> None:
-        self.collector = TrainingCollector(directory, retention)
+    def __init__(
+        self,
+        directory: Path,
+        retention: float = 300.0,
+        state: Path | None = None,
+        limits: Limits | None = None,
+        command: Command | None = None,
+    ) -> None:
+        self.collector = TrainingCollector(directory, retention, command=command)
+        self.collector.reached = ReachedLimits(limits)
+        if state:
+            self.collector.remember_in(state)
         self.now = time.time()
 
-    def tick(self, seconds: float = 0.5) -> None:
+    def tick(self, seconds: float = 0.5) -> Sample:
         self.now += seconds
-        self.collector.collect(Sample(time=self.now))
+        sample = Sample(time=self.now)
+        self.collector.collect(sample)
+        return sample
 
     def family(self, name: str) -> Family:
         return next(family for family in self.collector.families if family.name == f"trainwatch_{name}")
@@ -39,7 +59,7 @@ class Node:
     def histogram(self, name: str, *labels: str) -> HistogramValue:
         return self.family(name).histograms[labels]
 
-    def steps(self, rank: str = "0", phase: str = "train", run: str = "resnet") -> int:
+    def steps(self, rank: str = "0", phase: str = "train", run: str = RESNET) -> int:
         return sum(self.histogram("step_duration_seconds", run, rank, phase).counts)
 
 
@@ -55,7 +75,8 @@ def test_without_a_directory_or_a_ledger_nothing_is_published(ledgers: Path) -> 
     (ledgers / "notes.txt").write_text("not a ledger")
     node.tick()
     published = [family.name for family in node.collector.families if family.samples or family.histograms]
-    assert published == ["trainwatch_ledger_records_lost_total"]
+    assert published == ["trainwatch_ledgers_refused_total", "trainwatch_ledger_records_lost_total"]
+    assert set(node.values("ledgers_refused_total").values()) == {0}
     assert node.collector.active_runs == set()
 
 
@@ -71,28 +92,32 @@ def test_a_run_its_steps_and_what_was_inside_them(ledgers: Path) -> None:
         )
         node.tick()
 
-        assert node.values("run_info") == {("resnet", "pytorch", "2.13", "2"): 1}
-        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
-        assert node.values("run_first_step_time_seconds") == {("resnet",): CLOCK + 2.0}
-        assert node.values("run_last_step_time_seconds") == {("resnet",): CLOCK + 3.875}
+        assert node.values("run_info") == {
+            (RESNET, "resnet", user_name(os.geteuid()), "0", "pytorch", "2.13", "2", "", "", "", ""): 1
+        }
+        assert node.values("run_start_time_seconds") == {(RESNET,): CLOCK}
+        assert node.values("run_first_step_time_seconds") == {(RESNET,): CLOCK + 2.0}
+        assert node.values("run_last_step_time_seconds") == {(RESNET,): CLOCK + 3.875}
         assert node.values("run_end_time_seconds") == {}
-        assert node.collector.active_runs == {"resnet"}
-        train = node.histogram("step_duration_seconds", "resnet", "0", "train")
+        assert node.collector.active_runs == {RESNET}
+        train = node.histogram("step_duration_seconds", RESNET, "0", "train")
         assert (sum(train.counts), train.sum) == (3, 1.75)
         assert node.values("step_duration_squared_seconds_total") == {
-            ("resnet", "0", "train"): 0.25**2 + 0.5**2 + 1.0,
-            ("resnet", "0", "eval"): 0.125**2,
+            (RESNET, "0", "train"): 0.25**2 + 0.5**2 + 1.0,
+            (RESNET, "0", "eval"): 0.125**2,
         }
+        assert node.values("step_own_seconds_total") == {(RESNET, "0"): 1.75}
+        assert node.values("step_own_squared_seconds_total") == {(RESNET, "0"): 0.25**2 + 0.5**2 + 1.0}
         phases = node.values("phase_seconds_total")
-        assert phases["resnet", "0", "train"] == 1.75
-        assert phases["resnet", "0", "eval"] == 0.125
-        assert phases["resnet", "0", "initialization"] == 2.0
-        assert phases["resnet", "0", "other"] == 0.0
-        assert node.values("step_component_seconds_total")["resnet", "0", "forward"] == 0.75
+        assert phases[RESNET, "0", "train"] == 1.75
+        assert phases[RESNET, "0", "eval"] == 0.125
+        assert phases[RESNET, "0", "initialization"] == 2.0
+        assert phases[RESNET, "0", "other"] == 0.0
+        assert node.values("step_component_seconds_total")[RESNET, "0", "forward"] == 0.75
     node.tick()
     assert node.collector.active_runs == set()
-    assert node.values("run_end_time_seconds") == {("resnet",): CLOCK + 7.875}
-    assert node.values("phase_seconds_total")["resnet", "0", "finalization"] == 4.0
+    assert node.values("run_end_time_seconds") == {(RESNET,): CLOCK + 7.875}
+    assert node.values("phase_seconds_total")[RESNET, "0", "finalization"] == 4.0
 
 
 def test_the_newest_step_of_a_bucket_is_its_exemplar(ledgers: Path) -> None:
@@ -102,7 +127,7 @@ def test_the_newest_step_of_a_bucket_is_its_exemplar(ledgers: Path) -> None:
         node.tick()
         trainer.steps(0.1875)
         node.tick()
-        exemplars = node.histogram("step_duration_seconds", "resnet", "0", "train").exemplars
+        exemplars = node.histogram("step_duration_seconds", RESNET, "0", "train").exemplars
     assert exemplars is not None
     bounds = (*STEP_BOUNDS, inf)
     seen = {exemplar.labels["step"]: (bounds[index], exemplar.value) for index, exemplar in exemplars.items()}
@@ -135,11 +160,11 @@ def test_a_data_loader_and_its_settings(ledgers: Path) -> None:
             "        clock.now += 1.0\n"
         )
         node.tick()
-        assert node.values("dataloader_workers") == {("resnet", "0", "train"): 6}
-        assert node.values("dataloader_pin_memory") == {("resnet", "0", "train"): 1}
-        assert node.values("dataloader_prefetch_factor") == {("resnet", "0", "train"): 2}
-        assert node.values("dataloader_batch_size") == {("resnet", "0", "train"): 8}
-        waits = node.histogram("dataloader_wait_seconds", "resnet", "0")
+        assert node.values("dataloader_workers") == {(RESNET, "0", "train"): 6}
+        assert node.values("dataloader_pin_memory") == {(RESNET, "0", "train"): 1}
+        assert node.values("dataloader_prefetch_factor") == {(RESNET, "0", "train"): 2}
+        assert node.values("dataloader_batch_size") == {(RESNET, "0", "train"): 8}
+        waits = node.histogram("dataloader_wait_seconds", RESNET, "0")
         assert waits.sum >= 0.75
         assert sum(waits.counts) >= 2
         assert node.family("dataloader_fetch_seconds").histograms == {}  # nobody timed a fetch
@@ -157,13 +182,13 @@ def test_each_rank_has_its_series_and_the_run_has_one(ledgers: Path) -> None:
         second.steps(0.5, 0.5)
         node.tick()
         assert (node.steps("0"), node.steps("1")) == (1, 2)
-        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
-        assert node.values("run_last_step_time_seconds") == {("resnet",): CLOCK + 5.25}
+        assert node.values("run_start_time_seconds") == {(RESNET,): CLOCK}
+        assert node.values("run_last_step_time_seconds") == {(RESNET,): CLOCK + 5.25}
         assert len(node.values("run_info")) == 1
         first.kill()
         node.tick()
         assert node.values("run_end_time_seconds") == {}  # rank 1 goes on
-        assert node.collector.active_runs == {"resnet"}
+        assert node.collector.active_runs == {RESNET}
 
 
 def test_a_killed_process_ends_its_run_at_the_moment_when_that_is_seen(ledgers: Path) -> None:
@@ -175,13 +200,14 @@ def test_a_killed_process_ends_its_run_at_the_moment_when_that_is_seen(ledgers: 
     trainer.kill()
     node.tick()
     assert node.steps() == 2  # what it did between the last look and its death counts
-    assert node.values("run_end_time_seconds") == {("resnet",): node.now}
+    assert node.values("run_end_time_seconds") == {(RESNET,): node.now}
 
 
 def test_the_totals_of_a_rank_never_go_back_when_it_is_restarted(ledgers: Path) -> None:
     node = Node(ledgers, retention=10.0)
     trainer = TrainingProcess(ledgers, clock=CLOCK)
     trainer.steps(0.25, 0.25)
+    trainer.do("trainwatch.count('tokens', 100)")
     node.tick()
     trainer.kill()
     node.tick()
@@ -194,10 +220,14 @@ def test_the_totals_of_a_rank_never_go_back_when_it_is_restarted(ledgers: Path) 
         node.tick()
         assert len(list(open_ledgers(ledgers))) == 1  # the dead one is gone
         trainer.steps(0.5)
+        trainer.do("trainwatch.count('tokens', 50); trainwatch.gauge('loss', 0.5)")
         node.tick()
         assert node.steps() == 4
-        assert node.histogram("step_duration_seconds", "resnet", "0", "train").sum == 1.5
-        assert node.values("run_start_time_seconds") == {("resnet",): CLOCK}
+        assert node.family("run_counted_total").kind == "counter"
+        assert node.values("run_counted_total") == {(RESNET, "0", "tokens"): 150}
+        assert node.values("run_gauge") == {(RESNET, "0", "loss"): 0.5}
+        assert node.histogram("step_duration_seconds", RESNET, "0", "train").sum == 1.5
+        assert node.values("run_start_time_seconds") == {(RESNET,): CLOCK}
 
 
 def test_a_dead_run_goes_some_time_after_its_death_with_its_file(ledgers: Path) -> None:
@@ -294,3 +324,143 @@ def test_what_was_overwritten_before_the_exporter_started_is_not_its_loss(ledger
         node.tick()
         assert node.steps() == 10000
         assert node.values("ledger_records_lost_total") == {(): 0}
+
+
+def test_a_sample_has_the_live_processes_of_each_run(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers) as first, TrainingProcess(ledgers, rank=1) as second:
+        first.do("trainwatch.start()")
+        second.do("trainwatch.start()")
+        run = node.tick().runs[RESNET]
+        found = {process.pid: (process.rank, process.local_rank, process.owner) for process in run.processes}
+        assert found == {first.process.pid: (0, 0, os.getuid()), second.process.pid: (1, 1, os.getuid())}
+        assert run.pids == {first.process.pid, second.process.pid}
+        second.kill()
+        assert [process.rank for process in node.tick().runs[RESNET].processes] == [0]
+    assert node.tick().runs == {}
+
+
+def test_a_process_in_a_container_has_the_pid_of_the_node(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, sandbox=CONTAINER) as trainer:
+        trainer.do("trainwatch.start()")
+        (process,) = node.tick().runs[RESNET].processes
+        assert node.collector.ledgers[0].header.pid == 1
+        assert process.pid is not None
+        assert Path(f"/proc/{process.pid}/stat").read_text().split()[3] == str(trainer.process.pid)
+
+
+# -- a run is one launch -------------------------------------------------------------------------------
+
+
+def test_a_rerun_inherits_nothing_and_runs_of_one_name_are_never_summed(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers) as first:
+        first.steps(0.25, 0.25)
+        node.tick()
+    with TrainingProcess(ledgers, launch="another") as again:
+        again.steps(0.5)
+        node.tick()
+        second = Launch("resnet", "another").run
+        assert (node.steps(), node.steps(run=second)) == (2, 1)
+        names = {labels[0]: labels[1] for labels in node.values("run_info")}
+        assert names == {RESNET: "resnet", second: "resnet"}
+        node.tick(301.0)
+        assert node.collector.folder.runs.keys() == {(second, os.geteuid())}
+        assert node.steps(run=second) == 1
+
+
+def test_restarts_of_an_elastic_job_are_attempts_and_no_total_falls(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(ledgers)
+    for attempt in range(3):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(attempt))
+        with TrainingProcess(ledgers) as trainer:
+            trainer.steps(0.25, 0.25)
+            node.tick()
+            ((labels, _),) = node.values("run_info").items()
+            assert (labels[0], labels[3]) == (RESNET, str(attempt))
+            assert node.steps() == 2 * (attempt + 1)
+            assert node.values("run_launch_unknown") == {}
+
+
+def test_trainwatch_run_says_how_its_run_ended_and_until_then_nobody_does(ledgers: Path) -> None:
+    of_run, others = Node(ledgers, command=Command(RESNET, os.getpid())), Node(ledgers)
+    with TrainingProcess(ledgers) as trainer:
+        trainer.steps(0.25)
+    of_run.tick()
+    others.tick()
+    assert others.values("run_ended_info") == {(RESNET, "ended without saying so"): 1}
+    assert of_run.values("run_end_time_seconds")
+    assert of_run.values("run_ended_info") == {}
+    tell_ending(ledgers, RESNET, "exit status 7")
+    of_run.tick()
+    assert of_run.values("run_ended_info") == {(RESNET, "exit status 7"): 1}
+
+
+def test_trainwatch_run_observes_the_label_on_which_the_nodes_of_its_run_agreed(ledgers: Path) -> None:
+    node = Node(ledgers, command=Command(f"{RESNET[:-1]}_", os.getpid()))
+    assert node.tick().runs.keys() <= {f"{RESNET[:-1]}_"}
+    with TrainingProcess(ledgers) as trainer:
+        trainer.steps(0.25)
+        assert node.tick().runs.keys() == {RESNET}
+        assert node.collector.observed_run == RESNET
+    tell_ending(ledgers, RESNET, "exit status 7")
+    node.tick()
+    assert node.values("run_ended_info") == {(RESNET, "exit status 7"): 1}
+
+
+KEYLESS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-1", "MASTER_PORT": "29500"}
+
+
+def test_a_run_without_a_label_is_published_from_its_first_step_on(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    node = Node(ledgers)
+    with training(
+        "trainwatch.start(run='bert')\nhold()\nwith trainwatch.step(): pass\nhold()", ledgers, KEYLESS
+    ) as process:
+        wait_for_line(process)
+        node.tick()
+        assert node.values("run_info") == {}
+        go_on(process)
+        wait_for_line(process)
+        node.tick()
+        run = Launch("bert", "node-1/29500").run
+        assert node.steps(run=run, rank="1") == 1
+        assert node.values("run_launch_unknown") == {(run,): 1}
+
+
+def test_a_run_that_is_slow_to_its_first_step_has_a_label_for_the_time_being(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start-up must not be out of sight, although the ranks agree on a label only at the first step."""
+    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    node = Node(ledgers)
+    node.collector.keep_steps = True
+    script = """
+    from trainwatch.training import session
+    session.shared_key = lambda: "random" if trained else None
+    trained = False
+    trainwatch.start(run='bert')
+    hold()
+    trained = True
+    with trainwatch.step(): pass
+    hold()
+    """
+    with training(script, ledgers, KEYLESS) as process:
+        wait_for_line(process)
+        node.tick(301.0)
+        provisional, run = Launch("bert", "node-1/29500").run, Launch("bert", "random").run
+        assert node.values("run_start_time_seconds").keys() == {(provisional,)}
+        go_on(process)
+        wait_for_line(process)
+        for _ in range(2):
+            node.tick()
+        assert node.values("run_start_time_seconds").keys() == {(run,)}
+        assert node.steps(run=run, rank="1") == 1
+        ((header, steps),) = node.collector.take_steps()
+        assert (header.run, len(steps)) == (run, 1)
+        assert node.values("run_launch_unknown") == {}

@@ -46,6 +46,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return rented_nodes(folder / "before", 3, 503), rented_nodes(folder / "after", 2, 502)
 
 
+SAME_WORK = ("--workload-a", "1000", "--workload-b", "1000")
 PRICES = ("--price-a", "14.688", "--price-b", "3.825")
 
 
@@ -54,17 +55,19 @@ def test_the_published_case_saves_what_was_published(compare: Compare, published
     assert (result.returncode, result.stderr) == (0, "")
     assert "it saves $5.09, 82.6 %." in result.stdout
     (cost,) = [line for line in result.stdout.splitlines() if line.startswith("Cost")]
-    assert cost.split() == ["Cost", "$6.16", "$1.07", "−82.6", "%"]
+    assert cost.split()[-4:] == ["$6.16", "$1.07", "−82.6", "%"]
 
 
-def test_the_page_is_written_and_the_summary_printed(
+def test_the_page_is_written_and_the_verdict_and_its_path_printed(
     compare: Compare, published: tuple[Path, Path], tmp_path: Path
 ) -> None:
     page = tmp_path / "comparison.html"
     result = compare(*published, *PRICES, "--out", page)
     assert result.returncode == 0, result.stderr
-    assert "it saves $5.09, 82.6 %." in result.stdout
-    assert result.stdout.endswith(f"\n{page}\n")
+    first, *_, last = result.stdout.splitlines()
+    assert first == "B took 8 min 22 s instead of 8 min 23 s; it saves $5.09, 82.6 %."
+    assert last == str(page)
+    assert len(result.stdout.splitlines()) < 10
     text = page.read_text(encoding="utf-8")
     assert text.lstrip().startswith("<!doctype html>")
     assert "it saves $5.09, 82.6\u00a0%." in text
@@ -95,7 +98,7 @@ def test_the_form_is_told_by_a_flag_or_by_the_files_ending(
 
 
 def test_without_a_file_the_document_alone_is_printed(compare: Compare, published: tuple[Path, Path]) -> None:
-    result = compare(*published, *PRICES, "--format", "json", "--fail-if", "cost>+1%")
+    result = compare(*published, *PRICES, *SAME_WORK, "--format", "json", "--fail-if", "cost>+1%")
     assert result.returncode == 0
     document = json.loads(result.stdout)
     assert document["figures"]["cost"]["a"] == pytest.approx(3 * 503 / 3600 * 14.688)
@@ -108,19 +111,46 @@ def test_a_gate_that_fails_exits_with_1_and_the_reason(
     compare: Compare, published: tuple[Path, Path], tmp_path: Path
 ) -> None:
     before, after = published
-    flags = ("--price-a", "3.825", "--price-b", "14.688", "--fail-if", "cost>+3%", "--fail-if", "any_rule")
-    result = compare(after, before, *flags, "--out", tmp_path / "gate.html")
-    assert result.returncode == 1
-    assert result.stderr == "trainwatch: failed: cost>+3%: +476 %, above +3.0 %\n"
-    assert (tmp_path / "gate.html").exists(), "what failed is to be looked at"
-    assert "failed" in result.stdout
+    flags = (
+        "--price-a",
+        "3.825",
+        "--price-b",
+        "14.688",
+        "--fail-if",
+        "cost>+3%",
+        "--fail-if",
+        "step_p50>+3%",
+    )
+    result = compare(after, before, *flags, *SAME_WORK, "--out", tmp_path / "gate.html")
+    assert result.returncode == 1, "a condition that fails outweighs one that is inconclusive"
+    assert result.stderr == (
+        "trainwatch: failed: cost>+3%: +476 %, above +3.0 %\n"
+        "trainwatch: inconclusive: step_p50>+3%: neither run has it\n"
+    )
+    assert "1 failed and 1 inconclusive of 2 conditions." in (tmp_path / "gate.html").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_a_gate_that_cannot_be_judged_does_not_open(compare: Compare, published: tuple[Path, Path]) -> None:
+def test_an_inconclusive_gate_exits_with_3(compare: Compare, published: tuple[Path, Path]) -> None:
     result = compare(*published, "--fail-if", "step_p50>+3%")
-    assert result.returncode == 1
-    assert "cannot be judged" in result.stdout
-    assert result.stderr == "trainwatch: failed: step_p50>+3%: neither run has it\n"
+    assert result.returncode == 3
+    assert result.stderr == "trainwatch: inconclusive: step_p50>+3%: neither run has it\n"
+
+
+def test_whole_runs_without_steps_are_compared_once_the_workload_is_given(
+    compare: Compare, published: tuple[Path, Path]
+) -> None:
+    unknown = compare(*published, "--fail-if", "duration>+3%")
+    assert unknown.returncode == 3
+    assert "give the items that each processed: `--workload-a N --workload-b N`." in unknown.stdout
+    assert "not known whether both did the same work" in unknown.stderr
+    told = compare(*published, "--fail-if", "duration>+3%", *SAME_WORK)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "--workload" not in told.stdout
+    twice = compare(*published, "--fail-if", "item_mean>+3%", "--workload-a", "100", "--workload-b", "50")
+    assert twice.returncode == 1
+    assert "B processed 50 items and A 100: different work" in twice.stdout
 
 
 @pytest.mark.parametrize(
@@ -131,6 +161,7 @@ def test_a_gate_that_cannot_be_judged_does_not_open(compare: Compare, published:
         (("--fail-if", "cost>+3%", "--price-a", "1"), "--price-a and --price-b"),
         (("--price-a", "many"), "'many' is not a price"),
         (("--price-b", "-3"), "is not a price"),
+        (("--workload-a", "0"), "'0' is not a number of items"),
         (("--out", "missing/comparison.html"), "there is no directory missing"),
         (("--out", "."), "is a directory"),
         (("--format", "pdf"), "invalid choice"),

@@ -85,6 +85,11 @@ def test_what_the_first_report_predicted_for_more_workers_is_held_against_the_se
     compared: dict[str, Any],
 ) -> None:
     predicted = {one["metric"]: one for one in compared["predictions"] if one["change"] == "more_workers"}
+    if not predicted:  # other processes filled the cores meanwhile
+        assert "full of neighbours" in next(
+            one["a"] for one in compared["rules"] if one["rule"] == "DataStarved"
+        )
+        return
     step = predicted["step_seconds_mean"]
     assert (step["current"], step["made"]) == (0, 2)
     assert step["measured_in_b"] == pytest.approx(compared["figures"]["step_mean"]["b"])

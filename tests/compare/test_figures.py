@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import compare
-from trainwatch.compare.figures import KINDS, USAGE_KINDS, Figure, figures, global_batch
+from trainwatch.compare.figures import KINDS, USAGE_KINDS, Figure
+from trainwatch.compare.figures import figures as all_figures
+from trainwatch.compare.work import items_per_step, work_of
+from trainwatch.measurements.counted import Counted
 
 from tests.support.compared import idle_run, run_of
+
+
+def figures(a: ComparedRun, b: ComparedRun, phase: str | None) -> dict[str, Figure]:
+    return all_figures(a, b, phase, work_of(a, b, phase))
 
 
 def test_the_published_case_costs_what_was_published() -> None:
@@ -30,6 +40,17 @@ def test_step_times_throughput_and_waiting() -> None:
     assert found["time_to_first_step"].a == pytest.approx(5.0)
 
 
+def test_tokens_per_second_and_mfu_of_runs_that_count_them() -> None:
+    a, b = run_of([0.5] * 100), run_of([0.25] * 100)
+    counts = [Counted("tokens", 5e5, 1e4), Counted("flops", 1e18, 2e16), Counted("steps", 1.0, 1.0)]
+    a = replace(a, analysis=replace(a.analysis, counted=counts, flops_utilisation=0.25))
+    assert "tokens_per_second" not in figures(b, b, "train")
+    found = figures(a, b, "train")
+    assert (found["tokens_per_second"].a, found["tokens_per_second"].b) == (1e4, None)
+    assert (found["mfu"].a, found["mfu"].b) == (25, None)
+    assert found["steps_per_second"].a == pytest.approx(2)  # a count of another name changes no figure
+
+
 def test_costs_of_runs_of_different_lengths_compare_by_1000_steps() -> None:
     found = figures(run_of([0.5] * 1000, price=36.0), run_of([0.5] * 500, price=36.0), "train")
     assert (found["cost"].a, found["cost"].b) == pytest.approx((5.06, 2.56))
@@ -49,8 +70,8 @@ def test_an_item_takes_as_long_though_its_batch_is_twice_as_large() -> None:
 
 
 def test_a_batch_size_that_ranks_do_not_share_or_that_is_not_known_gives_no_items() -> None:
-    assert global_batch(run_of([0.1] * 3, loader={}), "train") is None
-    assert global_batch(run_of([0.1] * 3), "train") is None
+    assert items_per_step(run_of([0.1] * 3, loader={}), "train") is None
+    assert items_per_step(run_of([0.1] * 3), "train") is None
     assert "items_per_second" not in figures(run_of([0.1] * 3, loader={}), run_of([0.1] * 3), "train")
 
 
@@ -80,6 +101,11 @@ def test_a_change_from_nothing_cannot_be_said_in_percent(
     assert Figure("cost", "Cost", "$", True, a, b).change == change
 
 
+def test_a_share_changes_by_points() -> None:
+    assert Figure("data_wait", "Waiting", "%", True, 46.8, 0.5).change == pytest.approx(-46.3)
+    assert Figure("gpu_p50", "GPU, p50", "%", None, 0.0, 5.0).change == pytest.approx(5.0)
+
+
 def test_a_run_of_which_only_one_side_has_steps_compares_what_both_have() -> None:
     comparison = compare(idle_run(100, 1), run_of([0.1] * 30))
     assert comparison.phase is None
@@ -91,6 +117,6 @@ def test_a_run_of_which_only_one_side_has_steps_compares_what_both_have() -> Non
 def test_every_figure_that_can_be_named_is_documented_by_its_kind() -> None:
     assert not KINDS.keys() & USAGE_KINDS.keys()
     assert all(
-        name and unit in ("s", "$", "J", "%", "B/s", "steps/s", "items/s", "")
+        name and unit in ("s", "$", "J", "%", "B/s", "steps/s", "items/s", "tokens/s", "samples/s", "")
         for name, unit, _ in (KINDS | USAGE_KINDS).values()
     )

@@ -16,7 +16,7 @@ from trainwatch.errors import UserError
 from trainwatch.status import Status
 
 from tests.support.analysis import rule
-from tests.support.compared import run_of
+from tests.support.compared import idle_run, run_of
 
 
 def judged(text: str, a: ComparedRun, b: ComparedRun) -> Outcome:
@@ -100,28 +100,77 @@ STEADY = np.full(50, 0.1)
         ("step_p50>+3%", 0.5, "passed"),
         ("step_p50>-10%", 0.8, "passed"),  # it must become at least 10 % faster
         ("step_p50>-10%", 1.0, "failed"),
+        ("step_p50>+0%", 1.0, "passed"),
         ("throughput<-5%", 1.2, "failed"),
         ("throughput<-5%", 1.0, "passed"),
         ("step_mean>110ms", 1.2, "failed"),
         ("step_mean>110ms", 1.0, "passed"),
-        ("gpu_p95<60", 1.0, "cannot be judged"),
-        ("gpu_p95<-5%", 1.0, "cannot be judged"),
-        ("energy>+5%", 1.0, "cannot be judged"),
+        ("gpu_p95<60", 1.0, "inconclusive"),
+        ("gpu_p95<-5%", 1.0, "inconclusive"),
+        ("energy>+5%", 1.0, "inconclusive"),
     ],
 )
 def test_a_change_is_judged(text: str, factor: float, state: str) -> None:
     outcome = judged(text, run_of(STEADY), run_of(STEADY * factor))
     assert outcome.state == state, outcome.reason
-    assert outcome.holds == (state == "passed")
 
 
-def test_noise_does_not_fail_a_gate_and_says_that_no_difference_is_seen() -> None:
+def test_noise_as_large_as_the_limit_is_inconclusive_and_noise_far_below_it_passes() -> None:
     random = np.random.default_rng(9)
     noisy = 0.1 * np.exp(0.5 * random.normal(size=(2, 60)))
     slower = sorted((run_of(one) for one in noisy), key=lambda run: float(run.steps["train"][0].seconds))
-    outcome = judged("step_mean>+0%", *slower)
-    assert outcome.state == "passed"
+    outcome = judged("step_mean>+3%", *slower)
+    assert outcome.state == "inconclusive"
     assert "no difference seen" in outcome.reason
+    assert "the limit of +3.0 % is inside the interval, which more steps narrow" in outcome.reason
+    assert judged("step_mean>+200%", *slower).state == "passed"
+    assert judged("step_mean<-90%", *slower).state == "passed"
+
+
+def test_too_few_steps_are_inconclusive_however_slow() -> None:
+    outcome = judged("step_mean>+3%", run_of([0.1] * 19), run_of([0.3] * 30))
+    assert (outcome.state, outcome.reason) == (
+        "inconclusive",
+        "+200 %, but too few steps to be sure (20 are needed)",
+    )
+    assert judged("step_mean>+3%", run_of([0.1] * 20), run_of([0.3] * 30)).state == "failed"
+
+
+def test_whole_runs_are_inconclusive_unless_both_did_the_same_work() -> None:
+    twice = run_of([0.1] * 100)
+    assert judged("duration>+3%", run_of(STEADY), twice).state == "inconclusive"
+    assert judged("duration>+3%", run_of(STEADY), twice).reason.endswith("but different work")
+    assert judged("step_mean>+3%", run_of(STEADY), twice).state == "passed"
+    assert judged("duration>+3%", run_of(STEADY), run_of(STEADY * 2)).state == "failed"
+    idle = idle_run(10, 1), idle_run(20, 1)
+    assert "not known whether both did the same work" in judged("duration>+3%", *idle).reason
+    told = [replace(run, workload=100.0) for run in idle]
+    assert judged("duration>+3%", *told).state == "failed"
+
+
+def test_steps_of_other_batches_are_inconclusive_and_items_are_judged() -> None:
+    a, b = run_of(STEADY, loader={"batch_size": 16}), run_of(STEADY * 1.5, loader={"batch_size": 32})
+    assert judged("step_mean>+3%", a, b).reason == "+50.0 %, but different work per step"
+    assert judged("item_mean>+3%", a, b).state == "passed"
+    more_ranks = run_of(STEADY, ranks=2)
+    assert judged("step_mean>+3%", run_of(STEADY), more_ranks).state == "inconclusive"
+
+
+def test_a_share_is_judged_in_points() -> None:
+    a, b = run_of(STEADY, data_wait=0.010), run_of(STEADY, data_wait=0.014)
+    outcome = judged("data_wait>+3%", a, b)
+    assert (outcome.state, outcome.reason) == ("failed", "+4.0 points, above +3.0 points")
+    assert judged("data_wait>+5%", a, b).state == "passed"
+
+
+def test_a_run_that_failed_passes_nothing() -> None:
+    run = run_of(STEADY)
+    failed = replace(run, analysis=replace(run.analysis, exit_status=1))
+    outcome = judged("step_p50>+3%", run, failed)
+    assert outcome.state == "inconclusive"
+    assert outcome.reason == "B failed: no difference seen (0 % to 0 %), not above +3.0 %"
+    slow = replace(run_of(STEADY * 2), analysis=failed.analysis)
+    assert judged("step_p50>+3%", run, slow).state == "failed"
 
 
 def test_a_rule_fails_the_gate_where_it_appears_and_not_where_it_stayed() -> None:
@@ -131,14 +180,20 @@ def test_a_rule_fails_the_gate_where_it_appears_and_not_where_it_stayed() -> Non
     assert judged("CPUBottleneck", with_rules(CPUBottleneck=Status.NOT_ENOUGH_DATA), fired).state == "failed"
     assert judged("CPUBottleneck", fired, fired).state == "passed"
     assert judged("CPUBottleneck", fired, quiet).state == "passed"
-    assert judged("DataStarved", quiet, fired).state == "passed"
+    assert judged("DataStarved", quiet, with_rules(DataStarved=Status.HEALTHY)).state == "passed"
+    assert judged("DataStarved", quiet, with_rules(DataStarved=Status.NOT_ENOUGH_DATA)).reason == (
+        "B has not enough data to judge DataStarved"
+    )
+    unknown = with_rules(CPUBottleneck=Status.NOT_ENOUGH_DATA)
+    assert judged("any_rule", quiet, unknown).reason == "B has not enough data to judge CPUBottleneck"
+    assert judged("any_rule", unknown, unknown).state == "inconclusive"
     assert judged("any_rule", quiet, fired).state == "failed"
     assert judged("any_rule", fired, fired).state == "passed"
 
 
-def test_what_only_one_run_has_cannot_be_judged_and_fails() -> None:
+def test_what_only_one_run_has_is_inconclusive() -> None:
     outcome = judged("gpu_p95<-5%", run_of(STEADY, gpu=0.9), run_of(STEADY))
-    assert (outcome.state, outcome.holds) == ("cannot be judged", False)
+    assert outcome.state == "inconclusive"
     assert "B does not have it" in outcome.reason
 
 

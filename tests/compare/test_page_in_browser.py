@@ -13,9 +13,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.html import render_comparison
+from trainwatch.compare.text import as_markdown
 
 from tests.support import comparisons as made
-from tests.support.browser import console_errors, in_dark_mode, open_page
+from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -55,9 +56,16 @@ def test_the_verdict_is_the_first_thing_that_is_read(browser: webdriver.Chrome, 
     opened(browser, tmp_path, made.mended())
     verdict, failed = browser.find_elements("css selector", "#compared article")
     assert verdict.text.splitlines()[0].startswith("B is 1.57 times as fast per step; it saves ")
-    assert failed.text.splitlines()[0] == "2 of 3 conditions failed."
+    assert failed.text.splitlines()[0] == "2 failed of 3 conditions."
     assert "any_rule: StepOutlier fired in B and not in A" in failed.text
     assert failed.rect["y"] + failed.rect["height"] < 900, "both are on the first screen"
+
+
+def test_the_button_copies_the_comparison_as_markdown(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    opened(browser, tmp_path, made.mended())
+    browser.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+    browser.find_element("css selector", ".actions button").click()
+    assert browser.execute_script("return window.copied") == as_markdown(made.mended())
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -117,3 +125,11 @@ def test_the_page_prints_its_charts(browser: webdriver.Chrome, tmp_path: Path) -
     pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"])
     assert pdf.startswith(b"%PDF")
     assert console_errors(browser) == []
+
+
+@pytest.mark.parametrize("make", [made.mended, made.no_steps], ids=lambda make: make.__name__)
+def test_a_screen_reader_finds_no_obstacle(
+    browser: webdriver.Chrome, tmp_path: Path, make: Callable[[], Comparison]
+) -> None:
+    opened(browser, tmp_path, make())
+    assert inaccessible(browser) == []

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.parts import (
-    COUNT,
     Difference,
     difference_of_a_step,
     difference_of_the_run,
@@ -56,7 +55,7 @@ def test_parts_of_a_run_and_of_a_step_sum_to_the_difference(a: ComparedRun, b: C
         (whole.a, [part.a for part in whole.parts]),
         (whole.b, [part.b for part in whole.parts]),
     ):
-        assert math.fsum(part or 0.0 for part in parts) == pytest.approx(total, abs=1e-6)
+        assert math.fsum(parts) == pytest.approx(total, abs=1e-6)
 
 
 def test_faster_loading_is_the_part_that_changed_and_no_other() -> None:
@@ -73,23 +72,22 @@ def test_faster_loading_is_the_part_that_changed_and_no_other() -> None:
     assert whole.largest.key == "data_wait"
 
 
-def test_half_as_many_steps_are_told_apart_from_slower_ones() -> None:
+def test_the_steps_of_a_count_as_often_as_b_did_its_work() -> None:
     a = run_of([0.5] * 100, data_wait=0.1)
     b = run_of([0.6] * 50, data_wait=0.2)
-    whole = difference_of_the_run(a, b, "train")
+    whole = difference_of_the_run(a, b, "train", work=0.5)
     assert whole is not None
-    parts = seconds(whole)
-    assert parts[COUNT] == pytest.approx(-25.0)  # 50 steps at the pace of A
-    assert parts["data_wait"] == pytest.approx(5.0)  # 50 steps, each 0.1 s longer
-    assert whole.total == pytest.approx(-20.0)
-    names = {part.key: part.name for part in whole.parts}
-    assert names[COUNT] == "Fewer train steps"
+    assert whole.measured_a == pytest.approx(56.0)
+    assert (whole.a, whole.b) == pytest.approx((31.0, 36.0))  # 50 steps at the pace of A
+    assert seconds(whole)["data_wait"] == pytest.approx(5.0)  # 50 steps, each 0.1 s longer
+    assert whole.total == pytest.approx(5.0), "B is slower, though it took less time"
 
 
-def test_as_many_steps_leave_no_part_for_their_number() -> None:
-    whole = difference_of_the_run(run_of([0.5] * 10), run_of([0.4] * 10), "train")
-    assert whole is not None
-    assert COUNT not in seconds(whole)
+def test_steps_with_different_numbers_of_items_are_split_per_item() -> None:
+    a, b = run_of([0.5] * 30, data_wait=0.1), run_of([0.8] * 30, data_wait=0.1)
+    difference = difference_of_a_step(a, b, "train", (100, 200))
+    assert (difference.a, difference.b) == pytest.approx((0.005, 0.004))
+    assert seconds(difference)["data_wait"] == pytest.approx(0.0005 - 0.001)
 
 
 def test_ranks_work_side_by_side_so_their_times_are_not_added_up() -> None:

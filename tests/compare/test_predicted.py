@@ -11,8 +11,9 @@ import pytest
 from trainwatch.compare import predicted
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import compare
-from trainwatch.compare.predicted import CheckedPrediction, checked_predictions, stored_predictions
+from trainwatch.compare.predicted import CheckedPrediction, stored_predictions
 from trainwatch.compare.sentences import prediction as sentence
+from trainwatch.compare.work import work_of
 from trainwatch.report.right_sizing import Prediction, predictions
 from trainwatch.report.write import write_report
 
@@ -31,8 +32,12 @@ def trained(step: float, workers: int = 2, steps: int = 100, **more: Any) -> Com
     return run_of([step] * steps, loader={"workers": workers, "batch_size": 32}, **more)
 
 
+def checked_predictions(a: ComparedRun, b: ComparedRun) -> list[CheckedPrediction]:
+    return predicted.checked_predictions(a, b, work_of(a, b, "train"))
+
+
 def only(a: ComparedRun, b: ComparedRun) -> CheckedPrediction:
-    (checked,) = checked_predictions(a, b, "train")
+    (checked,) = checked_predictions(a, b)
     return checked
 
 
@@ -56,16 +61,16 @@ def test_a_prediction_that_failed_is_said_to_lie_outside(tmp_path: Path) -> None
 @pytest.mark.parametrize("workers", [2, 1])
 def test_a_change_that_was_not_made_is_not_held_against_b(tmp_path: Path, workers: int) -> None:
     a = trained(0.5, place=stored(tmp_path, MORE_WORKERS))
-    assert checked_predictions(a, trained(0.3, workers=workers), "train") == []
+    assert checked_predictions(a, trained(0.3, workers=workers)) == []
 
 
 def test_another_number_of_steps_makes_whole_runs_incomparable(tmp_path: Path) -> None:
     whole = replace(MORE_WORKERS, metric="run_seconds", expected=31.0, low=25.0, high=56.0)
     a = trained(0.5, place=stored(tmp_path, MORE_WORKERS, whole))
-    step, run = checked_predictions(a, trained(0.25, workers=4, steps=200), "train")
+    step, run = checked_predictions(a, trained(0.25, workers=4, steps=200))
     assert (step.in_range, run.in_range) == (True, None)
-    assert "Not comparable: B made a different number of steps." in sentence(run)
-    _, same = checked_predictions(a, trained(0.25, workers=4), "train")
+    assert "Not comparable: B did different work." in sentence(run)
+    _, same = checked_predictions(a, trained(0.25, workers=4))
     assert same.in_range is True
 
 

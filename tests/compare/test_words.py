@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from trainwatch.compare import sentences, tables
+from trainwatch.compare.changes import changed_rules
 from trainwatch.compare.compared_run import ComparedRun, read_run
 from trainwatch.compare.comparison import Comparison, compare
 from trainwatch.compare.document import as_json
 from trainwatch.compare.figures import saved
 from trainwatch.compare.gate import parse
-from trainwatch.compare.rules import changed_rules
+from trainwatch.compare.html import _at_a_glance, _mood, _waterfall, render_comparison
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.runs.open import open_source
 from trainwatch.status import Status
@@ -30,6 +31,16 @@ from tests.support.source import START
 
 GOLDEN = Path(__file__).parent / "golden"
 STEADY = np.full(100, 0.1)
+
+
+def with_exit_status(run: ComparedRun, status: int) -> ComparedRun:
+    return replace(run, analysis=replace(run.analysis, exit_status=status))
+
+
+def waterfall(comparison: Comparison) -> list[dict[str, Any]]:
+    assert comparison.run is not None
+    bars: list[dict[str, Any]] = _waterfall(comparison.run)["bars"]
+    return bars
 
 
 def first(a: ComparedRun, b: ComparedRun) -> str:
@@ -90,9 +101,77 @@ def test_runs_of_different_lengths_compare_costs_of_1000_steps_and_say_why() -> 
     a, b = run_of([0.1] * 2000, price=36.0), run_of([0.05] * 1000, price=36.0)
     said = sentences.verdict(compare(a, b))
     assert said[0] == "B is 2 times as fast per step; 1000 steps cost $0.56 instead of $1.03, 45.6 % less."
-    assert said[-1] == (
-        "B made 1000 steps per rank and A 2000: do not compare the duration and cost of the whole runs."
+    assert said[1] == (
+        "B made 1000 steps per rank and A 2000: different work, so compare them per step, not as a whole."
     )
+    assert said[2] == (
+        "To compare the whole runs, give the items that each processed: `--workload-a N --workload-b N`."
+    )
+
+
+def test_headline_tiles_tables_and_waterfall_agree_when_a_slower_run_did_less_work() -> None:
+    """The whole run of B is shorter, only because it did half the work."""
+    a, b = run_of([0.1] * 2000, price=36.0), run_of([0.15] * 1000, price=36.0)
+    comparison = compare(a, b)
+    said = sentences.verdict(comparison)
+    assert (
+        said[0] == "B takes 1.5 times as long per step; 1000 steps cost $1.56 instead of $1.03, 51.5 % more."
+    )
+    page = render_comparison(comparison)
+    tiles = page.partition('<dl class="glance">')[2].partition("</dl>")[0]
+    assert "Duration" not in tiles
+    assert "better" not in tiles
+    rows = {row[0]: row[-1] for row in tables.figures(comparison).rows}
+    assert next(iter(rows)) == "A step, mean"
+    assert rows["Duration of the whole run"] == rows["Cost of the whole run"] == "different work"
+    assert sentences.parts_of_the_run(comparison) == (
+        "A took 3 min 26 s, and would need 1 min 46 s for the work of B. "
+        "B took 2 min 36 s, 50.0 s more. The steps take 50.0 s more (all of the difference)."
+    )
+    bars = waterfall(comparison)
+    assert [bar["kind"] for bar in bars] == ["total", "more", "total"]
+    assert bars[0]["name"] == "A, for B's work"
+
+
+def test_noise_makes_no_tile_and_no_bill_better_or_worse() -> None:
+    random = np.random.default_rng(9)
+    a, b = (run_of(0.1 * np.exp(0.3 * random.normal(size=100)), price=36.0) for _ in range(2))
+    comparison = compare(a, b)
+    assert "cost" not in sentences.verdict(comparison)[0]
+    assert {figure.mood for figure in _at_a_glance(comparison)} == {""}
+    assert "no difference seen" in {row[0]: row[-1] for row in tables.figures(comparison).rows}["Throughput"]
+    slow_start = run_of(np.full(100, 0.1), other=60.0, price=36.0)
+    said = sentences.verdict(compare(slow_start, run_of(np.full(100, 0.1), price=36.0)))
+    assert "it saves $0.60" in said[0], "more than noise: a shorter start"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "mood"),
+    [
+        (run_of(STEADY), run_of(STEADY / 2), "good"),
+        (run_of(STEADY), run_of(STEADY * 2), "bad"),
+        (run_of(STEADY), run_of(STEADY), "open"),
+        (run_of([0.2] * 5), run_of([0.1] * 5), "open"),  # too few steps
+        (idle_run(20, 1), idle_run(10, 1), "open"),  # perhaps B did half the work
+        (replace(idle_run(20, 1), workload=9.0), replace(idle_run(10, 1), workload=9.0), "good"),
+        (run_of(STEADY), with_exit_status(run_of(STEADY / 2), 1), "bad"),
+    ],
+)
+def test_only_a_sure_improvement_looks_good(a: ComparedRun, b: ComparedRun, mood: str) -> None:
+    comparison = compare(a, b)
+    assert _mood(comparison) == mood
+    if mood == "open":
+        assert {figure.mood for figure in _at_a_glance(comparison)} == {""}
+
+
+def test_runs_with_other_batches_but_the_same_items_did_the_same_work() -> None:
+    a = run_of([0.1] * 200, loader={"batch_size": 16}, price=36.0)
+    b = run_of([0.15] * 100, loader={"batch_size": 32}, price=36.0)
+    said = sentences.verdict(compare(a, b))
+    assert said[:2] == [
+        "B is 1.33 times as fast per item; it saves $0.05, 19.2 %.",
+        "The steps take 1.56 ms less per item.",
+    ]
 
 
 def test_the_same_price_for_the_same_time_is_the_same_cost() -> None:
@@ -104,7 +183,7 @@ def test_a_run_that_failed_or_did_not_finish_is_said_to() -> None:
     run = run_of(STEADY)
     failed = replace(run, analysis=replace(run.analysis, exit_status=3, finished=False))
     said = " ".join(sentences.verdict(compare(run, failed)))
-    assert "B failed with exit status 3" in said
+    assert said.startswith("B failed: the command ended with exit status 3 at ")
     assert "B has not finished" in said
 
 
@@ -181,14 +260,15 @@ def test_the_document_is_json_without_nan_and_holds_what_the_text_says() -> None
     document: dict[str, Any] = json.loads(
         as_json(compared_hostile()), parse_constant=lambda word: pytest.fail(f"{word} is no JSON")
     )
-    assert document["format"] == 1
+    assert document["format"] == 2
+    assert document["work"] == {"unit": "step", "a": 100, "b": 100, "same": True}
     assert document["a"]["source"] == HOSTILE
     assert document["figures"]["step_mean"]["interval"] == [0.0, 0.0]
     assert document["figures"]["step_mean"]["difference_seen"] is False
     assert document["figures"]["cost"]["change"] == 0
     parts = document["parts"]["run"]
     assert sum(part["difference"] for part in parts["parts"]) == pytest.approx(parts["difference"], abs=1e-6)
-    assert [one["state"] for one in document["conditions"]] == ["passed", "passed"]
+    assert [one["state"] for one in document["conditions"]] == ["inconclusive", "passed"]
     assert document["rules"] == [
         {
             "rule": "CPUBottleneck",
@@ -204,7 +284,7 @@ def test_tables_leave_out_what_is_too_small_to_be_seen_and_their_sums_are_right(
     assert comparison.step is not None
     table = tables.parts(comparison.step, "Step")
     assert [row[0] for row in table.rows] == ["Rest of the steps"]
-    assert table.total == ("Total", "100 ms", "200 ms", "+100 ms", "100 %")
+    assert table.total == ("Total", "100 ms", "200 ms", "+100 ms", "+100 %")
 
 
 def test_the_golden_comparison_of_few_dataloaders_with_healthy(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainwatch.prometheus_rules.groups import INFO, PARAMETER
+
 Group = dict[str, Any]
 
 OPERATORS = {
@@ -38,7 +40,7 @@ SAME_RULE = (
 def mutants_of(group: Group) -> Iterator[tuple[str, Group]]:
     """What was changed, and the group with that one change."""
     for number, rule in enumerate(group["rules"]):
-        if "record" in rule:
+        if "record" in rule and rule["record"] not in (PARAMETER, INFO):
             for expression in _changed(rule["expr"]):
                 rules = [*group["rules"]]
                 rules[number] = {**rule, "expr": expression}

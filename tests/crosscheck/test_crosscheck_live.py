@@ -19,7 +19,7 @@ from tests.support.prometheus import Prometheus, needs_prometheus
 pytestmark = [pytest.mark.servers, needs_prometheus]
 
 SPEED = 20  # simulated seconds a second
-# Short windows, to have values of all rules within seconds: 500 samples are taken in 13 s at this speed.
+# Short windows, to have values of all rules within seconds: 1000 samples are taken in 25 s at this speed.
 OPTIONS = Options(scraping=Scraping(1.0, 0.5 / SPEED))
 
 
@@ -38,18 +38,20 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     share = "run_instance:trainwatch_cpu_starved:ratio"
     wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
     assert wrong != short_windows
-    # And in two groups a series that there is not, as after a metric's renaming.
+    # And in three groups series that there are not, as after a metric's renaming.
     wrong = wrong.replace("trainwatch_run_start_time_seconds", "trainwatch_run_begin_time_seconds")
+    wrong = wrong.replace("trainwatch_run_age_seconds", "trainwatch_run_old_seconds")
     (folder / "short-windows.yml").write_text(short_windows)
     with ExitStack() as stack:
         node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
         target = node.url.removeprefix("http://")
         right = stack.enter_context(evaluating(target, COMMITTED.read_text(), folder / "right"))
         other = stack.enter_context(evaluating(target, wrong, folder / "wrong"))
-        right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"}')
+        right.wait_for('ALERTS{alertname="TrainwatchCPUBottleneck",alertstate="firing"}')
         # What is checked ends some seconds ago; by then the alert is in it.
-        right.wait_for('ALERTS{alertname="CPUBottleneck",alertstate="firing"} offset 10s')
-        other.wait_for('trainwatch:rule_status{rule="CPUBottleneck"} offset 20s')
+        right.wait_for('ALERTS{alertname="TrainwatchCPUBottleneck",alertstate="firing"} offset 10s')
+        # By then the rule would fire, and has said for a while that it does not.
+        other.wait_for("run_instance:trainwatch_cpu_starved:samples offset 10s > 1000")
         yield Servers(right, other, folder)
 
 
@@ -72,7 +74,7 @@ def test_without_rules_the_parameters_are_those_of_a_render_without_flags(server
 def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(servers: Servers) -> None:
     answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
     assert answer.returncode == 1, answer.stdout
-    wrong = "CPUBottleneck, MaxInitializationTime, TrainingStalled"
+    wrong = "CPUBottleneck, CollectiveHang, MaxInitializationTime, TrainingStalled"
     assert answer.stdout.splitlines()[-1] == f"Disagreements: {wrong}."
     assert re.search(
         r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="trainwatch", kind="cause", '
@@ -97,7 +99,8 @@ def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -
     answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
     rows = table(answer)
     assert rows.keys() == ALERTING
-    for rule in rows.keys() - {"MaxInitializationTime", "TrainingStalled"}:
+    assert rows["CPUThrottled"]["values"] == 0  # the run has no CPU limit
+    for rule in rows.keys() - {"CPUThrottled", "MaxInitializationTime", "TrainingStalled"}:
         assert rows[rule]["values"] > rows[rule]["evaluations"] > 10, rule
 
 

@@ -12,8 +12,8 @@ import re
 import pytest
 import yaml
 from trainwatch.crosscheck.offline.check import check_recording
-from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.rule_files import Rendered
 from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
 
@@ -34,16 +34,27 @@ OPTIONS = Options(
         *(f"{rule}.threshold=20" for rule in ("CPUBottleneck", "IOBottleneck")),
         *(f"{rule}.window=120" for rule in ("LowGPUUtilization", "BatchSize")),
         *(f"{rule}.patience=120" for rule in ("GPUMemoryIncrease", "LoadBalancing", "ThermalThrottling")),
+        *(
+            f"{rule}.live_window=3"
+            for rule in (
+                "CPUBottleneck",
+                "IOBottleneck",
+                "LoadBalancing",
+                "DataStarved",
+                "CommunicationBound",
+            )
+        ),
+        "ThermalThrottling.live_window=8",  # a young run is judged by its last 5 minutes
         "GPUMemoryIncrease.window=30",
         "GPUMemoryLeak.patience=240",
         "GPUMemoryNearlyFull.patience=120",
-        "StepOutlier.n_outliers=2",
+        "StepOutlier.time_lost=0.1",
         "Dataloader.min_threshold=150",
         "DataStarved.patience=100",
         "DataStarved.threshold=10",
         "CommunicationBound.patience=100",
         "CommunicationBound.threshold=5",
-        "Straggler.window=50",
+        "CollectiveHang.threshold=1",
         "TrainingStalled.patience=50",
         "MaxInitializationTime.threshold=2",
     )
@@ -57,28 +68,49 @@ GROUPS = {
 }
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 UNSEEN = {
-    "": r"^trainwatch:rule_status: .*min without",  # 0 or 1, of whichever element
-    "CommunicationBound": r"finding: .*min without",  # all phases pass the patience between two evaluations
-    "DataStarved": r"finding: .*min without",
-    "Dataloader": r"min without|> 43",  # one training loader per rank; never too many workers
-    "GPUError": r'min without|"another"\} offset|"another"\} - ',  # one kind of error per GPU in 5 minutes
+    # 0 or 1, of whichever element; no scrape failed, and no exporter lost its counts.
+    # Distances and lost shares only order what dashboards list (tests/dashboards).
+    "": r"^trainwatch:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(",
+    # Each share that is above its threshold is of many samples, or steps. Communication rises from less than
+    # 5 % to more than 15 % between two evaluations. Each window has more than 3 s of steps.
+    "CommunicationBound": r"finding: \S+ > 0.[01]5 and|min without \(phase\)|step_seconds: .*>= 3\)",
+    "CPUBottleneck": r"finding: \S+ > 0.2 and \S+ > 120 or",
+    "DataStarved": r"finding: \S+ > 0.1 and|min without \(phase\)|step_seconds: .*>= 3\)",
+    "IOBottleneck": r"finding: \S+ > 0.2 and \S+ > 120 or",
+    # One training loader per rank; never too many workers; it is not known which cores the run may use.
+    "Dataloader": r"min without|> 43|workers:(sum [*]|min /) \(\(|cores\[\w+\]\) > ",
+    # One kind of error per GPU in 5 minutes; a difference of two selectors has the kinds that both select.
+    "GPUError": r'min without|"another"\}\[\w+\]( offset|\) - )',
     "GPUMemoryLeak": r"36m|1h12m|1h48m|> 0.06 ",  # longer than the recording; it leaks a lot or not at all
     # It grows alike in every quarter; it is full soon or never.
     "GPUMemoryNearlyFull": r"\(\S+ \+ \S+ offset 6m|offset 6m > [^>]+ and \S+ offset 4m|> 0.0025|< 72003",
-    "LoadBalancing": r"3e-12",
+    "LoadBalancing": r'3e-12|"another"\}\[\w+\]\)\) >= 0',  # no evaluation is in the first 3 minutes
     "LowGPUUtilization": r"> 0.15 ",
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
-    "StepOutlier": r"bucket > 3\)",
-    "Straggler": r", 3 \)|min by",  # no step waits for longer than it takes; one slow rank
-    "ThermalThrottling": r"min without",  # the recording has one reason
+    # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
+    "StepOutlier": r"(bucket|count) > 3\)|bucket:some: .*>=? 3\)"
+    r"|>= 9003|third_seconds: .*>=? 3\)|count < 30 |seconds < 450"
+    r"|>= 30 unless|>= 603|lost_ratio > 0\.003",
+    # Each window has more than 3 s of steps; one rank is slow, by far more than its thresholds. The recording
+    # does not have for how long ranks waited for a core: test_crowded_cores.py.
+    "Straggler": r"min without|mean_(seconds|variance): .*>= 3\)|no_core"
+    r"|straggler_excess_seconds: .*(min by|> 0.006 and|> 0.15 \*|> 0.05 / \()",
+    # The recording has one reason, for more than 3 s of any window.
+    "ThermalThrottling": r"min without|>= 3\) /",
     "TrainingStalled": r"> 1003",
 }
+
+
+# What they read is not in this recording.
+UNRECORDED = {"CPUThrottled", "IdleGPU", "NoisyNeighbour"}
 
 
 def mutants(rule: str) -> list[tuple[str, dict[str, object]]]:
     unseen = re.compile(f"{UNSEEN['']}|{UNSEEN.get(rule, '(?!)')}")
     found = [(change, group) for change, group in mutants_of(GROUPS[rule]) if not unseen.search(change)]
-    return found if EVERY_MUTANT else random.Random(rule).sample(found, ROUNDS)
+    if rule in UNRECORDED:
+        return []
+    return found if EVERY_MUTANT else random.Random(rule).sample(found, min(ROUNDS, len(found)))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +122,7 @@ def test_the_rules_as_rendered_say_of_the_recording_what_its_counters_say(record
     outcomes = check_recording(recording, Rendered({RULES: render(OPTIONS)[RULES]}, OPTIONS), None, None)
     assert {outcome.rule for outcome in outcomes} == ALERTING
     assert [outcome.disagreements for outcome in outcomes if outcome.disagreements] == []
-    assert {outcome.rule for outcome in outcomes if not outcome.firing} == set()
+    assert {outcome.rule for outcome in outcomes if not outcome.firing} == UNRECORDED
 
 
 @pytest.mark.timeout(600)

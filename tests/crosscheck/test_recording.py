@@ -20,9 +20,12 @@ RUN = "simulated-memory-leak"
 
 # For each rule a threshold that decides otherwise of this run when it is changed: as it stands, and changed.
 CHANGES = {
-    "BatchSize": ("small_batch_gpu:ratio > 0.95", "small_batch_gpu:ratio > -1"),
+    # Its other conditions hold at none of the few evaluations.
+    "BatchSize": ("gpu:ratio > 0.95\n            and", "gpu:ratio > -1\n            or"),
     "CPUBottleneck": ("ratio > 0.5", "ratio > -1"),
-    "CommunicationBound": ("ratio > 0.2", "ratio > 0.001"),
+    "CPUThrottled": ("ratio > 0.1", "ratio > -1"),
+    "CollectiveHang": ("> 300 and", "> 60 and"),
+    "CommunicationBound": ("ratio > 0.5", "ratio > 0.001"),
     "DataStarved": ("ratio > 0.2", "ratio > 0.001"),
     "Dataloader": ("ratio < 0.7", "ratio < 70"),
     "GPUError": ("xid_errors:delta5m > 0", "xid_errors:delta5m > 1"),
@@ -30,11 +33,13 @@ CHANGES = {
     "GPUMemoryLeak": ("growth_ratio > 0.02", "growth_ratio > 0.9"),
     "GPUMemoryNearlyFull": ("in_use:ratio > 0.95", "in_use:ratio > 0.5"),
     "IOBottleneck": ("ratio > 0.5", "ratio > -1"),
+    "IdleGPU": ("/ 3600 > 15 / 60", "/ 3600 > -1 / 60"),
     "LoadBalancing": ("distance:max > 0.2", "distance:max > -1"),
     "LowGPUUtilization": ("low_utilization:ratio > 0.95", "low_utilization:ratio > -1"),
     "MaxInitializationTime": ("> 1200", "> 10"),
-    "StepOutlier": ("count > 10", "count > -1"),
-    "Straggler": ("ratio < 0.75", "ratio < 2"),
+    "NoisyNeighbour": ("ratio > 0.1", "ratio > -1"),
+    "StepOutlier": ("+ 3 * sqrt", "+ 1 * sqrt"),
+    "Straggler": ("own:excess_seconds > 0.002", "own:mean_seconds > 0.002 or vector(1) > 1"),
     "ThermalThrottling": ("ratio > 0.05", "ratio > 0.5"),
     "TrainingStalled": ("mean_seconds, 60)", "mean_seconds, 600)"),
 }

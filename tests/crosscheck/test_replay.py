@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isclose
 from pathlib import Path
 
@@ -64,10 +65,23 @@ def test_each_series_of_the_replay_is_as_the_exporter_said(
             # The recording has the sum of the reasons, and no other errors than those that rules look at.
             and 'reason="' not in series
             and 'severity="corrected"' not in series
+            and 'pid="' not in series  # it has the number of processes only
             # Nor has it what no rule reads: the time of phases, fetches and waits.
             and not series.startswith(("trainwatch_dataloader_wait", "trainwatch_dataloader_fetch"))
         }
         assert differing == {}
+
+
+def test_a_replay_has_the_label_of_the_launch_and_the_name_of_the_run(
+    served_and_recorded: tuple[list[Scrape], Path],
+) -> None:
+    run = RecordedRun(served_and_recorded[1])
+    run.facts = replace(run.facts, run="recording-0123abcd")
+    (found,) = scrapes(run, [START + 30])
+    assert run.name == "recording-0123abcd"
+    assert 'trainwatch_samples_total{run="recording-0123abcd"}' in found
+    assert any('{run="recording-0123abcd",name="recording",' in series for series in found)
+    assert not any('run="recording"' in series for series in found)
 
 
 def scrapes(run: RecordedRun, moments: Sequence[float]) -> list[Scrape]:

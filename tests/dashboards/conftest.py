@@ -50,7 +50,7 @@ def look(server: Prometheus, all_dashboards: dict[str, dict[str, Any]]) -> Look:
     def reader(uid: str, scenario: str, minutes: float | None = None, **chosen: Any) -> Reader:
         whole = seconds_of(scenario) + RETENTION_SECONDS - SCRAPE_SECONDS
         length = 60 * minutes if minutes is not None else whole
-        run = {"run": run_of(scenario), "runs": run_of(scenario), **chosen}
+        run = {"run": run_of(scenario), "runs": run_of(scenario), "price": "2", **chosen}
         return Reader(server, all_dashboards[uid], START - 60, START + length, run)
 
     return reader

@@ -23,9 +23,19 @@ def of(rows: dict[str, float], word: str) -> list[float]:
 
 
 def firing(look: Look, scenario: str) -> dict[str, str]:
-    """The rules in the uppermost table, and what is to be done."""
-    rows = look("trainwatch-run", scenario).table("What is wrong")
-    return {row["Rule"]: row["What to do"] for row in rows}
+    """The problems in the uppermost table, and what is to be done."""
+    reader = look("trainwatch-run", scenario)
+    rows = [row["Rule"] for row in reader.table("What is wrong")]
+    advice = dict(name.split(": ", 1) for name in reader.lines("What to do"))
+    return {rule: advice.get(rule, "") for rule in rows}
+
+
+def verdict(look: Look, scenario: str) -> str:
+    """The words of the verdict."""
+    reader = look("trainwatch-run", scenario)
+    ((value,),) = (series.values for series in reader.lines("Verdict").values())
+    (mapping,) = reader.panel("Verdict")["fieldConfig"]["defaults"]["mappings"]
+    return str(mapping["options"][f"{value:g}"]["text"])
 
 
 def last(reader: Reader, title: str) -> dict[str, float]:
@@ -37,7 +47,8 @@ def test_healthy_all_gpus_are_bright_and_nothing_is_wrong(look: Look) -> None:
     assert len(of(rows, "GPU")) == 8
     assert len(of(rows, "core")) == 32
     assert min(of(rows, "GPU")) > 0.9
-    assert list(firing(look, "healthy")) == ["No rule fires"]
+    assert firing(look, "healthy") == {}
+    assert verdict(look, "healthy") == "✓ healthy: no rule fired"
     assert last(look("trainwatch-run", "healthy"), "Findings") == {"__auto": 0}
 
 
@@ -45,18 +56,21 @@ def test_cpu_bottleneck_gpu_rows_are_dark_while_core_rows_are_bright(look: Look)
     rows = brightness(look, "cpu-bottleneck")
     assert max(of(rows, "GPU")) < 0.4
     assert min(of(rows, "core")) > 0.9
-    assert "workers" in firing(look, "cpu-bottleneck")["CPUBottleneck"]
+    found = firing(look, "cpu-bottleneck")
+    assert list(found) == ["DataStarved"]  # of all rules that see it, the one closest to the cause
+    assert "If other cores are free, give the data loader more workers" in found["DataStarved"]
+    assert verdict(look, "cpu-bottleneck") == "▲ found: see below"
     starved = last(look("trainwatch-histograms", "cpu-bottleneck"), "Starved samples by cause")
-    assert starved["node-cpu-bottleneck busy core"] > starved["fires above (CPUBottleneck.threshold)"]
-    assert starved["node-cpu-bottleneck storage"] < starved["fires above (IOBottleneck.threshold)"]
+    assert starved["busy core\xa0"] > starved["fires above (CPUBottleneck.threshold)"]
+    assert starved["storage\xa0"] < starved["fires above (IOBottleneck.threshold)"]
 
 
 def test_io_bottleneck_gpus_and_cores_are_dark_and_cores_wait_for_storage(look: Look) -> None:
     rows = brightness(look, "io-bottleneck")
     assert max(rows.values()) < 0.4
     waiting = last(look("trainwatch-system", "io-bottleneck", minutes=9), "I/O wait")
-    assert waiting["node-io-bottleneck mean of cores"] > waiting["fires above (IOBottleneck.io_threshold)"]
-    assert "IOBottleneck" in firing(look, "io-bottleneck")
+    assert waiting["mean of cores\xa0"] > waiting["fires above (IOBottleneck.io_threshold)"]
+    assert "Prefetch, keep the data on local storage" in firing(look, "io-bottleneck")["DataStarved"]
 
 
 def test_few_dataloaders_one_core_for_each_rank_is_bright(look: Look) -> None:
@@ -127,29 +141,39 @@ def test_stall_gpus_read_full_but_their_power_falls_and_no_step_ends(look: Look)
     assert min(of(brightness(look, "stall"), "GPU")) > 0.9
     since = last(look("trainwatch-steps", "stall", minutes=11.5), "Time since the last step")
     (limit,) = (value for name, value in since.items() if name.startswith("fires above"))
-    assert since["node-stall"] > limit
+    assert since["longest of all nodes"] > limit
 
 
 def test_step_outliers_a_second_band_lies_above_the_steps(look: Look) -> None:
     reader = look("trainwatch-steps", "step-outliers")
-    bars = reader.matrix("Durations by node")["node-step-outliers"]
-    (usual, many), (long, few) = sorted(bars.items())
-    assert long > 2 * usual
-    assert 0.01 < few / (few + many) < 0.03
-    outliers = last(reader, "Outliers of each rank")
-    limit = outliers.pop("fires above (StepOutlier.n_outliers)")
-    assert all(count > limit for count in outliers.values())
+    bars = reader.matrix("Long steps of each node")["node-step-outliers"]
+    usual = max(bound for bound, share in bars.items() if share > 0.9)
+    assert 0.01 < bars[max(bars)] < 0.03
+    assert max(bars) > 2 * usual
+    lost = last(reader, "Time lost to outliers")
+    limit = lost.pop("fires above (StepOutlier.time_lost)")
+    assert lost
+    assert all(share > limit for share in lost.values())
     assert last(reader, "Share of step time by component")["checkpoint"] > 0.03
 
 
 def test_straggler_one_rank_is_slow_by_itself_and_the_others_wait_in_communication(look: Look) -> None:
     reader = look("trainwatch-steps", "straggler")
     assert list(reader.lines("Slowest rank")) == ["rank 5 (node-straggler)"]
-    assert last(reader, "Peers relative to slowest")["__auto"] < 0.75
+    assert list(firing(look, "straggler")) == ["Straggler"]  # the others wait for it: no problem of their own
+    (row,) = look("trainwatch-run", "straggler").table("What is wrong")
+    assert (row["Rank"], row["Node"], row["How many"]) == ("5", "node-straggler", 1)
+    assert 0.5 < row["Share"] < 0.6
+    assert 200 < row["Lost"] < 500  # seconds of the twelve minutes
+    wasted = last(look("trainwatch-run", "straggler"), "Wasted")
+    assert 0.45 < wasted["__auto"] < 0.55  # seven of eight ranks wait, on GPUs that read as busy
+    assert last(reader, "Excess of the slowest rank")["__auto"] > 0.1
+    causes = last(reader, "What the slowest rank takes longer for")
+    assert max(causes, key=lambda component: causes[component]) == "backward"
     communication = last(reader, "Share of step time in communication")
     limit = communication.pop("fires above (CommunicationBound.threshold)")
     least = min(communication, key=lambda name: communication[name])
-    assert least == "rank 5 (node-straggler)"
+    assert least == "rank 5"
     assert all((value > limit) == (name != least) for name, value in communication.items())
 
 
@@ -158,7 +182,7 @@ def test_thermal_gpus_are_hot_and_slowed_down_though_fully_used(look: Look) -> N
     assert min(of(brightness(look, "thermal"), "GPU")) > 0.9
     throttling = last(reader, "Throttling")
     limit = throttling.pop("fires above (ThermalThrottling.threshold)")
-    assert len(throttling) == 8
+    assert any(name.startswith(("sw_thermal", "hw_thermal")) for name in throttling)
     assert min(throttling.values()) > limit
     assert min(last(reader, "GPU temperature").values()) > 80
     clocks = [value for series in reader.lines("GPU clocks").values() for value in series.values]

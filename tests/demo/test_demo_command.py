@@ -18,6 +18,7 @@ from trainwatch.training.ledger_files import SHARED_MEMORY
 from tests.support.demo import DemoProcess, simulated
 from tests.support.exporter_process import SECONDS
 from tests.support.prometheus import needs_prometheus, scraping
+from tests.support.terminal import Terminal
 
 FOLDERS = (SHARED_MEMORY, tempfile.gettempdir())  # where a simulation may live
 
@@ -63,6 +64,21 @@ def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path, flag:
     assert result.returncode == 2
     assert str(tmp_path) in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_written_run_is_followed_by_what_to_type_next(tmp_path: Path) -> None:
+    directory = tmp_path / "my run"
+    result = demo("healthy", "--duration=10s", f"--write-recording={directory}")
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [f"wrote {directory}", f"next: trainwatch report '{directory}'"]
+
+
+def test_writing_a_run_shows_progress_on_a_terminal(tmp_path: Path) -> None:
+    words = ["demo", "healthy", "--duration=60s", f"--write-recording={tmp_path / 'run'}"]
+    terminal = Terminal([sys.executable, "-m", "trainwatch", *words], tmp_path)
+    assert terminal.status() == 0
+    assert "samples written: 1 of 121" in terminal.shown
+    assert terminal.shown.rstrip().splitlines()[-1].startswith("next: ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

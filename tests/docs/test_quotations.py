@@ -46,7 +46,9 @@ def test_the_refused_threshold_is_answered_as_quoted(capsys: pytest.CaptureFixtu
 
 def test_the_message_in_slack_is_that_of_the_alert() -> None:
     groups = yaml.safe_load((TESTS.parent / "rules" / "trainwatch.yml").read_text())["groups"]
-    rules = [rule for group in groups for rule in group["rules"] if rule.get("alert") == "CPUBottleneck"]
+    rules = [
+        rule for group in groups for rule in group["rules"] if rule.get("alert") == "TrainwatchCPUBottleneck"
+    ]
     page = (DOCS / "notifications.md").read_text()
     quoted = " ".join(line[1:].strip(" \\") for line in page.splitlines() if line.startswith(">"))
     for key in ("summary", "description", "recommendation"):
@@ -56,7 +58,10 @@ def test_the_message_in_slack_is_that_of_the_alert() -> None:
 
 def test_the_readme_quotes_the_words_of_the_rule() -> None:
     golden = (TESTS / "report" / "golden" / "cpu-bottleneck.md").read_text()
-    finding, advice = re.findall(r"(?m)^trainwatch:   +(.+)$", (TESTS.parent / "README.md").read_text())
+    text = " ".join((TESTS.parent / "README.md").read_text().partition("Evidence: ")[2].split())
+    finding, _, rest = text.partition(" What to do: ")
+    advice = rest.partition(" duration ")[0]
+    finding = finding[finding.index("the transform is") :].partition(" It held ")[0]
     words = re.split(r"[\d.]+", re.sub(r"\(.+? s\)", "0", finding))
     assert re.search(".+?".join(map(re.escape, words)), golden)
     assert advice in golden

@@ -84,17 +84,33 @@ def test_batch_size(seed: int, interval: float, rows: int, patience: int, window
 
 @given(
     seeds, intervals, block_rows, few, st.integers(1, 20), st.sampled_from([0, 0.05, 0.2, 5]),
-    st.sampled_from([0, 1, 5, 20]),
+    st.sampled_from([0, 1, 5, 20]), st.sampled_from([0, 0.02, 0.1, 1]), st.sampled_from([0, 0.1, 0.5, 60]),
 )  # fmt: skip
 @settings(deadline=None, max_examples=150)
 def test_gpu_memory_increase(
-    seed: int, interval: float, rows: int, patience: int, window: int, horizon: float, increase: float
+    seed: int,
+    interval: float,
+    rows: int,
+    patience: int,
+    window: int,
+    horizon: float,
+    increase: float,
+    hold: float,
+    baseline: float,
 ) -> None:
     samples = made_up_samples(seed)
-    bounds = {"increase": increase, "window": window, "horizon": horizon, "patience": patience}
+    bounds = {
+        "increase": increase,
+        "window": window,
+        "horizon": horizon,
+        "hold": hold,
+        "baseline": baseline,
+        "patience": patience,
+    }
     found = result("GPUMemoryIncrease", samples, interval=interval, rows=rows, **bounds)
     expected = reference.gpu_memory_increase(samples, interval=interval, **bounds)  # type: ignore[arg-type]
-    assert (found.triggered, found.violations) == (expected["triggered"], expected["violations"])
+    assert (found.debugger_triggered, found.violations) == (expected["triggered"], expected["violations"])
+    assert found.triggered == expected["lasting"]
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([0, 0.1, 0.25, 0.5, 1]))

@@ -76,30 +76,32 @@ def test_training_stalled(seed: int, rows: int, patience: int, factor: float, mi
 @given(
     seeds,
     block_rows,
-    st.sampled_from([10, 30, 100]),
-    st.sampled_from([60, 75, 90]),
-    st.sampled_from([20, 50]),
+    st.sampled_from([2, 5, 30]),
+    st.sampled_from([2, 100]),
+    st.sampled_from([1, 3]),
+    st.sampled_from([20, 50, 90]),
 )
 @settings(max_examples=20)
-def test_straggler(seed: int, rows: int, window: int, threshold: float, share: float) -> None:
+def test_straggler(
+    seed: int, rows: int, threshold: float, minimum: float, deviations: float, waiting: float
+) -> None:
     random = np.random.default_rng(seed)
+    own = [random.lognormal(0, 0.2, 350) for _ in range(int(random.integers(1, 6)))]
+    own[0] *= np.repeat(random.choice([1, 1.1, 1.6], 7), 50)
+    longest = np.max(own, axis=0) + random.uniform(0, 1, 350)
     ranks = []
-    for rank in range(int(random.integers(1, 6))):
+    for rank, mine in enumerate(own):
         count = int(random.integers(1, 350))
-        own = (
-            random.lognormal(0, 0.2, count)
-            * np.repeat(random.choice([1, 1, 1.6], count // 50 + 1), 50)[:count]
-        )
-        waiting = random.uniform(0, 1, count)
+        wait = longest - mine
         steps = node_steps(
-            own + waiting, rank=rank, node=f"node-{rank % 2}", communication=waiting, first_number=0
+            longest[:count], rank=rank, node=f"node-{rank % 2}", communication=wait[:count], first_number=0
         )
         steps.phases[:] = random.choice(len(PHASES), count, p=[0.9, 0.1, 0, 0])
         ranks.append(steps)
-    found = result("Straggler", *ranks, rows=rows, window=window, threshold=threshold, share=share)
-    expected = reference.straggler(ranks, threshold=threshold, share=share, window=window)
+    parameters = {"threshold": threshold, "minimum": minimum, "deviations": deviations, "waiting": waiting}
+    found = result("Straggler", *ranks, rows=rows, **parameters)
     by_rank = {row["rank"]: row["triggered"] for row in found.details["ranks"]}
-    assert [by_rank.get(rank, 0) for rank in range(len(ranks))] == [len(one) for one in expected]
+    assert [by_rank.get(rank, 0) for rank in range(len(ranks))] == reference.straggler(ranks, **parameters)
 
 
 def made_up_counters(seed: int) -> NodeSamples:

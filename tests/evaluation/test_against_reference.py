@@ -108,16 +108,27 @@ def test_low_gpu_utilization(seed: int, interval: float, rows: int, patience: in
         }
 
 
-@given(seeds, intervals, block_rows, st.integers(0, 20), st.sampled_from([0.5, 1.0, 2.0, 3.0]))
+@given(
+    seeds,
+    intervals,
+    block_rows,
+    st.integers(0, 20),
+    st.sampled_from([0.5, 1.0, 2.0, 3.0]),
+    st.sampled_from([0.1, 2.03, 10.03]),
+)
 @settings(deadline=None, max_examples=100)
-def test_step_outlier(seed: int, interval: float, rows: int, n_outliers: int, stddev: float) -> None:
+def test_step_outlier(
+    seed: int, interval: float, rows: int, n_outliers: int, stddev: float, time_lost: float
+) -> None:
     steps = made_up_steps(seed)
-    found = results(steps, "StepOutlier", interval, rows, n_outliers=n_outliers, stddev=stddev)
+    bounds = {"n_outliers": n_outliers, "stddev": stddev, "time_lost": time_lost}
+    found = results(steps, "StepOutlier", interval, rows, **bounds)
     expected = {
-        phase: reference.step_outlier(steps, phase, stddev=stddev, n_outliers=n_outliers, interval=interval)
+        phase: reference.step_outlier(steps, phase, interval=interval, **bounds)  # type: ignore[arg-type]
         for phase in PHASES
     }
-    assert found.triggered == sum(one["triggered"] for one in expected.values())
+    assert found.debugger_triggered == sum(one["triggered"] for one in expected.values())
+    assert found.triggered == sum(one["costly"] for one in expected.values())
     assert found.violations == sum(len(one["numbers"]) for one in expected.values())
     assert found.datapoints == len(steps)
     for phase, one in expected.items():

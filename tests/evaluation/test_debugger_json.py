@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.debugger_json import rule_json
+from trainwatch.evaluation.as_json import rule_json
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.rules.topics import About
@@ -33,7 +33,7 @@ def reports() -> dict[str, dict[str, Any]]:
         start=START - 1300,
         ranks=[
             rank_facts(
-                loaders=[Loader(0, "train", 1, False, 4, 1400, 700.0, 600.0)],
+                loaders=[Loader(0, "train", 1, False, 4, None, 1400, 700.0, 600.0)],
                 phase_seconds={"train": 1200.0, "other": 30.0, "initialization": 1300.0},
                 component_seconds={"forward": 300.0, "backward": 500.0, "data_wait": 280.0},
             )

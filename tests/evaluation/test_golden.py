@@ -57,7 +57,7 @@ def starved_run() -> MemorySource:
             end=START + seconds,
             phase_seconds={"train": 680.0, "initialization": 5.0, "other": 10.0, "finalization": 2.0},
             component_seconds={"data_wait": 280.0 if rank == 0 else 14.0, "forward": 140.0},
-            loaders=[Loader(rank, "train", 2, True, 2, count, fetching, 0.95 * fetching)],
+            loaders=[Loader(rank, "train", 2, True, 2, None, count, fetching, 0.95 * fetching)],
         )
         for rank, node, fetching in ((0, "node-a", 1300.0), (1, "node-b", 90.0))
     ]
@@ -87,9 +87,11 @@ def _written(analysis: Analysis) -> str:
     for heatmap in content["heatmaps"]:
         for name in ("values", "gpu_memory"):
             heatmap[name] = ["".join(map(_level, row)) for row in heatmap[name]]
-        heatmap["starved"] = {cause: "".join(map(_level, row)) for cause, row in heatmap["starved"].items()}
+        for name in ("starved", "core_use"):
+            heatmap[name] = {key: "".join(map(_level, row)) for key, row in heatmap[name].items()}
     for timeline in content["timelines"]:
-        timeline["marks"] = timeline["marks"][:3]
+        for name in ("marks", "waiting_seconds"):
+            timeline[name] = timeline[name][:3]
     for rule in content["rules"]:
         if "bottlenecks" in rule["details"]:
             rule["details"]["bottlenecks"] = len(rule["details"]["bottlenecks"])

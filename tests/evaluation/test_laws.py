@@ -31,11 +31,13 @@ EAGER = Settings.parse(
         "IOBottleneck.patience=20",
         "LowGPUUtilization.patience=20",
         "LowGPUUtilization.window=50",
-        "StepOutlier.n_outliers=2",
+        "StepOutlier.time_lost=1",
         "BatchSize.patience=20",
         "BatchSize.window=50",
         "BatchSize.cpu_threshold_p95=80",
         "GPUMemoryIncrease.patience=20",
+        "GPUMemoryIncrease.hold=0",
+        "GPUMemoryIncrease.baseline=0.5",
         "LoadBalancing.patience=20",
         "LoadBalancing.threshold=0.05",
         "MaxInitializationTime.threshold=2",
@@ -84,7 +86,9 @@ def made_up_run(rows: int = 3000) -> list[Chunk]:
 
 
 def facts(nodes: tuple[str, ...] = ("node-a", "node-b")) -> RunFacts:
-    loaders = [Loader(rank, "train", 2 + rank // 2, True, 2, 100, 300.0, 250.0) for rank in range(len(nodes))]
+    loaders = [
+        Loader(rank, "train", 2 + rank // 2, True, 2, None, 100, 300.0, 250.0) for rank in range(len(nodes))
+    ]
     return run_facts(ranks=[rank_facts(i, node=node, loaders=[loaders[i]]) for i, node in enumerate(nodes)])
 
 
@@ -188,7 +192,7 @@ MONOTONE = [
     ("IOBottleneck", "gpu_threshold", +1),
     ("LowGPUUtilization", "threshold_p5", +1),
     ("LowGPUUtilization", "patience", -1),
-    ("StepOutlier", "n_outliers", -1),
+    ("StepOutlier", "time_lost", -1),
     ("StepOutlier", "stddev", -1),
     ("DataStarved", "threshold", -1),
     ("DataStarved", "patience", -1),
@@ -197,7 +201,7 @@ MONOTONE = [
     ("BatchSize", "gpu_memory_threshold_p95", +1),
     ("BatchSize", "patience", -1),
     ("GPUMemoryIncrease", "increase", -1),
-    ("GPUMemoryIncrease", "horizon", +1),
+    ("GPUMemoryIncrease", "baseline", -1),
     ("GPUMemoryIncrease", "patience", -1),
     ("LoadBalancing", "threshold", -1),
     ("LoadBalancing", "patience", -1),
@@ -207,7 +211,8 @@ VALUES = (0, 1, 5, 10, 20, 35, 50, 70, 90, 100)
 # What may be set where these values may not, or hardly differ.
 OTHER_VALUES = {
     ("GPUMemoryIncrease", "increase"): (0, 0.5, 1, 2, 5, 20),
-    ("GPUMemoryIncrease", "horizon"): (0, 0.02, 0.1, 0.5, 1, 5),
+    ("GPUMemoryIncrease", "baseline"): (0.1, 0.5, 1, 5),
+    ("StepOutlier", "time_lost"): (0, 0.1, 1, 2, 4, 10, 50),
     ("LoadBalancing", "threshold"): (0, 0.02, 0.1, 0.3, 1),
 }
 
@@ -232,7 +237,7 @@ def test_scaling_time_and_the_scan_interval_alike_changes_no_count() -> None:
         else:
             starts, durations, components = 2 * chunk.starts, 2 * chunk.durations, 2 * chunk.components
             slow.append(replace(chunk, starts=starts, durations=durations, components=components))
-    minutes = {"GPUMemoryIncrease": {"horizon": 2}, "MaxInitializationTime": {"threshold": 4}}
+    minutes = {"GPUMemoryIncrease": {"horizon": 2, "baseline": 1}, "MaxInitializationTime": {"threshold": 4}}
     slowly = Settings(
         {**EAGER.values, **{rule: {**EAGER.values[rule], **its} for rule, its in minutes.items()}}
     )

@@ -143,8 +143,10 @@ def test_a_healthy_node_added_changes_no_decision() -> None:
 # For each parameter: raising it never makes the rule fire more often (-1), or never less often (+1).
 MONOTONE = [
     ("CommunicationBound", "threshold", -1),
-    ("Straggler", "threshold", +1),
-    ("Straggler", "share", -1),
+    ("Straggler", "threshold", -1),
+    ("Straggler", "deviations", -1),
+    ("Straggler", "waiting", -1),
+    ("Straggler", "steps", -1),
     ("TrainingStalled", "minimum", -1),
     ("ThermalThrottling", "threshold", -1),
     ("GPUMemoryNearlyFull", "threshold", -1),

@@ -73,12 +73,12 @@ def test_blocks_hold_each_row_once_and_scans_end_where_the_reference_says(
     stream: Blocks[NodeSamples] = Blocks(interval)
     with patch.object(blocks, "BLOCK_ROWS", block_rows):
         pieces = [piece(samples, start, start + chunk_rows) for start in range(0, len(samples), chunk_rows)]
-        found = [pair for one in pieces for pair in stream.add(one)]
-        assert all(len(block) == block_rows for block, _ in found)
+        found = [block for one in pieces for block in stream.add(one)]
+        assert all(len(block.rows) == block_rows for block in found)
         found += stream.copy().rest()
-    assert np.array_equal(np.concatenate([block.times for block, _ in found]), samples.times)
-    starts = np.cumsum([0] + [len(block) for block, _ in found])
-    ends = [int(start + end) for start, (_, scans) in zip(starts, found, strict=False) for end in scans]
+    assert np.array_equal(np.concatenate([block.rows.times for block in found]), samples.times)
+    starts = np.cumsum([0] + [len(block.rows) for block in found])
+    ends = [int(start + end) for start, block in zip(starts, found, strict=False) for end in block.scans]
     assert ends == reference.scan_ends(samples.times.tolist(), interval)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.report.sentences import counts, status_of_run
+from trainwatch.measurements.gpu_errors import ErrorsOfGpu
+from trainwatch.measurements.heatmap import HeatmapOfNode
+from trainwatch.measurements.starved import StarvedSamples
+from trainwatch.measurements.timeline import StepsOfNode
+from trainwatch.report.sentences import counts
+from trainwatch.report.verdict import status_of_run
 from trainwatch.rules.cpu_bottleneck import CPUBottleneck
 from trainwatch.status import Status
 
 from tests.support import analysis as made
-from tests.support.source import START, MemorySource, node_samples, run_facts
+from tests.support.source import START, MemorySource, node_samples, node_steps, run_facts
 
 
 def test_a_state_is_its_word_wherever_it_is_written() -> None:
@@ -46,6 +52,38 @@ def test_a_rule_that_fails_does_not_take_the_others_with_it(
     assert (failed.status, failed.triggered) == (Status.FAILED, 0)
     assert failed.finding == "This rule failed with ZeroDivisionError: no samples"
     assert Status.FAILED not in {rule.status for rule in rules.values()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "failed"),
+    [
+        (ErrorsOfGpu, {"GPUError"}),
+        (StarvedSamples, {"CPUBottleneck", "IOBottleneck"}),
+        (StepsOfNode, set()),
+        (HeatmapOfNode, set()),
+    ],
+)
+def test_a_measurement_that_fails_costs_only_the_rules_that_ask_for_it(
+    kind: type[Any], failed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("no samples")
+
+    busy = node_samples(np.full((5000, 2), 1.0), np.full((5000, 1), 0.0)), node_steps(np.full(200, 0.5))
+    whole = {rule.rule: rule for rule in evaluate(MemorySource(*busy)).rules}
+    method = "observe_steps" if kind is StepsOfNode else "observe"
+    monkeypatch.setattr(kind, method, fail)
+    analysis = evaluate(MemorySource(*busy))
+    for rule in analysis.rules:
+        if rule.rule in failed:
+            assert rule.status is Status.FAILED
+            assert rule.finding == "This rule failed with ZeroDivisionError: no samples"
+        else:
+            assert rule == whole[rule.rule]
+    [said] = analysis.unknowns
+    assert "A measurement of node-a failed" in said
+    assert bool(analysis.heatmaps) == (kind not in (StarvedSamples, HeatmapOfNode))
+    assert bool(analysis.timelines) == (kind is not StepsOfNode)
 
 
 def test_overviews_are_in_no_state() -> None:

@@ -22,6 +22,14 @@ def test_every_link_to_a_file_leads_somewhere(page: str) -> None:
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_links_to_other_projects_lead_to_their_own_sites(page: Path) -> None:
+    """Not to package registries, whose pages show what was uploaded last."""
+    assert re.findall(r"\]\((https://(?:pypi\.org|www\.npmjs\.com)/[^)]*)\)", page.read_text()) == []
+
+
 def test_the_readme_names_every_rule_that_can_fire_and_what_it_asks() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(docs/heuristics.md#\w+\) \| (.+?) \|", README, re.MULTILINE)
     can_fire = {name: rule.question for name, rule in all_rules().items() if not name.startswith("Overall")}

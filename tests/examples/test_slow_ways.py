@@ -15,7 +15,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from trainwatch.run.hooks import command_environment
 from trainwatch.runs.model import COMPONENTS
+from trainwatch.training.launch import Launch
 from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 from examples.images.slow import WAYS, conditions
@@ -66,7 +68,8 @@ class Runs:
         command = [sys.executable, "-W", "error", str(EXAMPLES / script), "--slow", way]
         result = subprocess.run(
             [*command, f"--steps={STEPS}", f"--batch={BATCH}", "--workers=2", f"--data={self.data}"],
-            env={**os.environ, "TRAINWATCH_LEDGER_DIR": str(ledgers), "TRAINWATCH_RUN": way},
+            # As under `trainwatch run`: train_pytorch.py has no line for Trainwatch.
+            env=command_environment(os.environ, Launch(way, way), ledgers, lines=False),
             capture_output=True,
             text=True,
             timeout=120,

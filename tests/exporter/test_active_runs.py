@@ -31,6 +31,20 @@ def test_processes_of_a_named_run_make_no_unnamed_one_while_they_exit() -> None:
     assert runs.at(NOW + 2, (), {8, 9}) == {"unnamed-20261120T132702"}
 
 
+def test_a_failed_reading_of_the_gpus_makes_no_unnamed_run_of_a_named_one() -> None:
+    runs = ActiveRuns()
+    runs.at(NOW, {"resnet"}, {7, 8})
+    runs.at(NOW + 1, {"resnet"}, ())
+    assert runs.at(NOW + 2, (), {7, 8}) == set()
+
+
+def test_processes_that_are_gone_are_forgotten() -> None:
+    runs = ActiveRuns()
+    for pid in range(100):
+        runs.at(NOW, {"resnet"}, {pid})
+    assert runs._claimed == {99}
+
+
 def test_an_unnamed_run_goes_on_over_a_restart_while_one_of_its_processes_lives() -> None:
     runs = ActiveRuns()
     runs.resume(UNNAMED, [7, 8])

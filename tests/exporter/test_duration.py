@@ -19,13 +19,20 @@ from trainwatch.durations import parse_duration, positive_duration
         ("1d12h", 129600),
         ("1w", 604800),
         ("0s", 0),
+        ("0.5", 0.5),
+        (".25", 0.25),
+        ("5", 5),
     ],
 )
-def test_durations_are_read_as_prometheus_reads_them(text: str, seconds: float) -> None:
+def test_durations_are_read_as_prometheus_reads_them_and_numbers_are_seconds(
+    text: str, seconds: float
+) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "5", "fast", "1s1m", "-1s", "1.5s", " 1s"])
+@pytest.mark.parametrize(
+    "text", ["", "fast", "1s1m", "-1s", "1.5s", " 1s", "-1", "nan", "inf", "1e3", "0.5.1", "."]
+)
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="not a duration"):
         parse_duration(text)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import requests
 from trainwatch.sampling.state_file import StateFile
 
-from tests.support.exporter_process import ExporterProcess, Scrape, exporter
-from tests.support.training_process import TrainingProcess
+from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
+from tests.support.training_process import RESNET, TrainingProcess
 
 HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
 QUICK = "--sample-interval=50ms"
@@ -27,7 +31,7 @@ def ledgers(tmp_path: Path) -> Path:
     return tmp_path / "ledgers"
 
 
-def samples(scrape: Scrape, run: str = "resnet") -> float:
+def samples(scrape: Scrape, run: str = RESNET) -> float:
     return scrape.samples.get(("trainwatch_samples_total", frozenset({("run", run)})), 0.0)
 
 
@@ -38,14 +42,15 @@ def test_it_serves_every_page_and_ends_with_status_0_when_it_is_told_to(
         page = node.get("/")
         assert page.headers["content-type"].startswith("text/html")
         assert "gpu-1" in page.text
-        assert 'href="/metrics"' in page.text
+        assert 'href="metrics"' in page.text
         assert node.get("/-/healthy").text == "Healthy\n"
         node.wait_for(lambda: node.get("/-/ready").status_code == 200)
         assert node.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert node.get("/nonsense").status_code == 404
         refused = requests.post(f"{node.url}/metrics", timeout=60)
         assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD")
-        assert node.get("/report").status_code == 404
+        assert "its first figures come within seconds" in node.get("/report").text.lower()
+        assert node.get("/report/content").status_code == 404
         (tmp_path / "report.html").write_text("<p>found it</p>\n<script>draw()</script>\n</html>")
         assert node.get("/report").text == "<p>found it</p>\n<script>draw()</script>\n</html>"
         assert node.get("/report/content").text == "<p>found it</p>\n"
@@ -145,30 +150,131 @@ def test_kill_9_of_the_exporter_loses_no_counted_sample(ledgers: Path) -> None:
             before = node.scrape()
             node.stop(signal.SIGKILL)
         trainer.kill()  # so that nothing is counted after the restart
-        (kept,) = ledgers.glob("*.samples")
+        (kept,) = state().glob("*.samples")
         counted = int.from_bytes(StateFile(kept).read().partition(b"\n")[2][:8], "little")
         assert counted >= samples(before)
         with ExporterProcess(*flags) as node:
             node.wait_for(lambda: node.get("/-/ready").status_code == 200)
             after = node.scrape()
     assert samples(after) == counted
-    buckets = {("run", "resnet"), ("le", "+Inf")}
+    buckets = {("run", RESNET), ("le", "+Inf")}
     assert after.samples["trainwatch_cpu_utilization_samples_bucket", frozenset(buckets)] <= counted
 
 
 def test_a_state_file_that_cannot_be_used_is_said_and_set_aside(ledgers: Path) -> None:
-    with ExporterProcess("--ledger-dir", ledgers, "--run=resnet", QUICK) as node:
+    with ExporterProcess("--ledger-dir", ledgers, f"--run={RESNET}", QUICK) as node:
         node.wait_for(lambda: samples(node.scrape()) >= 1)
-    (kept,) = ledgers.glob("*.samples")
+    (kept,) = state().glob("*.samples")
     kept.write_bytes(b"GIF89a")
-    with ExporterProcess("--ledger-dir", ledgers, "--run=resnet", QUICK) as node:
+    with ExporterProcess("--ledger-dir", ledgers, f"--run={RESNET}", QUICK) as node:
         node.wait_for(lambda: samples(node.scrape()) >= 1)
         assert kept.with_suffix(".unusable").read_bytes() == b"GIF89a"
     assert sum(kept.name in line and "not a state file" in line for line in node.log) == 1
 
 
+def test_a_report_on_a_disk_that_hangs_costs_nobody_the_metrics(ledgers: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "report.html")  # opening it waits for a writer that never comes
+    with ExporterProcess("--ledger-dir", ledgers, "--report-dir", tmp_path, QUICK) as node:
+        with ThreadPoolExecutor() as clients:
+            pages = [clients.submit(node.get, "/report") for _ in range(3)]
+            for _ in range(3):
+                assert "trainwatch_sampler_ticks_total" in node.scrape()
+            assert not any(page.done() for page in pages)
+            assert {page.result().status_code for page in pages} == {503}
+        assert node.stop() == 0
+
+
+def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: Path, tmp_path: Path) -> None:
+    procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
+    words = ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}", f"--path.procfs={procfs}", QUICK]
+    command = [sys.executable, "-m", "trainwatch", "exporter", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stderr is not None
+        fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        (url,) = re.findall(
+            r"http://\S+?(?=/\n)", process.stderr.readline().decode()
+        )  # no other line is read
+        deadline = time.monotonic() + 120
+
+        def wait_until_memory_is(read: bool) -> None:
+            seen = None
+            while seen != read and time.monotonic() < deadline:
+                text = requests.get(f"{url}/metrics", headers=OPENMETRICS, timeout=60).text
+                success = Scrape(text).all("trainwatch_collector_success")
+                seen = success.get(frozenset({("collector", "memory")}))
+            assert seen == read
+
+        for _ in range(40):  # 40 times two lines: 8 KiB
+            wait_until_memory_is(read=True)
+            (procfs / "meminfo").rename(procfs / "gone")
+            wait_until_memory_is(read=False)
+            (procfs / "gone").rename(procfs / "meminfo")
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: Path) -> None:
+    with (
+        ExporterProcess("--ledger-dir", ledgers, f"--run={RESNET}", QUICK) as node,
+        requests.Session() as client,
+    ):
+
+        def scrape() -> Scrape:
+            return Scrape(client.get(f"{node.url}/metrics", headers=OPENMETRICS, timeout=60).text)
+
+        node.wait_for(lambda: samples(scrape()) >= 1)
+        before = scrape()
+        _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (3, hard))
+        node.wait_for(lambda: scrape().value("trainwatch_collector_success", collector="cpu") == 0)
+        without = scrape()
+        assert "trainwatch_cpu_utilization_ratio" not in without
+        assert without.value("process_open_fds") == without.value("process_max_fds") == 3
+        assert "process_resident_memory_bytes" not in without
+        node.wait_for(lambda: samples(scrape()) >= samples(before) + 3)  # its file is open already
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        node.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in scrape())
+        assert scrape().value("process_open_fds") <= before.value("process_open_fds") + 1
+        assert node.stop() == 0
+    assert "Traceback" not in "\n".join(node.log)
+
+
+def test_a_full_disk_under_the_state_costs_no_sample_and_a_restart_begins_at_0(ledgers: Path) -> None:
+    flags = ("--ledger-dir", ledgers, f"--run={RESNET}", QUICK)
+    with ExporterProcess(*flags) as node:
+        node.wait_for(lambda: samples(node.scrape()) >= 3)
+        before = samples(node.scrape())
+        resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        node.wait_for(lambda: samples(node.scrape()) >= before + 10)
+        assert list(state().glob("*.samples")) == []
+        before = samples(node.scrape())
+        node.stop(signal.SIGKILL)
+    with ExporterProcess(*flags) as node:
+        node.wait_for(lambda: samples(node.scrape()) >= 1)
+        assert samples(node.scrape()) < before  # from 0, as Prometheus expects of a restart
+    assert not any("cannot be kept" in line for line in node.log)
+
+
+def test_over_many_kills_no_counter_of_a_live_run_falls(ledgers: Path) -> None:
+    flags = ("--ledger-dir", ledgers, f"--run={RESNET}", "--sample-interval=10ms", "--no-collector.gpu")
+    highest: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for _ in range(4):
+        with ExporterProcess(*flags) as node:
+            for _ in range(8):
+                scraped = node.scrape().samples
+                fallen = [key for key, value in scraped.items() if value < highest.get(key, 0)]
+                assert fallen == []
+                highest.update({key: value for key, value in scraped.items() if "_samples" in key[0]})
+            node.stop(signal.SIGKILL)
+    assert highest["trainwatch_samples_total", frozenset({("run", RESNET)})] > 0
+
+
+def state() -> Path:
+    return Path(os.environ["STATE_DIRECTORY"])
+
+
 def test_two_exporters_do_not_count_into_the_same_files(ledgers: Path) -> None:
-    flags = ("--ledger-dir", ledgers, "--run=resnet", QUICK)
+    flags = ("--ledger-dir", ledgers, f"--run={RESNET}", QUICK)
     with ExporterProcess(*flags) as first, ExporterProcess(*flags) as second:
         second.wait_for(lambda: samples(second.scrape()) >= 1)
         assert any("--state-dir" in line for line in second.log)

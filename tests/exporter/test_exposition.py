@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from trainwatch.exporter.pages import negotiate
 from trainwatch.sampling.exposition import Exposition, Format
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue
-from trainwatch.web.server import accepts_gzip
+from trainwatch.sampling.limits import Limits, ReachedLimits
+from trainwatch.web.messages import accepts_gzip
 
 PROMETHEUS_ACCEPT = (  # of Prometheus 2.42, scrape/scrape.go
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -104,7 +106,6 @@ def test_exemplars_are_written_in_openmetrics_only() -> None:
         (0.1, "0.1"),
         (1e-9, "1e-09"),
         (2**63, "9223372036854775808"),
-        (10**400, str(10**400)),
         (True, "1"),
         (math.nan, "NaN"),
         (math.inf, "+Inf"),
@@ -148,8 +149,72 @@ def test_help_and_labels_are_escaped_as_each_format_wants_it() -> None:
 
 def test_a_name_that_is_not_unicode_costs_a_question_mark_and_not_the_scrape() -> None:
     family = Family("x", "gauge", "X.", ("run",))
-    family.publish({("bad\udcffname",): 1})
-    assert 'x{run="bad?name"} 1\n' in write(family)
+    names = [b"bad%cname" % byte for byte in (0xFE, 0xFF)]
+    family.publish({(name.decode("utf-8", "surrogateescape"),): 1 for name in names})
+    labels = [sample.labels["run"] for metric in parse(write(family), "text") for sample in metric.samples]
+    assert [label[:9] for label in labels] == ["bad?name…"] * 2
+    assert len(set(labels)) == 2
+
+
+def test_a_series_that_cannot_be_written_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
+    bad: dict[tuple[object, ...], object] = {
+        ("huge",): 10**400,
+        ("none",): None,
+        (7,): 1,
+        ("two", "labels"): 1,
+    }
+    family, exposition = Family("x", "gauge", "X.", ("run",)), Exposition()
+    family.publish({("a",): 1, **bad, ("b",): 2.5})  # type: ignore[dict-item]
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            text = exposition.write([family, counter()], "text").decode()
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        'x{run="a"} 1',
+        'x{run="b"} 2.5',
+        'trainwatch_busy_seconds_total{gpu="0"} 1.5',
+    ]
+    assert len(caplog.messages) == 1
+
+
+def test_a_histogram_that_cannot_be_written_costs_itself_alone() -> None:
+    family = histogram()
+    good = family.histograms["0",]
+    family.publish_histograms({("0",): good, ("1",): HistogramValue((1,), 1.0), ("2",): good})
+    text = write(family)
+    assert text.count("_count{") == 2
+    assert 'rank="1"' not in text
+
+
+def test_a_family_of_which_nothing_can_be_written_has_no_metadata_either() -> None:
+    family = Family("x", "gauge", "X.")
+    family.publish({(): 10**400})
+    assert write(family) == ""
+
+
+@pytest.mark.parametrize(("value", "time"), [(math.inf, 1.0), (0.5, math.nan), (0.5, math.inf)])
+def test_an_exemplar_that_prometheus_could_not_parse_is_left_out(value: float, time: float) -> None:
+    text = write(histogram(Exemplar({"step": "17"}, value, time)), "openmetrics")
+    assert text == write(histogram(), "openmetrics")
+
+
+def test_of_two_families_with_one_name_the_first_is_written() -> None:
+    other = Family("trainwatch_busy_seconds_total", "counter", "Busy.", ("gpu",))
+    other.publish({("0",): 7})
+    assert Exposition().write([counter(), other], "text", own=[other]).decode() == write(counter())
+
+
+def test_labels_are_cut_at_the_limit_and_stay_two() -> None:
+    reached = ReachedLimits(Limits(label_length=32))
+    family = Family("x", "gauge", "X.", ("run",))
+    family.publish({("a" * 500 + end,): 1 for end in "12"})
+    exposition = Exposition(reached)
+    for _ in range(3):
+        text = exposition.write([family], "text").decode()
+    (metric,) = parse(text, "text")
+    labels = {sample.labels["run"] for sample in metric.samples}
+    assert len(labels) == 2
+    assert all(label.startswith("a" * 21 + "…") for label in labels)
+    assert reached.families[0].samples["label-length",] == 2  # counted once per series, not per scrape
 
 
 @given(

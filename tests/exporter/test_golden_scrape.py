@@ -18,13 +18,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from trainwatch.collectors import discover
 from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.collectors.gpu_holders import GpuHoldersCollector
+from trainwatch.collectors.rank_pauses import RankPausesCollector
+from trainwatch.collectors.run_gpus import RunGpusCollector
+from trainwatch.collectors.run_processes import RunProcessesCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.sampling.exposition import Format
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
-from tests.support.training_process import TrainingProcess
+from tests.support.training_process import RESNET, TrainingProcess
 
 HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
 GOLDEN = Path(__file__).parent / "golden"
@@ -33,7 +37,7 @@ TICKS = 4
 
 VARIES = re.compile(
     r"^((?:process_|trainwatch_collector_duration_seconds)\S*) \S+$"
-    r'|(?<=[{,])(version|python_version|python_implementation)="[^"]*"',
+    r'|(?<=[{,])(version|python_version|python_implementation|user)="[^"]*"',
     re.MULTILINE,
 )
 
@@ -80,9 +84,15 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     nvml.set(1, utilization=5)
     clock = [1000.0]  # half a second passes from tick to tick
     gpus = GpuCollector(nvml.library, clock=lambda: clock[0], longest_patience=20)
-    collectors = [*host_collectors(procfs), gpus, TrainingCollector(ledgers)]
-    collectors.sort(key=lambda collector: collector.name)
-    assert [each.name for each in collectors] == [each.name for each in discover()]
+    # By the processes' clock bert ended long ago, but its end is still published.
+    training = TrainingCollector(ledgers, retention=1e10, monotonic=lambda: clock[0])
+    use = RunProcessesCollector(procfs, tmp_path / "cgroup")  # where the run's processes are out of sight
+    pauses = RankPausesCollector(procfs, tmp_path / "cgroup")
+    of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector()]
+    own = [*host_collectors(procfs), gpus, training, *of_runs]
+    order = [each.name for each in discover()]
+    collectors = sorted(own, key=lambda collector: order.index(collector.name))
+    assert [each.name for each in collectors] == order
     with TrainingProcess(ledgers, "bert", clock=CLOCK - 3600) as trainer:
         trainer.steps(2.0)
     # How long the GPU collector waits follows from the interval.
@@ -121,8 +131,8 @@ def test_both_formats_hold_the_same_samples_for_prometheus_own_parsers(node: Exp
     stable = {key for key in text if not key[0].startswith("process_")}
     assert {key: text[key] for key in stable} == {key: openmetrics[key] for key in stable}
     assert text.keys() == openmetrics.keys()
-    assert text["trainwatch_samples_total", frozenset({("run", "resnet")})] == TICKS
-    starved = {("run", "resnet"), ("cause", "cpu"), ("cause_above", "0.9"), ("gpu_below", "0.1")}
+    assert text["trainwatch_samples_total", frozenset({("run", RESNET)})] == TICKS
+    starved = {("run", RESNET), ("cause", "cpu"), ("cause_above", "0.9"), ("gpu_below", "0.1")}
     assert text["trainwatch_gpu_starved_samples_total", frozenset(starved)] == TICKS - 1  # no CPU at first
 
 

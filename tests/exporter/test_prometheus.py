@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.exporter_process import ExporterProcess
 from tests.support.prometheus import needs_prometheus, scraping
-from tests.support.training_process import TrainingProcess
+from tests.support.training_process import RESNET, TrainingProcess
 
 pytestmark = [pytest.mark.servers, needs_prometheus]
 
@@ -30,7 +30,7 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
         with scraping(node.url.removeprefix("http://"), tmp_path) as prometheus:
             (count,) = prometheus.wait_for("trainwatch_step_duration_seconds_count == 20")
             assert count["metric"]["instance"] == "127.0.0.1"
-            assert count["metric"]["run"] == "resnet"
+            assert count["metric"]["run"] == RESNET
             assert {sample["value"][1] for sample in prometheus.query("up")} == {"1"}
             (quantile,) = prometheus.query("histogram_quantile(0.5, trainwatch_step_duration_seconds_bucket)")
             assert 0.001 < float(quantile["value"][1]) < 1

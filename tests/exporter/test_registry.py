@@ -38,8 +38,8 @@ class Stub(Collector):
 
 
 class Failing:
-    def __init__(self, error: Exception) -> None:
-        self.error: Exception | None = error
+    def __init__(self, error: BaseException) -> None:
+        self.error: BaseException | None = error
 
     def __call__(self) -> None:
         if self.error:
@@ -152,6 +152,97 @@ def test_what_a_hanging_collector_publishes_late_is_not_shown() -> None:
     while hanging.family.samples and time.monotonic() < deadline:
         time.sleep(0.005)
     assert published(registry) == {}
+    registry.close()
+
+
+def full_disk(_: Sample) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RecursionError("too deep"), SystemExit(1), KeyboardInterrupt(), GeneratorExit()]
+)
+def test_whatever_a_collector_raises_the_others_are_read(error: BaseException) -> None:
+    failing = Failing(error)
+    registry = Registry([Stub("bad", failing), Stub("z")])
+    for _ in range(3):
+        tick(registry)
+    assert success(registry) == {"bad": 0, "z": 1}
+    failing.error = None
+    tick(registry)
+    assert success(registry) == {"bad": 1, "z": 1}
+    registry.close()
+
+
+def test_a_sink_that_fails_is_logged_once_and_the_others_get_their_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept: list[Sample] = []
+    registry = Registry([], sinks={"recording": full_disk, "page": kept.append})
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            tick(registry)
+    assert len(kept) == 3
+    assert caplog.messages == ["recording failed: [Errno 28] No space left on device"]
+    registry.close()
+
+
+def test_a_sink_that_hangs_misses_samples_and_the_others_none() -> None:
+    release = Event()
+    kept: list[Sample] = []
+    hung: list[Sample] = []
+
+    def hang(sample: Sample) -> None:
+        hung.append(sample)
+        release.wait(60)
+
+    registry = Registry([Stub("a")], patience=0.1, sinks={"page": hang, "recording": kept.append})
+    for _ in range(5):
+        tick(registry)
+    assert (len(hung), len(kept)) == (1, 5)
+    release.set()
+    deadline = time.monotonic() + 30
+    while len(hung) == 1 and time.monotonic() < deadline:
+        tick(registry)
+    assert len(hung) == 2
+    registry.close()
+
+
+def test_a_slow_collector_is_waited_for_once_and_published_when_it_returns() -> None:
+    release = Event()
+    slow = Stub("slow", lambda: release.wait(60))
+    registry = Registry([slow, Stub("z")], patience=8)
+    reading = registry._readings[0]
+    reading.seconds = 7.5  # at the last tick: so this tick waits for 0.5 s instead of 8 s
+    tick(registry)
+    assert published(registry) == {"z_value": 1}
+    assert slow.calls == 1
+    release.set()
+    deadline = time.monotonic() + 30
+    while reading.still_busy() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert published(registry) == {"slow_value": 1, "z_value": 1}  # late, but of this moment
+    assert reading.succeeded
+    assert reading.seconds < 7.5
+    registry.close()
+
+
+def test_what_a_late_collector_fills_in_is_not_in_the_sample_that_was_passed_on() -> None:
+    release = Event()
+
+    class Late(Stub):
+        def collect(self, sample: Sample) -> None:
+            release.wait(60)
+            sample.memory_used_bytes = 1.0
+
+    kept: list[Sample] = []
+    registry = Registry([Late("late")], patience=0.1, sinks={"recording": kept.append})
+    tick(registry)
+    release.set()
+    deadline = time.monotonic() + 30
+    while registry._readings[0].still_busy() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert kept[0].memory_used_bytes != 1.0
     registry.close()
 
 

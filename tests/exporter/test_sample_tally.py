@@ -7,8 +7,8 @@ from math import nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.sample import GpuSample, Sample
-from trainwatch.sampling.sample_tally import BOUNDS, GRID, SampleTally
+from trainwatch.sampling.sample import GpuSample, GpuUse, HostUse, RunSample, Sample
+from trainwatch.sampling.sample_tally import BOUNDS, GRID, LEAST_USE, SampleTally
 
 percents = st.integers(0, 100).map(lambda percent: percent / 100)
 
@@ -26,7 +26,7 @@ def sample(
 def tally(*samples: Sample) -> SampleTally:
     counted = SampleTally()
     for each in samples:
-        counted.add(each)
+        counted.add(each, RunSample(gpus=dict.fromkeys(each.gpus, GpuUse("node"))))
     return counted
 
 
@@ -138,3 +138,29 @@ def test_counts_survive_being_written_and_read(samples: list[list[float]]) -> No
 def test_counts_of_other_gpus_than_announced_are_refused() -> None:
     with pytest.raises(ValueError, match="length"):
         SampleTally.from_bytes(tally(sample(gpus=[0.5])).to_bytes(), ["0", "1"])
+
+
+def counted_with(host: HostUse, cpu: list[float]) -> SampleTally:
+    tally = SampleTally()
+    sample = Sample(time=0.0, cpus=("0", "1", "2", "3"), cpu_utilization=cpu, cpu_io_wait=[0.0] * 4)
+    sample.gpus = {"0": GpuSample(utilization=0.0)}
+    tally.add(sample, RunSample(gpus={"0": GpuUse("processes")}, host=host))
+    return tally
+
+
+def test_only_the_cores_that_the_run_may_use_count() -> None:
+    cpu = [1.0, 0.5, 0.1, 1.0]
+    of_run, of_node = counted_with(HostUse(cpus=("1", "2")), cpu), counted_with(HostUse(), cpu)
+    assert of_run.cpu.sum == pytest.approx(0.3)
+    assert of_node.cpu.sum == pytest.approx(0.65)
+    above_half = GRID.index(0.5)
+    assert (
+        of_run.starved["cpu"].counts()[above_half][0],
+        of_node.starved["cpu"].counts()[above_half][0],
+    ) == (0, 1)
+
+
+@pytest.mark.parametrize(("cores", "counts"), [(0.0, 0), (0.099, 0), (LEAST_USE, 1), (1.0, 1), (nan, 1)])
+def test_a_pinned_core_is_no_cause_if_the_run_itself_does_next_to_nothing(cores: float, counts: int) -> None:
+    host = HostUse(cpus=("0", "1", "2", "3"), cpu_cores=cores)
+    assert counted_with(host, [1.0] * 4).starved["cpu"].counts()[GRID.index(0.9)][0] == counts

@@ -65,7 +65,8 @@ def test_ticks_taken_and_missed_add_up_to_the_deadlines_that_passed(lateness: li
 def test_each_tick_hands_a_sample_to_every_sink_and_is_counted() -> None:
     first: list[Sample] = []
     second: list[Sample] = []
-    sampler = Sampler(Registry([]), 0.01, [first.append, second.append])
+    registry = Registry([], sinks={"first": first.append, "second": second.append})
+    sampler = Sampler(registry, 0.01)
     assert not sampler.ready
     sampler.start()
     assert eventually(lambda: len(second) >= 3)
@@ -74,22 +75,34 @@ def test_each_tick_hands_a_sample_to_every_sink_and_is_counted() -> None:
     assert sampler.fresh()
     assert counts(sampler)[0] == len(first) == len(second)
     assert first == second
+    registry.close()
 
 
-def test_a_sink_that_fails_is_said_once_and_the_others_get_their_samples(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), SystemExit(1)])
+def test_a_tick_that_fails_is_missed_and_the_sampler_goes_on(
+    error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full_disk(_: Sample) -> None:
-        raise OSError(28, "No space left on device")
+    registry, failing = Registry([]), [True]
+    collect = registry.collect
 
-    kept: list[Sample] = []
-    sampler = Sampler(Registry([]), 0.01, [full_disk, kept.append])
+    def refuse(sample: Sample) -> None:
+        if failing:
+            raise error
+        collect(sample)
+
+    registry.collect = refuse  # type: ignore[method-assign]
+    sampler = Sampler(registry, 0.01)
     with caplog.at_level(logging.ERROR):
         sampler.start()
-        assert eventually(lambda: len(kept) >= 3)
+        assert eventually(lambda: sampler._missed_count >= 3)
+        assert not sampler.fresh()
+        failing.clear()
+        assert eventually(sampler.fresh)
         assert sampler.stop()
+    assert [message for message in caplog.messages if "a sample could not be taken" in message]
     assert len(caplog.messages) == 1
-    assert "No space left on device" in caplog.messages[0]
+    assert counts(sampler)[1] >= 3
+    registry.close()
 
 
 def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
@@ -101,7 +114,8 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
             stuck.set()
             going_on.wait(60)
 
-    sampler = Sampler(Registry([]), 0.01, [sink], SetClock(now))
+    registry = Registry([], patience=60, sinks={"sink": sink})
+    sampler = Sampler(registry, 0.01, SetClock(now))
     sampler.start()
     assert eventually(sampler.fresh)
     going_on.clear()
@@ -114,3 +128,4 @@ def test_a_stuck_sampler_is_not_fresh_until_it_ticks_again() -> None:
     assert eventually(sampler.fresh)
     assert sampler.stop()
     assert counts(sampler)[1] > 300  # the 4.1 s of a clock that the test turned
+    registry.close()

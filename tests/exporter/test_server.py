@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import resource
 import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 
 import pytest
 from trainwatch.errors import UserError
-from trainwatch.web.server import Address, Limits, Request, Response, Server, bind, parse_address
+from trainwatch.web.limits import Limits, Refusals
+from trainwatch.web.messages import Request, Response
+from trainwatch.web.server import Address, Server, bind, client_of, parse_address
 
 BIG = b"0123456789" * 2_000_000
 SECONDS = 60
@@ -29,12 +33,12 @@ async def answer(request: Request) -> Response:
 
 
 @contextmanager
-def serving(limits: Limits | None = None) -> Iterator[int]:
+def serving(limits: Limits | None = None, refusals: Refusals | None = None) -> Iterator[int]:
     """A server in a thread; gives its port."""
     listening = bind(Address("127.0.0.1", 0))
     port: int = listening.getsockname()[1]
     loop = asyncio.new_event_loop()
-    server = Server(answer, limits=limits)
+    server = Server(answer, limits=limits, refusals=refusals)
     thread = threading.Thread(target=loop.run_forever)
     loop.call_soon(server.start, [listening])
     thread.start()
@@ -50,8 +54,9 @@ def serving(limits: Limits | None = None) -> Iterator[int]:
 class Client:
     """A raw connection."""
 
-    def __init__(self, port: int, receive_buffer: int | None = None) -> None:
+    def __init__(self, port: int, receive_buffer: int | None = None, source: str = "127.0.0.1") -> None:
         self.socket = socket.socket()
+        self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(SECONDS)
@@ -183,7 +188,7 @@ def test_a_body_that_is_asked_for_is_read_and_the_connection_goes_on() -> None:
 def test_a_body_of_wrong_length_is_refused_and_ends_the_connection(
     header: str, body: bytes, status: int
 ) -> None:
-    with serving(Limits(body_bytes=10, request_seconds=0.5)) as port:
+    with serving(Limits(body_bytes=10, read_seconds=0.5)) as port:
         with Client(port) as client:
             client.send(f"POST /reads HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n".encode() + body)
             answered, headers, text = client.response()
@@ -230,20 +235,20 @@ def test_endless_headers_are_refused_before_they_fill_the_memory() -> None:
 
 
 def test_a_client_that_never_says_anything_is_dropped_and_holds_up_nobody() -> None:
-    with serving(Limits(first_seconds=0.5)) as port, Client(port) as silent:
+    with serving(Limits(read_seconds=0.5)) as port, Client(port) as silent:
         assert fetch(port) == b"GET /x"
         assert silent.is_closed()
 
 
 def test_a_client_that_stops_within_its_request_is_dropped_and_holds_up_nobody() -> None:
-    with serving(Limits(request_seconds=0.5)) as port, Client(port) as slow:
+    with serving(Limits(read_seconds=0.5)) as port, Client(port) as slow:
         slow.send(b"GET / HTTP/1.1\r\nHo")
         assert fetch(port) == b"GET /x"
         assert slow.is_closed()
 
 
 def test_a_client_that_sends_byte_by_byte_has_only_so_much_time_for_all_of_them() -> None:
-    with serving(Limits(request_seconds=0.5)) as port, Client(port) as slow:
+    with serving(Limits(read_seconds=0.5)) as port, Client(port) as slow:
         slow.socket.settimeout(0.05)
         dropped = False
         for _ in range(1200):  # a minute at 50 ms a byte
@@ -268,7 +273,7 @@ def test_an_idle_connection_is_kept_for_a_while_and_then_dropped() -> None:
 
 
 def test_a_client_that_never_reads_its_response_is_dropped_and_holds_up_nobody() -> None:
-    with serving(Limits(response_seconds=0.5)) as port, Client(port, receive_buffer=4096) as deaf:
+    with serving(Limits(write_seconds=0.5)) as port, Client(port, receive_buffer=4096) as deaf:
         deaf.get("/big")
         assert fetch(port) == b"GET /x"
         reset = select.poll()
@@ -289,6 +294,144 @@ def test_a_crowd_of_silent_clients_pushes_out_itself_and_not_the_one_who_uses_it
         finally:
             for client in crowd:
                 client.__exit__()
+
+
+@pytest.mark.parametrize("sends_requests", [False, True])
+def test_a_client_with_many_connections_loses_its_own_and_no_other_clients(sends_requests: bool) -> None:
+    refusals = Refusals()
+    with serving(Limits(connections=8), refusals) as port, Client(port) as prometheus:
+        prometheus.get("/1")
+        prometheus.response()
+        crowd = [Client(port, source="127.0.0.2")]
+        try:
+            for _ in range(40):
+                if sends_requests:  # so that its connections are as good as those of Prometheus
+                    crowd[-1].get("/hostile")
+                    crowd[-1].response()
+                crowd.append(Client(port, source="127.0.0.2"))
+            with Client(port, source="127.0.0.3") as newcomer:
+                newcomer.get("/new")
+                assert newcomer.response()[2] == b"GET /new"
+            prometheus.get("/2")
+            assert prometheus.response()[2] == b"GET /2"
+            assert all(client.is_closed() for client in crowd[:30])
+        finally:
+            for client in crowd:
+                client.__exit__()
+    assert refusals.counts["connections"] >= 34
+
+
+def test_a_client_that_keeps_connections_leaves_room_for_its_own_new_ones() -> None:
+    """A connection that has not sent its request yet does not give way to those that have."""
+    with serving(Limits(connections=8)) as port:
+        kept = [Client(port) for _ in range(20)]
+        try:
+            for client in kept:
+                with suppress(OSError, IndexError):  # those that were dropped
+                    client.get("/kept")
+                    client.response()
+            new = [Client(port) for _ in range(4)]
+            kept += new
+            new[0].get("/new")
+            assert new[0].response()[2] == b"GET /new"
+        finally:
+            for client in kept:
+                client.__exit__()
+
+
+def test_clients_that_read_nothing_do_not_fill_the_memory() -> None:
+    refusals = Refusals()
+    with serving(Limits(), refusals) as port, ExitStack() as stack:
+        for _ in range(5):
+            deaf = stack.enter_context(Client(port, receive_buffer=4096, source="127.0.0.2"))
+            deaf.get("/big")  # 20 MB
+        assert fetch(port, "/big") == BIG
+    assert refusals.counts["unread"] == 4 + 1
+
+
+def test_what_a_limit_refuses_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals()
+    limits = Limits(read_seconds=0.5, write_seconds=0.5, header_bytes=100, body_bytes=10)
+    with serving(limits, refusals) as port:
+        for _ in range(2):
+            with Client(port) as silent, Client(port) as slow, Client(port, receive_buffer=4096) as deaf:
+                slow.send(b"GET / HTTP/1.1\r\nHo")
+                deaf.get("/big")
+                with Client(port) as long:
+                    long.send(b"GET / HTTP/1.1\r\n" + b"X: " + b"x" * 1000)
+                    assert long.response()[0] == 431
+                with Client(port) as wordy:
+                    wordy.send(b"POST /reads HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n")
+                    assert wordy.response()[0] == 413
+                assert silent.is_closed()
+                assert slow.is_closed()
+                reset = select.poll()
+                reset.register(deaf.socket, 0)
+                assert reset.poll(SECONDS * 1000)
+    counted = {reason: count for reason, count in refusals.counts.items() if count}
+    assert counted == {"read_timeout": 4, "write_timeout": 2, "header_bytes": 2, "body_bytes": 2}
+    assert len([line for line in caplog.messages if line.startswith("refused 127.0.0.1: ")]) == 4
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_an_ipv6_network_is_one_client(address: str, client: str) -> None:
+    assert client_of(address) == client
+
+
+def test_a_server_without_a_file_descriptor_waits_for_one_and_serves_on() -> None:
+    refusals = Refusals()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with serving(Limits(), refusals) as port, Client(port) as kept, Client(port) as waiting:
+        kept.get("/1")
+        kept.response()
+        with socket.socket() as late:
+            try:
+                # Until it has refused one connection, there is no room for a new descriptor in this process.
+                resource.setrlimit(resource.RLIMIT_NOFILE, (1, limit[1]))
+                late.connect(("127.0.0.1", port))
+                deadline = time.monotonic() + SECONDS
+                while refusals.counts["open_files"] < 4 and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                time.sleep(0.2)  # thousands of attempts, if it does not wait between them
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+            late.settimeout(SECONDS)
+            late.sendall(b"GET /late HTTP/1.0\r\n\r\n")
+            assert late.recv(100).startswith(b"HTTP/1.1 200")
+        assert waiting.is_closed()  # made room
+        assert kept.is_closed()
+    assert 4 <= refusals.counts["open_files"] < 500
+
+
+def test_an_error_of_ours_with_one_connection_does_not_end_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving() as port:
+        monkeypatch.setattr("trainwatch.web.server.client_of", lambda _: 1 / 0)
+        with Client(port) as unlucky:
+            assert unlucky.is_closed()
+        monkeypatch.undo()
+        assert fetch(port) == b"GET /x"
+    assert "connections could not be accepted" in caplog.text
+
+
+def test_connections_leave_open_files_for_the_collectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    refusals = Refusals()
+    with serving(Limits(connections=128), refusals) as port:
+        crowd = [Client(port) for _ in range(20)]
+        assert fetch(port) == b"GET /x"
+        for client in crowd:
+            client.__exit__()
+    assert refusals.counts["connections"] == 20 + 1 - 64 // 4
 
 
 @pytest.mark.parametrize(

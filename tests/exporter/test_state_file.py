@@ -79,3 +79,43 @@ def test_a_file_without_a_whole_state_is_refused(path: Path) -> None:
     os.truncate(path, 20)
     with pytest.raises(StateFileError, match="corrupt"):
         StateFile(path).read()
+
+
+def test_a_link_a_fifo_and_a_directory_are_no_state(path: Path) -> None:
+    real = path.with_name("real")
+    written(real, b"state")
+    path.symlink_to(real)
+    with pytest.raises(OSError, match="symbolic links"):
+        StateFile(path).read()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StateFileError, match="not a plain file"):
+        StateFile(path).read()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateFileError, match="not a plain file"):
+        StateFile(path).read()
+
+
+def test_a_file_that_would_fill_the_memory_is_not_read(path: Path) -> None:
+    written(path, b"state")
+    os.truncate(path, 1 << 40)  # sparse
+    with pytest.raises(StateFileError, match="too large"):
+        StateFile(path).read()
+
+
+def test_a_file_of_another_user_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(path, b"state")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(StateFileError, match="of this user"):
+        StateFile(path).read()
+
+
+def test_a_write_that_is_cut_short_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = StateFile(path)
+    file.write(b"first")
+    monkeypatch.setattr(os, "pwrite", lambda _, content, __: len(content) - 1)
+    with pytest.raises(OSError, match="No space left"):
+        file.write(b"second")
+    file.close()
+    assert StateFile(path).read() == b"first"

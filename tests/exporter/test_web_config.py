@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import bcrypt
 import pytest
 import requests
 from trainwatch.errors import UserError
-from trainwatch.web.web_config import read_web_config
+from trainwatch.web.web_config import WebConfig
 
 from tests.support.exporter_process import ExporterProcess, exporter
+from tests.support.keys import make_keys
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
-
-
-def openssl(*words: str, where: Path) -> None:
-    subprocess.run(["openssl", *words], cwd=where, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority (ca.pem), and certificates of it for the server and for a client."""
-    folder = tmp_path_factory.mktemp("keys")
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
-    authority = ("-addext", "keyUsage=critical,keyCertSign,digitalSignature")
-    openssl(
-        "req",
-        "-x509",
-        *key,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-subj",
-        "/CN=ca",
-        *authority,
-        where=folder,
-    )
-    for name in ("server", "client"):
-        extension = ("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=CA:FALSE")
-        issuer = ("-CA", "ca.pem", "-CAkey", "ca.key")
-        out = ("-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}")
-        openssl("req", "-x509", *key, *issuer, *out, *extension, where=folder)
-    return folder
+    return make_keys(tmp_path_factory.mktemp("keys"))
 
 
 def write(folder: Path, text: str) -> Path:
@@ -100,10 +76,13 @@ def test_a_client_without_a_certificate_is_turned_away_where_one_is_required(
 
 
 def test_versions_and_client_policies_are_those_of_the_file(keys: Path) -> None:
-    plain = read_web_config(write(keys, TLS)).tls
+    plain = WebConfig(write(keys, TLS)).tls
     assert plain is not None
-    assert (plain.minimum_version, plain.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_NONE)
-    strict = read_web_config(
+    assert (plain.context.minimum_version, plain.context.verify_mode) == (
+        ssl.TLSVersion.TLSv1_2,
+        ssl.CERT_NONE,
+    )
+    strict = WebConfig(
         write(
             keys,
             TLS
@@ -111,12 +90,15 @@ def test_versions_and_client_policies_are_those_of_the_file(keys: Path) -> None:
         )
     ).tls
     assert strict is not None
-    assert (strict.maximum_version, strict.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_OPTIONAL)
+    assert (strict.context.maximum_version, strict.context.verify_mode) == (
+        ssl.TLSVersion.TLSv1_2,
+        ssl.CERT_OPTIONAL,
+    )
 
 
 def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
-    config = read_web_config(write(tmp_path, ""))
-    assert (config.tls, config.authentication) == (None, None)
+    config = WebConfig(write(tmp_path, ""))
+    assert (config.tls, config.authentication.users) == (None, {})
 
 
 @pytest.mark.parametrize(
@@ -124,12 +106,27 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     [
         ("tls_server_config: [", "not YAML"),
         ("- a\n- b\n", "the file: must be a mapping"),
-        ("http_server_config:\n  http2: true\n", "http_server_config"),
+        ("http_server_config:\n  http2: true\n", "http_server_config: not supported"),
         ("tls_server_config: yes\n", "tls_server_config: must be a mapping"),
         (TLS + "  cipher_suites: []\n", "tls_server_config.cipher_suites"),
         (TLS + "  min_version: 1.2\n", "tls_server_config.min_version"),
         (TLS + "  min_version: SSL3\n", "tls_server_config.min_version: SSL3"),
-        (TLS + "  client_auth_type: RequireAnyClientCert\n", "tls_server_config.client_auth_type"),
+        (
+            TLS + "  client_auth_type: RequireAnyClientCert\n",
+            "client_auth_type: RequireAnyClientCert: not supp",
+        ),
+        (TLS + "  client_auth_type: Please\n", "tls_server_config.client_auth_type: Please must be one of"),
+        (
+            TLS + "  client_allowed_sans: [client]\n",
+            "client_allowed_sans: needs client_auth_type: RequireAnd",
+        ),
+        (TLS + "  client_allowed_sans: client\n", "client_allowed_sans: must be a list of names"),
+        (TLS + "  cert: text\n", "tls_server_config.cert: not supported: put the certificate into a file"),
+        ("rate_limit: {interval: 1s, burst: 9}\n", "rate_limit: not supported: remove it"),
+        (
+            "basic_auth_users:\n  prometheus: " + HASH.replace("$04$", "$17$"),
+            "not a bcrypt hash of cost 4 to 16",
+        ),
         (
             TLS + "  client_auth_type: RequireAndVerifyClientCert\n",
             "tls_server_config.client_ca_file: is missing",
@@ -146,7 +143,7 @@ def test_a_wrong_file_is_said_in_a_line_that_names_the_file_and_the_key(
 ) -> None:
     path = write(keys, text)
     with pytest.raises(UserError) as raised:
-        read_web_config(path)
+        WebConfig(path)
     assert str(path) in str(raised.value)
     assert culprit in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -157,3 +154,116 @@ def test_the_exporter_ends_with_status_2_over_a_wrong_file(tmp_path: Path) -> No
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert "basic_auth: not a key" in result.stderr
+
+
+REQUIRED = TLS + "  client_ca_file: ca.pem\n  client_auth_type: RequireAndVerifyClientCert\n"
+
+
+@pytest.mark.parametrize(("names", "admitted"), [("[127.0.0.1]", True), ("['::1', prometheus]", False)])
+def test_a_client_needs_one_of_the_allowed_names(
+    keys: Path, tmp_path: Path, names: str, admitted: bool
+) -> None:
+    config = write(keys, REQUIRED + f"  client_allowed_sans: {names}\n")
+    pair = (str(keys / "client.pem"), str(keys / "client.key"))
+    with ExporterProcess("--ledger-dir", tmp_path, "--web.config.file", config) as node:
+        if admitted:
+            assert node.get("/metrics", verify=str(keys / "ca.pem"), cert=pair).status_code == 200
+        else:
+            with pytest.raises(requests.exceptions.ConnectionError):
+                node.get("/metrics", verify=str(keys / "ca.pem"), cert=pair)
+    assert any("client_allowed_sans" in line for line in node.log) != admitted
+
+
+@pytest.mark.parametrize("name", ["0:0:0:0:0:0:0:1", "::1", "0::1"])
+def test_an_ip_address_is_an_allowed_name_in_any_notation(keys: Path, name: str) -> None:
+    tls = WebConfig(write(keys, REQUIRED + f"  client_allowed_sans: ['{name}']\n")).tls
+    assert tls is not None
+    assert tls.admits({"subjectAltName": (("DNS", "a"), ("IP Address", "0:0:0:0:0:0:0:1"))})
+    assert not tls.admits({"subjectAltName": (("IP Address", "0:0:0:0:0:0:0:2"),)})
+    assert not tls.admits({})
+    assert not tls.admits(None)
+
+
+def test_new_certificates_and_passwords_take_effect_without_a_restart(tmp_path: Path) -> None:
+    folder = make_keys(tmp_path)
+    users = f"basic_auth_users:\n  prometheus: {HASH}\n"
+    config = write(folder, TLS + users)
+    with ExporterProcess("--ledger-dir", tmp_path / "l", "--web.config.file", config) as node:
+        old, new = tmp_path / "old.pem", tmp_path / "ca.pem"
+        old.write_bytes(new.read_bytes())
+        with requests.Session() as session:  # keeps its connection, as Prometheus does
+
+            def status(trusted: Path, password: str) -> int:
+                try:
+                    return session.get(
+                        f"{node.url}/metrics", auth=("prometheus", password), verify=str(trusted), timeout=60
+                    ).status_code
+                except requests.exceptions.SSLError:
+                    return 0
+
+            assert status(old, "secret") == 200
+            assert status(old, "changed") == 401
+            make_keys(tmp_path)
+            write(folder, TLS + users.replace(HASH, bcrypt.hashpw(b"changed", bcrypt.gensalt(4)).decode()))
+            node.wait_for(lambda: status(new, "changed") == 200)
+            assert status(new, "secret") == 401
+            assert requests.get(f"{node.url}/", verify=str(new), timeout=60).status_code == 401
+    assert any("reread" in line for line in node.log)
+
+
+def test_a_connection_from_before_new_certificates_is_not_served(tmp_path: Path) -> None:
+    folder = make_keys(tmp_path)
+    config = write(folder, REQUIRED)
+    with ExporterProcess("--ledger-dir", tmp_path / "l", "--web.config.file", config) as node:
+        trust = ssl.create_default_context(cafile=folder / "ca.pem")
+        trust.load_cert_chain(folder / "client.pem", folder / "client.key")
+        kept = HTTPSConnection("127.0.0.1", int(node.url.rpartition(":")[2]), timeout=60, context=trust)
+        kept.request("GET", "/-/healthy")
+        assert kept.getresponse().read() == b"Healthy\n"
+        make_keys(folder)  # the client's authority is no longer trusted
+        node.wait_for(lambda: any("reread" in line for line in node.log))
+        kept.request("GET", "/-/healthy")
+        with pytest.raises(ConnectionError):
+            kept.getresponse()
+        kept.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("basic_auth_users: [", "not YAML"),
+        ("", "no longer has TLS; to serve without TLS, restart"),
+        (TLS, "no longer has passwords"),
+        (TLS + "  min_version: SSL3\n", "min_version: SSL3"),
+        (TLS.replace("server.key", "client.key"), "cert_file"),
+    ],
+)
+def test_a_wrong_file_changes_nothing_and_is_said_once(
+    keys: Path, caplog: pytest.LogCaptureFixture, wrong: str, reason: str
+) -> None:
+    right = TLS + f"basic_auth_users:\n  prometheus: {HASH}\n"
+    config = WebConfig(write(keys, right))
+    tls, users = config.tls, config.authentication.users
+    write(keys, wrong)
+    for _ in range(3):
+        config.reread()
+    assert (config.tls, config.authentication.users) == (tls, users)
+    assert not config.last_reload_successful
+    assert [reason in line.message for line in caplog.records] == [True]
+    (keys / "web.yml").unlink()
+    config.reread()
+    assert (config.tls, config.authentication.users) == (tls, users)
+    assert "no such file" in caplog.records[-1].message
+    write(keys, right)
+    config.reread()
+    assert config.last_reload_successful
+    assert config.tls is not tls
+
+
+def test_the_exporter_publishes_that_its_file_cannot_be_used(tmp_path: Path) -> None:
+    metric = "trainwatch_web_config_last_reload_successful"
+    config = write(tmp_path, "")
+    with ExporterProcess("--ledger-dir", tmp_path / "l", "--web.config.file", config) as node:
+        assert node.scrape().value(metric) == 1
+        write(tmp_path, "basic_auth: {}")
+        node.wait_for(lambda: node.scrape().value(metric) == 0)

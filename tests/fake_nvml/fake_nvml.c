@@ -16,6 +16,7 @@
  *   GPU stays_lost 1              ... until nvmlInit is called again, also after `lost` is gone
  *   GPU absent 1                  nvmlInit does not find this GPU: those behind it move up
  *   GPU pids PID...               compute processes
+ *   GPU mig NUMBER UUID TOTAL USED PID...   a MIG device
  *
  * `calls` (there already, filled with zeros) counts calls: see `struct counted`.
  * -DOLD_DRIVER leaves out what drivers before R510 lack. Constants and structures are those of nvml.h.
@@ -34,10 +35,10 @@
 #include <unistd.h>
 
 enum {
-    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7,
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
     TIMEOUT = 10, GPU_IS_LOST = 15, VERSION_MISMATCH = 25
 };
-enum { GPUS = 16, FIELDS = 48, ERRORS = 16, PIDS = 16, HANGS = 8, XIDS = 64, FUNCTIONS = 64, NAME = 48 };
+enum { GPUS = 16, FIELDS = 48, ERRORS = 16, PIDS = 16, MIGS = 7, HANGS = 8, XIDS = 64, FUNCTIONS = 64, NAME = 48 };
 enum value {
     UTILIZATION, MEMORY_UTILIZATION, MEMORY_TOTAL, MEMORY_RESERVED, MEMORY_USED, TEMPERATURE,
     POWER_MILLIWATTS, POWER_LIMIT_MILLIWATTS, SM_CLOCK_MHZ, MEMORY_CLOCK_MHZ, PCIE_TX_KBPS, PCIE_RX_KBPS,
@@ -58,6 +59,7 @@ struct gpu {
     struct fault errors[ERRORS];
     unsigned pids[PIDS];
     int field_count, error_count, pid_count, lost, stays_lost, absent;
+    struct mig { int there, pid_count; char uuid[96]; unsigned long long total, used; unsigned pids[PIDS]; } mig[MIGS];
 };
 struct hang { char function[NAME]; int gpu; };
 struct xid { unsigned number; int gpu; unsigned long long code; };
@@ -70,8 +72,8 @@ static struct control {
 } control;
 
 /* What nvmlDevice_t points to. Handles of an earlier nvmlInit stay valid addresses. */
-struct device { int gpu; };
-static struct device devices[GPUS];
+struct device { int gpu, mig; };       /* mig: 0, or 1 + the number of the MIG device */
+static struct device devices[GPUS], mig_devices[GPUS][MIGS];
 static int visible[GPUS], visible_count;
 static int initialised;                /* nvmlInit less nvmlShutdown */
 static unsigned generation;            /* how often NVML was initialised from nothing */
@@ -82,6 +84,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char folder[4096];
 static struct stat last_read;
 static struct counted { char function[NAME]; uint64_t calls[GPUS + 1]; } *counted; /* the last: no GPU */
+
+static int read_pids(const char *rest, unsigned *pids) {
+    int count = 0, used = 0;
+    for (; count < PIDS && sscanf(rest, "%u %n", &pids[count], &used) == 1; count++) rest += used;
+    return count;
+}
 
 static void read_gpu_line(struct gpu *gpu, char *line) {
     char word[32], name[NAME];
@@ -102,10 +110,12 @@ static void read_gpu_line(struct gpu *gpu, char *line) {
         struct fault *fault = &gpu->errors[gpu->error_count];
         if (sscanf(rest, "%47s %d", fault->function, &fault->code) == 2) gpu->error_count++;
     } else if (!strcmp(word, "pids")) {
-        while (gpu->pid_count < PIDS && sscanf(rest, "%u %n", &gpu->pids[gpu->pid_count], &used) == 1) {
-            gpu->pid_count++;
-            rest += used;
-        }
+        gpu->pid_count = read_pids(rest, gpu->pids);
+    } else if (!strcmp(word, "mig") && sscanf(rest, "%llu %n", &value, &used) == 1 && value < MIGS) {
+        struct mig *mig = &gpu->mig[value];
+        rest += used;
+        mig->there = sscanf(rest, "%95s %llu %llu %n", mig->uuid, &mig->total, &mig->used, &used) == 3;
+        mig->pid_count = read_pids(rest + used, mig->pids);
     } else if (!strcmp(word, "lost")) gpu->lost = atoi(rest);
     else if (!strcmp(word, "stays_lost")) gpu->stays_lost = atoi(rest);
     else if (!strcmp(word, "absent")) gpu->absent = atoi(rest);
@@ -141,7 +151,10 @@ static void refresh(void) {
         counted = calls < 0 ? NULL : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, calls, 0);
         if (!counted || counted == MAP_FAILED) abort();
         close(calls);
-        for (int i = 0; i < GPUS; i++) devices[i].gpu = i;
+        for (int i = 0; i < GPUS; i++) {
+            devices[i].gpu = i;
+            for (int j = 0; j < MIGS; j++) mig_devices[i][j] = (struct device){i, 1 + j};
+        }
     }
     snprintf(path, sizeof path, "%s/control", folder);
     if (stat(path, &now) || !memcmp(&now.st_mtim, &last_read.st_mtim, sizeof now.st_mtim)) return;
@@ -208,10 +221,17 @@ static int state_of(const struct device *device, const char *function) {
 
 /* Begins each function of a GPU: `gpu` is its part of the control file. */
 #define ENTER(device) \
+    ENTER_MIG(device); \
+    if ((device)->mig) return leave(NOT_SUPPORTED)
+/* Begins a function that MIG devices have, too: `mig` is that device, or NULL. */
+#define ENTER_MIG(device) \
     enter(__func__, (device)->gpu); \
     struct gpu *gpu = &control.gpu[(device)->gpu]; \
+    struct mig *mig = (device)->mig ? &gpu->mig[(device)->mig - 1] : NULL; \
     int state = state_of(device, __func__); \
-    if (state) return leave(state)
+    if (!state && mig && !mig->there) state = NOT_FOUND; \
+    if (state) return leave(state); \
+    (void)mig
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
@@ -256,14 +276,14 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct device **device) {
 }
 
 int nvmlDeviceGetName(struct device *device, char *name, unsigned length) {
-    ENTER(device);
-    snprintf(name, length, "%s", gpu->name);
+    ENTER_MIG(device);
+    snprintf(name, length, "%s%s", gpu->name, mig ? " MIG 1g.10gb" : "");
     return leave(SUCCESS);
 }
 
 int nvmlDeviceGetUUID(struct device *device, char *uuid, unsigned length) {
-    ENTER(device);
-    snprintf(uuid, length, "%s", gpu->uuid);
+    ENTER_MIG(device);
+    snprintf(uuid, length, "%s", mig ? mig->uuid : gpu->uuid);
     return leave(SUCCESS);
 }
 
@@ -362,17 +382,17 @@ int nvmlDeviceGetFieldValues(struct device *device, int number, struct value_of_
 }
 
 struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
-static int processes(struct gpu *gpu, unsigned *number, struct process *process) {
+static int processes(const unsigned *pids, unsigned count, unsigned *number, struct process *process) {
     unsigned room = *number;
-    *number = gpu->pid_count;
+    *number = count;
     if (room < *number) return INSUFFICIENT_SIZE;
-    for (unsigned i = 0; i < *number; i++) process[i] = (struct process){gpu->pids[i], 1, 0, 0};
+    for (unsigned i = 0; i < *number; i++) process[i] = (struct process){pids[i], 1, 0, 0};
     return SUCCESS;
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v2(struct device *device, unsigned *number, struct process *process) {
     ENTER(device);
-    return leave(processes(gpu, number, process));
+    return leave(processes(gpu->pids, gpu->pid_count, number, process));
 }
 
 /* Events: one set, every GPU in it. */
@@ -423,11 +443,29 @@ int nvmlDeviceGetMigMode(struct device *device, unsigned *current, unsigned *pen
     return leave(SUCCESS);
 }
 
+int nvmlDeviceGetMaxMigDeviceCount(struct device *device, unsigned *count) {
+    ENTER(device);
+    *count = gpu->values[MIG_MODE] ? MIGS : 0;
+    return leave(SUCCESS);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, struct device **mig_device) {
+    ENTER(device);
+    if (index >= MIGS || !gpu->mig[index].there) return leave(NOT_FOUND);
+    *mig_device = &mig_devices[device->gpu][index];
+    return leave(SUCCESS);
+}
+
 #ifndef OLD_DRIVER
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 int nvmlDeviceGetMemoryInfo_v2(struct device *device, struct memory_v2 *memory) {
-    ENTER(device);
+    ENTER_MIG(device);
     if (memory->version != (sizeof *memory | 2u << 24)) return leave(VERSION_MISMATCH);
+    if (mig) {
+        memory->total = mig->total;
+        memory->used = mig->used;
+        return leave(SUCCESS);
+    }
     memory->total = gpu->values[MEMORY_TOTAL];
     memory->reserved = gpu->values[MEMORY_RESERVED];
     memory->used = gpu->values[MEMORY_USED];
@@ -450,8 +488,9 @@ int nvmlDeviceGetCurrentClocksEventReasons(struct device *device, unsigned long 
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v3(struct device *device, unsigned *number, struct process *process) {
-    ENTER(device);
-    return leave(processes(gpu, number, process));
+    ENTER_MIG(device);
+    if (mig) return leave(processes(mig->pids, mig->pid_count, number, process));
+    return leave(processes(gpu->pids, gpu->pid_count, number, process));
 }
 
 struct gpm_support { unsigned version, supported; };

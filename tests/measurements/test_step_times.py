@@ -1,4 +1,4 @@
-"""Self times and pauses of ranks: the same in however many blocks the steps come."""
+"""Own times and pauses of ranks: the same in however many blocks the steps come."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trainwatch.measurements.own_times import Aligned, NodeOwnTimes, OwnTimes
 from trainwatch.measurements.pauses import Pauses
-from trainwatch.measurements.self_times import COMMUNICATION, NodeSelfTimes, PeersByWindow, SelfTimes
-from trainwatch.runs.model import Steps
+from trainwatch.runs.model import COMPONENTS, Steps
 
 from tests.support.source import node_steps, piece, rank_facts
 
 NO_SCANS = np.empty(0, np.intp)
-durations = st.lists(st.floats(0.01, 10), min_size=1, max_size=60).map(np.array)
+durations = st.lists(st.floats(0.1, 10), min_size=1, max_size=60).map(np.array)
 rows_of_a_block = st.integers(1, 60)
 
 
@@ -21,36 +21,42 @@ def blocks(steps: Steps, rows: int) -> list[Steps]:
     return [piece(steps, start, start + rows) for start in range(0, len(steps), rows)]
 
 
-def self_times(*blocks: Steps) -> SelfTimes:
-    node = NodeSelfTimes()
+def own_times(*blocks: Steps) -> OwnTimes:
+    node = NodeOwnTimes()
     for block in blocks:
         node.observe_steps(block, NO_SCANS)
     return node.ranks[0]
 
 
 @given(durations, rows_of_a_block, st.floats(0, 5))
-def test_self_times_are_means_of_ten_steps_without_communication(
+def test_slices_are_sums_of_ten_steps_and_of_their_own_times(
     took: np.ndarray, rows: int, communicated: float
 ) -> None:
-    steps = node_steps(took, first_number=0, communication=communicated)
-    own = np.maximum(took - steps.components[:, COMMUNICATION], 0)
-    found = self_times(*blocks(steps, rows))
+    steps = node_steps(took, first_number=0, communication=communicated, forward=0.5)
+    own = np.maximum(took - communicated, 0)
+    found = own_times(*blocks(steps, rows))
     whole = len(took) // 10
-    assert found.seconds == pytest.approx(own.sum())
-    assert found.means()[:, 1] == pytest.approx(own[: 10 * whole].reshape(whole, 10).mean(axis=1))
+    assert (found.steps, found.own, found.seconds) == pytest.approx((len(took), own.sum(), took.sum()))
+    slices = found.slices()
+    tens = own[: 10 * whole].reshape(whole, 10)
+    assert slices["steps"].tolist() == [10] * whole
+    assert slices["own"] == pytest.approx(tens.sum(axis=1))
+    assert slices["squares"] == pytest.approx((tens**2).sum(axis=1))
+    assert slices["components"][:, COMPONENTS.index("forward")] == pytest.approx(np.full(whole, 5.0))
 
 
-@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8))
-def test_peers_are_the_median_of_the_others_as_a_share_of_the_own_time(means: list[float]) -> None:
-    found = PeersByWindow([self_times(node_steps(np.full(10, mean), first_number=0)) for mean in means], 10)
-    ratios, slowest = found.view.ratio[:, 0], found.view.slowest[:, 0]
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=8, unique=True))
+def test_the_slowest_rank_is_compared_with_the_median_of_the_others(means: list[float]) -> None:
+    ranks = [own_times(node_steps(np.full(30, mean), first_number=0)) for mean in means]
+    (windows,) = Aligned(ranks).windows((30, 100, 1000))
+    view = windows.compared(1)
     if len(means) == 1:
-        assert np.isnan(ratios).all()
+        assert np.isnan(view.excess).all()
         return
-    own = found.own[:, 0]
-    expected = [np.median(np.delete(own, place)) / mean for place, mean in enumerate(own)]
-    assert ratios == pytest.approx(np.array(expected))
-    assert slowest.tolist() == [float(mean == own.max()) for mean in own]
+    slowest = int(np.argmax(means))
+    assert view.slowest[:, 0].tolist() == [rank == slowest for rank in range(len(means))]
+    expected = means[slowest] - np.median(np.delete(means, slowest))
+    assert view.excess[slowest, 0] == pytest.approx(expected, abs=1e-9)
 
 
 @given(durations, rows_of_a_block, st.floats(0, 8))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.component_time import ComponentTime
-from trainwatch.measurements.starved import Starved
-from trainwatch.measurements.throttling import Throttling
+from trainwatch.measurements.measure import Measure
+from trainwatch.measurements.starved import StarvedSamples
+from trainwatch.measurements.steps import RankComponents
+from trainwatch.measurements.throttling import THROTTLING
 
 from tests.support.source import node_samples, node_steps, piece
 
@@ -35,13 +36,13 @@ def made_up(seed: int) -> Any:
 
 def counts_at(counts: Any, scan: int) -> Any:
     """What was counted at one scan."""
-    return type(counts)(*(column[[scan]] for column in counts))
+    return type(counts)(*(column[[scan]] for column in counts if column is not None))
 
 
 @given(seeds, moments)
 def test_of_starved_samples(seed: int, rows: list[int]) -> None:
     start, end = rows
-    samples, measure = made_up(seed), Starved("cpu", 0.7, 0.3)
+    samples, measure = made_up(seed), Measure(StarvedSamples, "cpu", 0.7, 0.3)
     [(_, counts)] = measure.new().observe(samples, scanned(start, end))
     [(_, alone)] = measure.new().observe(piece(samples, start, end), scanned(end - start))
     assert counts_at(counts, 1) - counts_at(counts, 0) == alone
@@ -52,14 +53,14 @@ def test_of_the_time_that_heat_held_clocks_down(seed: int, rows: list[int]) -> N
     """A counter's first reading says only where it begins: the window begins with the last one before it."""
     start, end = rows
     samples = made_up(seed)
-    for column, counts in Throttling().new().observe(samples, scanned(start, end)):
+    for column, counts in THROTTLING.new().observe(samples, scanned(start, end)):
         held = samples.gpu_thermal_throttle_seconds[:, column]
         known = np.flatnonzero(~np.isnan(held[:end]))
         first = known[known < start][-1]
         window = counts_at(counts, 1) - counts_at(counts, 0)
-        assert window.readings == np.count_nonzero(known >= start)
-        assert window.heat == pytest.approx(held[known[-1]] - held[first])
-        assert window.seconds == pytest.approx(samples.times[known[-1]] - samples.times[first])
+        assert window.seen == np.count_nonzero(known >= start)
+        assert window.part == pytest.approx(held[known[-1]] - held[first])
+        assert window.whole == pytest.approx(samples.times[known[-1]] - samples.times[first])
 
 
 @given(seeds, moments)
@@ -68,12 +69,10 @@ def test_of_a_component_of_steps(seed: int, rows: list[int]) -> None:
     random = np.random.default_rng(seed)
     durations = random.random(ROWS) + 0.01
     steps = node_steps(durations, data_wait=durations * random.random(ROWS))
-    [(_, counts)] = ComponentTime("data_wait").new().observe_steps(steps, scanned(start, end))
-    [(_, alone)] = (
-        ComponentTime("data_wait").new().observe_steps(piece(steps, start, end), scanned(end - start))
-    )
+    [(_, counts)] = RankComponents("data_wait").observe_steps(steps, scanned(start, end))
+    [(_, alone)] = RankComponents("data_wait").observe_steps(piece(steps, start, end), scanned(end - start))
     window = counts_at(counts, 1) - counts_at(counts, 0)
-    assert window.steps == alone.steps
-    assert window.seconds == pytest.approx(alone.seconds)
-    assert window.step_seconds == pytest.approx(alone.step_seconds)
+    assert window.seen == alone.seen
+    assert window.part == pytest.approx(alone.part)
+    assert window.whole == pytest.approx(alone.whole)
     assert window.ratio == pytest.approx(alone.ratio, nan_ok=True)

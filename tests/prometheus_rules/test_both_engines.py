@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
+from trainwatch.measurements.load import NodeLoad
 from trainwatch.training.layout import STEP_BOUNDS
 
 from tests.support.promtool import RuleTest
@@ -28,13 +29,17 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-ROWS = 1200  # 10 minutes: the last scan and the last evaluation see the same samples
-AT = 600
+# 12 minutes are three evaluations of the slowest rules: the last one sees all samples.
+ROWS = 1440
+AT = 720
 WINDOW = 510  # of whole scrapes
 RUNS = 12  # in a batch
 
 few_examples = settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a seed does not get simpler by being smaller
 )
 seeds = st.integers(0, 2**32 - 1)
 
@@ -118,6 +123,20 @@ def test_percentiles_of_the_window_are_on_the_same_side(rules: Path, tmp_path: P
     test.run(tmp_path)
 
 
+def distance_at_tenths(gpus: np.ndarray) -> tuple[float, bool]:
+    """The widest gap between two GPUs' cumulative distributions at any tenth; whether it is exact.
+
+    If GPUs have different numbers of readings, it is less by what these may explain.
+    """
+    readings = [np.round(gpu[~np.isnan(gpu)].astype(float), 7) for gpu in gpus.T]
+    most, least = (pick(len(gpu) for gpu in readings) for pick in (max, min))
+    gaps = []
+    for bound in np.arange(1, 10) / 10:
+        at_or_below = [np.count_nonzero(gpu <= round(float(bound), 7)) for gpu in readings]
+        gaps.append(max(at_or_below) - min(at_or_below))
+    return max(max(gaps) - (most - least), 0) / most, most == least
+
+
 @few_examples
 @given(seeds)
 def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: int) -> None:
@@ -127,13 +146,12 @@ def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: 
         run = f"run-{number}"
         names = ("trainwatch_samples_total", "trainwatch_gpu_utilization_samples")
         test.add(only(scraped_samples(samples, run), *names))
-        # Every pair's distance is in the details where the rule fires, so let it fire at once.
-        details = judged(samples, "LoadBalancing.threshold=0")["LoadBalancing"].details
-        gaps = details.get("node-a", {}).get("kolmogorov_smirnov", {})
-        distance = max((gap for of_one in gaps.values() for gap in of_one.values()), default=0.0)
+        distance, exact = distance_at_tenths(samples.gpu)
         test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', AT, distance)
-        fired = judged(samples)["LoadBalancing"].status == "found"
-        test.status("LoadBalancing", AT, int(fired), run=run)
+        test.status("LoadBalancing", AT, int(round(distance, 9) > 0.2), run=run)
+        counted = NodeLoad()
+        ((_, view),) = counted.observe(samples, np.array([len(samples)]))
+        assert view.at_tenths[0] == pytest.approx(distance) if exact else view.at_tenths[0] >= distance
     test.run(tmp_path)
 
 
@@ -147,9 +165,9 @@ def test_outliers_are_those_of_numpy_or_fewer_by_what_the_histogram_cannot_tell(
         random = np.random.default_rng(seed + number)
         took = random.lognormal(np.log(random.uniform(0.005, 0.2)), random.uniform(0.01, 0.5), 400)
         took[random.permutation(400)[: random.integers(0, 30)]] *= random.uniform(2, 20)
-        took *= min(1.0, 500 / took.sum())  # all within the 10 minutes
+        took *= min(1.0, 500 / took.sum())  # all within the 12 minutes
         run = f"run-{number}"
-        test.add(only(scraped_steps([node_steps(took)], 41, run), "trainwatch_step_duration"))
+        test.add(only(scraped_steps([node_steps(took)], 49, run), "trainwatch_step_duration"))
         limit = took.mean() + 3 * took.std()
         bound = next(bound for bound in STEP_BOUNDS if bound >= limit)
         told = int(np.count_nonzero(took > bound))
@@ -160,5 +178,6 @@ def test_outliers_are_those_of_numpy_or_fewer_by_what_the_histogram_cannot_tell(
         assert verdict.violations - told == np.count_nonzero((took > limit) & (took <= bound))
         series = f'run_instance_rank_phase:trainwatch_step_outliers:count{{run="{run}"}}'
         test.equals(series, AT, told)
-        test.status("StepOutlier", AT, int(told > 10), run=run)
+        if verdict.status != "found":  # what the histogram cannot tell never makes it fire
+            test.status("StepOutlier", AT, 0, run=run)
     test.run(tmp_path)

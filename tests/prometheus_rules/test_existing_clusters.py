@@ -65,7 +65,7 @@ def test_gpus_that_are_used_little_alert_and_say_how_coarse_that_is(existing: Pa
     test.firing("LowGPUUtilization", END, 1, instance="fits", trouble="fluctuating", **where)
     test.status("LowGPUUtilization", END, 0, instance="unused")
     test.status("LowGPUUtilization", 135, 0, instance="started")
-    test.firing("LowGPUUtilization", 585, 0)  # patience and window are of 40 scrapes at least
+    test.firing("LowGPUUtilization", 570, 0)  # patience and window are of 40 scrapes at least
     test.run(tmp_path)
 
 
@@ -89,7 +89,6 @@ def test_a_busy_core_beside_an_idle_gpu_in_most_scrapes_is_a_bottleneck(
     test.add(gpu("seldom", [5.0 if n % 5 < 2 else 90.0 for n in range(SCRAPES)]) | cores("seldom", 0.1, 0.97))
     test.add(gpu("calm", half) | cores("calm", 0.1, 0.85))
     test.add(gpu("idle", always(0.0), used=0.0) | cores("idle", 0.1, 0.97))
-    test.equals('instance:node_cpu_utilization:max_ratio{instance="starved"}', END, 0.97)
     test.firing("CPUBottleneck", END, 1)
     test.firing("CPUBottleneck", END, 1, instance="starved", run="unknown", resolution="scrape")
     test.firing("CPUBottleneck", 500, 0)  # patience: 1000 samples are 500 s

@@ -6,6 +6,7 @@ Their series are of the GPU, not of a run: the sample counters say which run use
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,16 @@ def readings(node: str, scrapes: int) -> dict[str, Values]:
     name = f"trainwatch_gpu_utilization_samples_count{{{labels(node, run='run')}}}"
     ticks = f'trainwatch_sampler_ticks_total{{job="trainwatch",instance="{node}"}}'
     counts = [30.0 * number for number in range(scrapes)]
-    return {name: counts, ticks: counts}
+    return {name: counts, name.replace("utilization", "memory"): counts, ticks: counts}
 
 
-def memory(node: str, used: np.ndarray) -> dict[str, Values]:
+def memory(node: str, used: np.ndarray, is_mig: bool = False) -> dict[str, Values]:
+    """Returns the memory of a GPU; that of a MIG device has no readings of utilisation."""
+    counts = readings(node, len(used))
+    if is_mig:
+        counts |= {name: [0.0] * len(used) for name in counts if "utilization" in name}
     return {
-        **readings(node, len(used)),
+        **counts,
         f"trainwatch_gpu_memory_used_bytes{{{labels(node)}}}": (TOTAL * used).tolist(),
         f"trainwatch_gpu_memory_total_bytes{{{labels(node)}}}": [TOTAL] * len(used),
     }
@@ -52,6 +57,7 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
     sawtooth = 0.05 * (np.arange(len(time)) % 3)
     cases = {
         "leak": (0.2 + 0.004 * time, 1),
+        "leak-of-a-mig-device": (0.2 + 0.004 * time, 1),
         "leak-under-steps": (0.2 + 0.004 * time + sawtooth, 1),
         "too-little": (0.2 + 0.001 * time, 0),
         "flat": (0.5 + sawtooth, 0),
@@ -62,7 +68,7 @@ def test_memory_that_grows_for_as_long_as_one_looks_leaks_and_jumps_do_not(
     }
     test = RuleTest(rules)
     for node, (used, leaks) in cases.items():
-        test.add(memory(node, used))
+        test.add(memory(node, used, is_mig="mig" in node))
         test.status("GPUMemoryLeak", 600, 0, instance=node)  # patience: 1200 readings
         test.status("GPUMemoryLeak", 1140, leaks, instance=node)
         test.firing("GPUMemoryLeak", 1140, leaks, instance=node, run="run", gpu="0")
@@ -124,6 +130,18 @@ def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(
     test.run(tmp_path)
 
 
+@pytest.mark.parametrize(("share", "fires"), [(0.0624, 0), (0.0625, 0), (0.0626, 1)])
+def test_heat_fires_above_its_threshold(
+    share: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
+) -> None:
+    """A sixteenth of the time, which has no rounding."""
+    test = RuleTest(rendered("ThermalThrottling.threshold=6.25") / "trainwatch.yml")
+    name = f"trainwatch_gpu_throttle_seconds_total{{{labels('hot', reason='sw_thermal')}}}"
+    test.add({**readings("hot", 41), name: [15 * share * number for number in range(41)]})
+    test.status("ThermalThrottling", 600, fires, instance="hot")
+    test.run(tmp_path)
+
+
 def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: Path, tmp_path: Path) -> None:
     none: Values = [None] * 40
     xid = "trainwatch_gpu_xid_errors_total"
@@ -172,11 +190,9 @@ def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
             "annotations": {
                 "summary": "GPU 0 of node-a reported an error",
                 "description": "In run run, the driver reported 1 new errors of GPU 0 of node-a that the "
-                "program did not cause. XIDs so far: 79.",
+                "program did not cause. XIDs so far: 79. GPUs of the run with such errors: 1 of 1.",
                 "recommendation": "Take the machine out of use and run NVIDIA's diagnostics "
                 "(dcgmi diag -r 3).",
-                "dashboard_url": "http://localhost:3000/d/trainwatch-run?var-run=run&var-instance=node-a",
-                "runbook_url": "https://github.com/trainwatch/trainwatch/blob/main/docs/heuristics.md#gpuerror",
             },
         },
     )
@@ -191,4 +207,20 @@ def test_a_gpu_of_a_run_that_has_ended_gives_no_alert(rules: Path, tmp_path: Pat
     test.firing("GPUMemoryNearlyFull", 285, 1)
     test.status("GPUMemoryNearlyFull", 300, 0)
     test.firing("GPUMemoryNearlyFull", 600, 0)
+    test.run(tmp_path)
+
+
+def test_a_gpu_that_is_held_without_work_names_its_holder(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    cases = [
+        ("below", 899, "resnet-1", 0),
+        ("at", 900, "resnet-1", 0),
+        ("above", 901, "resnet-1", 1),
+        ("own", 901, "", 1),
+    ]
+    for node, seconds, run, fires in cases:
+        holder = labels(node, run=run, user="ada", pid="4711")
+        test.add({f"trainwatch_gpu_held_idle_seconds{{{holder}}}": [float(seconds)] * 9})
+        more = {"run": run} if run else {}
+        test.firing("IdleGPU", 60, fires, instance=node, gpu="0", user="ada", pid="4711", **more)
     test.run(tmp_path)

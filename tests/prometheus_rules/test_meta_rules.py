@@ -55,11 +55,11 @@ def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path,
     test = RuleTest(meta)
     test.add(stale(node("training", 40, 60, 8, ended=False), 40))  # down from 10 min to 25 min
     test.add(stale(node("ended", 40, 60, 8, ended=True), 40))
-    test.firing("TrainwatchExporterDown", 600 + 105, 0)
-    test.firing("TrainwatchExporterDown", 600 + 120, 1, instance="training", run="run", severity="warning")
-    test.firing("TrainwatchExporterDown", 600 + 120, 0, instance="ended")
-    test.firing("TrainwatchExporterDown", 1485, 1)  # longer than any look back
-    test.firing("TrainwatchExporterDown", 1500, 0)
+    test.firing("ExporterDown", 600 + 105, 0)
+    test.firing("ExporterDown", 600 + 120, 1, instance="training", run="run", severity="warning")
+    test.firing("ExporterDown", 600 + 120, 0, instance="ended")
+    test.firing("ExporterDown", 1485, 1)  # longer than any look back
+    test.firing("ExporterDown", 1500, 0)
     test.run(tmp_path)
 
 
@@ -70,9 +70,9 @@ def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_pa
     test.add({f'trainwatch_collector_success{{{TARGET},collector="cpu"}}': [1.0] * 60})
     idle = TARGET.replace("node-a", "idle")
     test.add({f'trainwatch_collector_success{{{idle},collector="gpu"}}': [0.0] * 60})
-    test.firing("TrainwatchCollectorFailing", 150 + 285, 0)
-    test.firing("TrainwatchCollectorFailing", 150 + 300, 1)
-    test.firing("TrainwatchCollectorFailing", 150 + 300, 1, instance="node-a", collector="gpu")
+    test.firing("CollectorFailing", 150 + 285, 0)
+    test.firing("CollectorFailing", 150 + 300, 1)
+    test.firing("CollectorFailing", 150 + 300, 1, instance="node-a", collector="gpu")
     test.run(tmp_path)
 
 
@@ -82,7 +82,19 @@ def test_missed_samples_alert_above_a_twentieth(meta: Path, tmp_path: Path) -> N
         labels = f'job="trainwatch",instance="{name}"'
         test.add({f"trainwatch_sampler_ticks_total{{{labels}}}": [(30 - missed) * n for n in range(40)]})
         test.add({f"trainwatch_sampler_ticks_missed_total{{{labels}}}": [missed * n for n in range(40)]})
-        test.firing("TrainwatchSamplesMissed", 585, fires, instance=name)
+        test.firing("SamplesMissed", 585, fires, instance=name)
+    test.run(tmp_path)
+
+
+def test_missed_samples_alert_above_the_set_share(rendered: Callable[..., Path], tmp_path: Path) -> None:
+    test = RuleTest(rendered("SamplesMissed.threshold=25") / "trainwatch-meta.yml")
+    for name, missed in (("below", 31), ("at", 32), ("above", 33)):
+        labels = f'{{job="trainwatch",instance="{name}"}}'
+        for counter, rate in (("missed_", missed), ("", 128 - missed)):
+            series = f"trainwatch_sampler_ticks_{counter}total{labels}"
+            test.add({series: [float(rate * number) for number in range(60)]})
+    test.firing("SamplesMissed", 600, 1)
+    test.firing("SamplesMissed", 600, 1, instance="above")
     test.run(tmp_path)
 
 
@@ -92,8 +104,8 @@ def test_a_rule_that_fails_alerts_and_one_of_others_does_not(meta: Path, tmp_pat
     test.add(
         {name % "trainwatch-StepOutlier": [0.0] * 20 + [1.0] * 20, name % "others": [0.0] * 20 + [9.0] * 20}
     )
-    test.firing("TrainwatchRuleEvaluationFailing", 285, 0)
-    test.firing("TrainwatchRuleEvaluationFailing", 330, 1)
+    test.firing("RuleEvaluationFailing", 285, 0)
+    test.firing("RuleEvaluationFailing", 300, 1)
     test.run(tmp_path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from trainwatch.cli import main
-from trainwatch.prometheus_rules.files import render
+from trainwatch.prometheus_rules.files import META, render
 from trainwatch.prometheus_rules.options import Options
 
 ROOT = Path(__file__).parents[2]
@@ -134,29 +134,50 @@ def test_a_setting_appears_in_expressions_parameters_and_annotations_alike(
         text_of(rendered("CPUBottleneck.cpu_threshold=80", "CPUBottleneck.threshold=33.3"))
     )
     by_name = {group["name"]: group["rules"] for group in groups["groups"]}
-    record, finding, status, alert = by_name["trainwatch-CPUBottleneck"]
+    _, record, finding, lost, status, alert, info, distance, *parameters = by_name["trainwatch-CPUBottleneck"]
     assert 'cause_above="0.8"' in record["expr"]
     assert "> 0.333 and" in finding["expr"]
     assert finding["record"] == "trainwatch:rule_finding"
+    assert (lost["record"], lost["expr"]) == ("trainwatch:rule_lost_ratio", alert["expr"])
+    assert distance["labels"] == {"rule": "CPUBottleneck", "topic": "data loading"}
     assert alert["expr"] == 'trainwatch:rule_finding{rule="CPUBottleneck"}'
     assert alert["expr"] in status["expr"]
     assert "above 80 %" in alert["annotations"]["description"]
     assert "(fires above 33.3 %)" in alert["annotations"]["description"]
-    values = {
-        rule["labels"]["parameter"]: rule["expr"]
-        for rule in by_name["trainwatch-descriptions"]
-        if rule["record"] == "trainwatch:rule_parameter" and rule["labels"]["rule"] == "CPUBottleneck"
-    }
+    values = {rule["labels"]["parameter"]: rule["expr"] for rule in parameters}
+    assert info["record"] == "trainwatch:rule_info"
+    assert "threshold 33.3 %" in info["labels"]["parameters"]
     assert values == {
         "threshold": "vector(33.3)",
         "cpu_threshold": "vector(80)",
         "gpu_threshold": "vector(10)",
         "patience": "vector(1000)",
+        "live_window": "vector(15)",
     }
 
 
 def test_a_bound_at_100_percent_is_found_under_both_of_its_names(rendered: Callable[..., Path]) -> None:
     assert 'le=~"1|1.0"' in text_of(rendered("LowGPUUtilization.threshold_p95=100"))
+
+
+@pytest.mark.parametrize(
+    ("word", "rendered"),
+    [
+        ("ExporterDown.minutes=3", "for: 3m\n"),
+        ("ExporterDown.idle_minutes=31", "for: 31m\n"),
+        ("ExporterMissing.minutes=32", "for: 32m\n"),
+        ("GPULost.minutes=4", "for: 4m\n"),
+        ("GPULost.gone_minutes=20", "trainwatch_gpu_up offset 20m unless"),
+        ("CollectorFailing.minutes=6", "for: 6m\n"),
+        ("SamplesMissed.threshold=7", "[5m])) > 0.07\n"),
+        ("LimitReached.minutes=7", "for: 7m\n"),
+        ("ScrapeIntervalDiffers.factor=3", "count_over_time(up[10m]) < 5)"),
+        ("RunFailed.minutes=90", "keep_firing_for: 1h30m\n"),
+    ],
+)
+def test_each_parameter_of_the_rules_of_silence_is_rendered(word: str, rendered: str) -> None:
+    assert rendered not in render(Options())[META]
+    assert rendered in render(Options((word,)))[META]
 
 
 @pytest.mark.parametrize("interval", ["1s", "7s", "15s", "30s", "1m", "2m"])

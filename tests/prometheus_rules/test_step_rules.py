@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from trainwatch.rules.step_outlier import APART
 from trainwatch.runs.model import Steps
-from trainwatch.training.layout import WAIT_BOUNDS
+from trainwatch.training.layout import STEP_BOUNDS, WAIT_BOUNDS
 from trainwatch.training.reader import LoaderTotals
 
 from tests.support.promtool import RuleTest
@@ -21,12 +23,20 @@ pytestmark = [
 ]
 
 OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
+LOST = "run_instance_rank_phase:trainwatch_step_outliers:lost_ratio"
 LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
 
+WHERE = {"job": "trainwatch", "instance": "node-a", "run": "run", "rank": "0", "phase": "train"}
+LONG_STEPS = (
+    "In the last 15 minutes, at least 5 of 500 train steps of run run on node-a took more than "
+    "3 standard deviations longer than the mean of 132ms, above 1.087s. Beyond the mean, they cost at "
+    "least 23.01% of the steps' time (fires above 2 %)."
+)
 
-def step_series(durations: np.ndarray, run: str, scrapes: int = 9, **more: str | float) -> Series:
+
+def step_series(durations: np.ndarray, run: str, scrapes: int = 17, **more: str | float) -> Series:
     steps = node_steps(durations, **more)  # type: ignore[arg-type]
-    return only(scraped_steps([steps], scrapes, run), "trainwatch_step_duration")
+    return only(scraped_steps([steps], scrapes, run), "trainwatch_step_duration", "trainwatch_samples_total")
 
 
 def durations(outliers: int, steps: int = 500, usual: float = 0.1, long: float = 1.2) -> np.ndarray:
@@ -35,22 +45,135 @@ def durations(outliers: int, steps: int = 500, usual: float = 0.1, long: float =
     return took
 
 
-def test_more_outliers_than_allowed_alert_once_there_are_100_steps(rules: Path, tmp_path: Path) -> None:
+def lost(took: np.ndarray) -> float:
+    """The share of the time that outliers took beyond the mean."""
+    outliers = took[took > took.mean() + 3 * took.std()]
+    return float((outliers - took.mean()).sum() / took.sum())
+
+
+def test_outliers_that_cost_more_than_2_percent_of_the_time_alert(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     cases = {
-        "ten": (durations(10), 10, 0),
-        "eleven": (durations(11), 11, 1),
+        "below": (durations(3, steps=1310, long=1.001), 3, 0),
+        "above": (durations(3, steps=1290, long=1.001), 3, 1),
+        "many-and-cheap": (durations(100, steps=10_000, usual=0.0101, long=0.0181), 100, 0),
+        "two": (durations(2, long=3.2), 2, 0),
+        "three": (durations(3, long=3.2), 3, 1),
         "even": (durations(0), 0, 0),
-        "few-steps": (durations(11, steps=99), 0, 0),
     }
     for run, (took, outliers, fires) in cases.items():
         test.add(step_series(took, run))
         limit = took.mean() + 3 * took.std()
-        test.equals(f'{LIMIT}{{run="{run}"}}', 120, limit, tolerance=1e-6)
-        if run != "few-steps":
-            test.equals(f'{OUTLIERS}{{run="{run}"}}', 120, outliers)
-        test.status("StepOutlier", 120, fires, run=run)
-        test.firing("StepOutlier", 120, fires, run=run, rank="0", phase="train")
+        test.equals(f'{LIMIT}{{run="{run}"}}', 240, limit, tolerance=1e-6)
+        test.equals(f'{OUTLIERS}{{run="{run}"}}', 240, outliers)
+        # Never too much, and at least the lower bounds of the histogram's buckets.
+        test.equals(f'{LOST}{{run="{run}"}} <= bool {lost(took) + 1e-9}', 240, 1)
+        test.equals(f'{LOST}{{run="{run}"}} >= bool {0.5 * lost(took)}', 240, 1)
+        test.status("StepOutlier", 240, fires, run=run)
+        test.firing("StepOutlier", 240, fires, run=run, rank="0", phase="train")
+    test.run(tmp_path)
+
+
+def test_bounds_are_at_least_as_far_apart_as_the_cost_assumes() -> None:
+    bounds = np.array(STEP_BOUNDS)
+    assert (np.diff(bounds) / bounds[1:]).min() >= APART > 0.42
+
+
+@pytest.mark.parametrize(
+    ("steps", "usual", "fires"), [(99, 0.1, 0), (100, 0.1, 1), (29, 20.0, 0), (30, 20.0, 1), (30, 11.0, 0)]
+)
+def test_a_live_window_needs_100_steps_or_30_that_take_half_of_it(
+    steps: int, usual: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
+) -> None:
+    test = RuleTest(rendered("StepOutlier.stddev=2") / "trainwatch.yml")
+    took = np.full(steps, usual)
+    took[[steps // 6, steps // 2, 5 * steps // 6]] *= 3.3
+    test.add(step_series(took, "run", 60))
+    test.equals(OUTLIERS, 780, 3)
+    test.status("StepOutlier", 780, fires)
+    test.run(tmp_path)
+
+
+def test_it_judges_the_last_15_minutes_and_ends_within_them(rules: Path, tmp_path: Path) -> None:
+    """20 minutes without an outlier, 16 with one at every 30th step, and 20 without."""
+    calm = np.full(1200, 1.0)
+    stalls = np.full(880, 1.0)
+    stalls[::30] = 4.0
+    test = RuleTest(rules)
+    test.add(step_series(np.concatenate((calm, stalls, calm)), "run", 190))
+    test.firing("StepOutlier", 1200, 0)
+    test.firing("StepOutlier", 2160, 1)
+    test.firing("StepOutlier", 2168 + 900, 0)
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize("slow", [120, 240, 900])
+def test_steps_that_are_slow_for_a_time_are_no_outliers(slow: int, rules: Path, tmp_path: Path) -> None:
+    """20 minutes at 0.4 s, then 2, 4 or 15 minutes at 6 s, and 20 minutes at 0.4 s again."""
+    calm = np.full(3000, 0.4)
+    test = RuleTest(rules)
+    test.add(step_series(np.concatenate((calm, np.full(slow // 6, 6.0), calm)), "run", 230))
+    for after in range(0, 2000, 120):
+        test.firing("StepOutlier", 1200 + after, 0)
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(("first", "fires"), [(2, 0), (6, 1)])
+def test_each_third_of_the_window_needs_its_share_of_the_cost(
+    first: int, fires: int, rules: Path, tmp_path: Path
+) -> None:
+    """The last two thirds have 9 outliers each, the first one has fewer."""
+    took = np.full(900, 1.0)
+    for third, outliers in enumerate((first, 9, 9)):
+        took[300 * third + np.arange(outliers) * 30 + 20] = 4.0
+    test = RuleTest(rules)
+    test.add(step_series(np.concatenate((np.full(1200, 1.0), took / took.mean())), "run", 190))
+    test.firing("StepOutlier", 2160, fires)
+    test.run(tmp_path)
+
+
+def test_an_alert_says_what_was_compared(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(step_series(durations(5, long=3.3), "run"))
+    test.describes(
+        "StepOutlier",
+        240,
+        WHERE,
+        LONG_STEPS,
+    )
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("in_long_steps", "said"),
+    [
+        (
+            0.05,
+            " Its own time, without communication, explains 100% of their variance: it makes "
+            "these steps long itself.",
+        ),
+        (
+            3.25,
+            " Its own time explains only 0% of their variance: it waits in these steps, for another rank "
+            "or the network.",
+        ),
+    ],
+)
+def test_an_alert_names_its_rank_as_slow_or_waiting_in_the_long_steps(
+    in_long_steps: float, said: str, rules: Path, tmp_path: Path
+) -> None:
+    """Steps of 3.3 s among steps of 0.1 s, with the same communication, or with all of the excess in it."""
+    took = durations(5, long=3.3)
+    waited = np.where(took > 1, in_long_steps, 0.05)
+    series = scraped_steps([node_steps(took, communication=waited)], 17, "run")
+    test = RuleTest(rules)
+    test.add(only(series, "trainwatch_step_"))
+    test.describes(
+        "StepOutlier",
+        240,
+        WHERE,
+        LONG_STEPS + said,
+    )
     test.run(tmp_path)
 
 
@@ -63,6 +186,7 @@ def test_steps_between_the_limit_and_the_next_bound_are_never_taken_for_outliers
     test = RuleTest(rules)
     test.add(step_series(took, "run"))
     test.equals(OUTLIERS, 120, 0)
+    test.equals(LOST, 120, 0)
     test.status("StepOutlier", 120, 0)
     test.run(tmp_path)
 
@@ -86,7 +210,7 @@ def test_each_rank_and_phase_is_judged_alone(rules: Path, tmp_path: Path) -> Non
         node_steps(even, rank=1, phase="eval", start=START + 60),
     ]
     test = RuleTest(rules)
-    test.add(only(scraped_steps(steps, 9), "trainwatch_step_duration"))
+    test.add(only(scraped_steps(steps, 9), "trainwatch_step_duration", "trainwatch_samples_total"))
     test.firing("StepOutlier", 120, 1)
     test.firing("StepOutlier", 120, 1, rank="1", phase="train")
     test.equals('count(trainwatch:rule_status{rule="StepOutlier"})', 120, 3)

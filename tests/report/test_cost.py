@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.report.cost import cost, cost_of_finding, cost_of_run, saving
+from trainwatch.report.figures import cost, cost_of_finding, cost_of_run, saving
 from trainwatch.words import money
 
 from tests.support import analysis as made

@@ -7,12 +7,14 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 from trainwatch.evaluation.analysis import Analysis
+from trainwatch.measurements.counted import Counted
 from trainwatch.measurements.energy import Energy, GpuEnergy
 from trainwatch.report.document import document, render_json
 
@@ -41,6 +43,13 @@ def test_every_document_is_as_the_schema_says(
     assert complaints(schema, document(make())) == []
     assert complaints(schema, document(make(), PRICE)) == []
     assert json.loads(render_json(make(), PRICE)) == document(make(), PRICE)
+
+
+def test_the_numbers_of_the_script_are_as_the_schema_says(schema: Draft202012Validator) -> None:
+    numbers = made.slow_loader(
+        gauges={"loss": nan}, counted=[Counted("tokens", 5.0, None)], flops_utilisation=0.4
+    )
+    assert complaints(schema, document(numbers)) == []
 
 
 def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:

@@ -17,6 +17,7 @@ from trainwatch.evaluation.engine import evaluate
 from trainwatch.report.document import document
 from trainwatch.report.markdown import render_markdown
 from trainwatch.runs.open import open_source
+from trainwatch.status import Status
 
 from tests.support.scenarios import WrittenScenarios
 from tests.support.shifted_source import ShiftedSource
@@ -36,7 +37,9 @@ def analysis_of(scenarios: WrittenScenarios) -> Callable[[str], Analysis]:
     @cache
     def of(name: str) -> Analysis:
         source = open_source(scenarios.written(name).recording_directory)
-        return replace(evaluate(ShiftedSource(source, BEGIN)), versions={"trainwatch": "0.0.0"})
+        analysis = replace(evaluate(ShiftedSource(source, BEGIN)), versions={"trainwatch": "0.0.0"})
+        assert [rule.finding for rule in analysis.rules if rule.status is Status.FAILED] == []
+        return analysis
 
     return of
 

@@ -107,7 +107,7 @@ def resize(browser: webdriver.Chrome, width: int) -> None:
 def test_charts_are_drawn_with_many_colours(browser: webdriver.Chrome, page_of: PageOf, dark: bool) -> None:
     in_dark_mode(browser, dark)
     open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(DRAW_ALL)
+    browser.execute_script(UNFOLD_AND_DRAW_ALL)
     assert browser.execute_script(COLOURS_OF, "heatmap-0") > 100
     assert browser.execute_script(COLOURS_OF, "steps-train") > 10
     assert browser.execute_script(COLOURS_OF, "steps-eval") > 10
@@ -145,6 +145,7 @@ def test_steps_are_numbered_on_the_heatmap_where_there_is_room(
 
 def test_a_chart_is_drawn_when_the_reader_comes_near_it(browser: webdriver.Chrome, page_of: PageOf) -> None:
     open_page(browser, page_of(made.slow_loader()))
+    browser.execute_script("document.getElementById('details-folded').open = true")
     assert browser.execute_script(COLOURS_OF, "steps-eval") == 0
     browser.execute_script("document.querySelector(`[data-chart='steps-eval']`).scrollIntoView()")
     wait_until(lambda: browser.execute_script(COLOURS_OF, "steps-eval") > 10, "the chart of eval steps")
@@ -174,16 +175,33 @@ def test_dark_mode_darkens_page_and_charts(browser: webdriver.Chrome, page_of: P
         """)
 
     open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(DRAW_ALL)
+    browser.execute_script(UNFOLD_AND_DRAW_ALL)
     light, light_text = brightness(), axis_text()
     in_dark_mode(browser, True)
     wait_until(lambda: axis_text() != light_text, "the chart's text to follow the dark mode")
     assert brightness() < 150 < light
 
 
+WIDER = "return arguments[0].scrollWidth > arguments[0].clientWidth"
+
+
+def test_a_table_wider_than_a_phone_scrolls_in_its_box_and_shows_that_it_goes_on(
+    browser: webdriver.Chrome, page_of: PageOf
+) -> None:
+    open_page(browser, page_of(made.slow_loader()), 400)
+    browser.execute_script("document.querySelectorAll('details').forEach((one) => one.open = true)")
+    assert browser.execute_script("return document.documentElement.scrollWidth") == 400
+    boxes = browser.find_elements("css selector", ".scroll")
+    wide = [box for box in boxes if browser.execute_script(WIDER, box)]
+    assert wide
+    for box in wide:
+        assert box.get_attribute("tabindex") == "0"
+        assert box.value_of_css_property("background-attachment") == "local, local, scroll, scroll"
+
+
 def test_the_keyboard_reaches_every_table_and_control(browser: webdriver.Chrome, page_of: PageOf) -> None:
     open_page(browser, page_of(made.slow_loader()))
-    browser.execute_script(DRAW_ALL)
+    browser.execute_script(UNFOLD_AND_DRAW_ALL)
     wanted = set(
         browser.execute_script("""
           const stops = ".scroll, .switches input, [data-zoom], summary, main a, nav a";
@@ -202,6 +220,7 @@ def test_the_keyboard_reaches_every_table_and_control(browser: webdriver.Chrome,
 
 def test_a_wide_table_scrolls_with_the_arrow_keys(browser: webdriver.Chrome, page_of: PageOf) -> None:
     open_page(browser, page_of(made.slow_loader()), 360)
+    browser.execute_script("document.getElementById('usage-folded').open = true")
     browser.execute_script("document.querySelector('#usage .scroll').focus()")
     ActionChains(browser).send_keys(Keys.ARROW_RIGHT * 3).perform()
     scrolled = "return document.querySelector('#usage .scroll').scrollLeft"
@@ -235,7 +254,7 @@ def test_ranks_are_switched_off_and_the_slowest_are_shown_first(
     """
     ranks = [made.steps(rank, count=50, typical=0.1 + rank / 100) for rank in range(12)]
     open_page(browser, page_of(made.slow_loader(steps=ranks)))
-    browser.execute_script(DRAW_ALL)
+    browser.execute_script(UNFOLD_AND_DRAW_ALL)
     assert browser.execute_script(shown) == sorted(f"Rank {rank}" for rank in range(4, 12))
     browser.execute_script("document.querySelector('#details .switches input').click()")
     assert "Rank 11" not in browser.execute_script(shown)
@@ -248,6 +267,8 @@ def test_without_javascript_the_sentences_and_tables_are_there(
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         open_page(browser, page)
+        for summary in browser.find_elements("css selector", "details.section > summary"):
+            summary.click()
         text = browser.find_element("tag name", "main").text
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
@@ -348,6 +369,7 @@ def test_the_live_page_takes_in_news_and_keeps_the_readers_place(
         """
       document.querySelector("[data-zoom='in']").click();
       document.getElementById("heatmap-0-table").open = true;
+      document.getElementById("details-folded").open = true;
       document.getElementById("loading").scrollIntoView();
       window.canvas = document.querySelector('[data-chart="heatmap-0"] canvas');
       window.same = 1;
@@ -394,7 +416,7 @@ def test_the_live_page_says_when_nobody_answers_and_recovers(
     live.text = going_on()
     open_page(browser, live.address)
     good, live.text = live.text, "<p>something else</p>"
-    wait_until(lambda: "no longer answering" in state_of(browser), "the page to notice")
+    wait_until(lambda: "no answer since" in state_of(browser), "the page to notice")
     live.text = good
     wait_until(lambda: state_of(browser).startswith("live, updated"), "the page to recover")
 

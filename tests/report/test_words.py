@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from trainwatch import words
+from trainwatch.evaluation.analysis import RunCores
+from trainwatch.measurements.counted import Counted
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import sentences, shares
-from trainwatch.report.facts import facts
-from trainwatch.report.glance import at_a_glance
+from trainwatch.report.document import document
+from trainwatch.report.summary import at_a_glance, facts
 from trainwatch.report.usage import usage
+from trainwatch.report.verdict import verdict
 
 from tests.support import analysis as made
 
@@ -115,7 +118,7 @@ def test_a_cost_beyond_the_run_is_not_given_as_a_share_of_it() -> None:
 
 def test_an_overview_counts_neither_as_judged_nor_as_healthy() -> None:
     analysis = made.slow_loader(rules=[made.rule(), made.rule("OverallSystemUsage")])
-    assert sentences.verdict(analysis) == ["Healthy: 1 rule judged, nothing found."]
+    assert verdict(analysis).sentences == ["Healthy: 1 rule judged, nothing found."]
     assert sentences.rules(analysis) == "1 rule: 1 healthy."
 
 
@@ -153,8 +156,33 @@ def test_one_step_alone_gets_no_percentiles() -> None:
     ]
 
 
+def test_throughput_and_mfu_are_on_the_first_screen_and_in_the_json() -> None:
+    counts = [Counted("tokens", 1.2e6, 3400.0), Counted("flops", 6e18, 1.7e16)]
+    analysis = made.slow_loader(counted=counts, flops_utilisation=0.423)
+    shown = {figure.name: (figure.value, figure.note) for figure in at_a_glance(analysis)}
+    assert shown["Throughput"] == ("3400 tokens/s", "1\u202f200\u202f000 tokens in all")
+    assert shown["MFU"] == ("42 %", "of the peak that the script gives")
+    assert dict(facts(analysis))["Counted"] == (
+        "1\u202f200\u202f000 tokens (3400 per second) and 6e+18 flops (1.7e+16 per second)"
+    )
+    said = document(analysis)["run"]
+    assert said["counted"][0] == {"name": "tokens", "total": 1.2e6, "per_second": 3400.0}
+    assert said["mfu"] == 0.423
+    assert {"Throughput", "MFU"}.isdisjoint(figure.name for figure in at_a_glance(made.slow_loader()))
+
+
 def test_ranks_that_were_not_seen_are_said() -> None:
     assert dict(facts(made.slow_loader(ranks=3, world_size=8)))["Ranks"] == "3 of 8 seen"
+
+
+def test_the_last_gauges_are_facts_with_the_framework_s_step_epoch_and_loss_first() -> None:
+    gauges = {"loss": 0.1234, "rate": float("nan"), "epoch": 3.0, "global_step": 12000.0}
+    said = "global_step 12\u202f000, epoch 3, loss 0.123 and rate –"
+    assert dict(facts(made.slow_loader(gauges=gauges)))["Gauges"] == said
+    assert document(made.slow_loader(gauges=gauges))["run"]["gauges"] == gauges | {"rate": None}
+    many = {f"g{n}": 1.0 for n in range(20)}
+    assert dict(facts(made.slow_loader(gauges=many)))["Gauges"].endswith("g7 1 and 12 more")
+    assert "Gauges" not in dict(facts(made.slow_loader()))
 
 
 def test_gpus_are_counted_by_model() -> None:
@@ -168,6 +196,13 @@ def test_the_first_screen_shows_dashes_for_what_is_missing() -> None:
     assert figures["Waiting for data"].value == "–"
     gpu = {figure.name: figure for figure in at_a_glance(made.no_gpu())}["GPU in use"]
     assert (gpu.value, gpu.note) == ("–", "no GPU was seen")
+
+
+def test_the_first_screen_shows_the_run_s_own_use_of_cores_that_others_fill() -> None:
+    cores = [RunCores("node-a", allowed=2.0, own=0.01, others=1.98)]
+    figures = {figure.name: figure for figure in at_a_glance(made.slow_loader(run_cores=cores))}
+    cpu = figures["CPU in use"]
+    assert (cpu.value, cpu.note) == ("0.5 %", "of the 2 cores it may use; others 99 %")
 
 
 def test_parameters_that_were_changed_are_said_where_the_measuring_is() -> None:

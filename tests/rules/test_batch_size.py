@@ -129,4 +129,4 @@ def test_a_pinned_core_is_the_cause_and_listed_before_it() -> None:
     cores = np.zeros((1500, 8))
     cores[:, 3] = 1.0
     fired = [found for found in analysis(np.zeros((1500, 1)), 0.2, cores) if found.status == "found"]
-    assert [found.rule for found in fired] == ["CPUBottleneck", "BatchSize", "LowGPUUtilization"]
+    assert [found.rule for found in fired] == ["CPUBottleneck", "LowGPUUtilization", "BatchSize"]

@@ -82,9 +82,11 @@ def test_it_fires_above_the_threshold_and_not_at_it(rule: str, concerned: int, s
     ("count", "status"), [(999, "not enough data"), (1000, "not enough data"), (1001, "found")]
 )
 def test_patience_delays_the_first_decision(rule: str, count: int, status: str) -> None:
-    found = result(rule, sampled(rule, np.ones((count, 1)), np.zeros((count, 1))))
+    gpus = np.ones((count, 1))
+    gpus[: int(0.55 * count)] = 0.0  # not so clear that few samples suffice
+    found = result(rule, sampled(rule, np.ones((count, 1)), gpus))
     assert found.status == status
-    assert found.violations == count  # it skips nothing
+    assert found.violations == int(0.55 * count)  # it skips nothing
     assert found.triggered == (status == "found")
     if status == "not enough data":
         assert f"{count}" in found.finding

@@ -9,6 +9,7 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
+from trainwatch.report.right_sizing import predictions
 from trainwatch.runs.model import Loader, NodeSamples, RunFacts, Steps
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
@@ -35,7 +36,9 @@ def run(
     """A run of 100 s that waits `waiting` s; its workers fetch for so many seconds, and compute in some."""
     samples = node_samples(np.full((200, cores), cpu), io_wait=np.full((200, cores), io_wait))
     trained = node_steps(np.full(steps, 100 / steps), data_wait=np.full(steps, waiting / steps))
-    loader = Loader(0, "train", workers, None, None, steps if fetching else 0, fetching, computing, core_wait)
+    loader = Loader(
+        0, "train", workers, None, None, None, steps if fetching else 0, fetching, computing, core_wait
+    )
     return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
 
 
@@ -68,7 +71,9 @@ def test_the_rank_that_waits_is_named_and_the_others_do_not_dilute_it() -> None:
     starved = node_steps(np.full(50, 1.0), rank=3, data_wait=np.full(50, 0.6))
     healthy = [node_steps(np.full(50, 1.0), rank=rank, data_wait=np.full(50, 0.01)) for rank in (0, 1, 2)]
     found = result(*healthy, starved)
-    assert found.finding.startswith("Rank 3 waited for data for 60 %")
+    assert found.finding.startswith(
+        "Rank 3 waited for data for 60 % of its step time (30.0 s); the other ranks: 1.0 %;"
+    )
     assert found.seconds_lost == pytest.approx(30)
     assert found.triggered == 1
 
@@ -92,8 +97,8 @@ CAUSES = [
     # Workers sleep in reads: no CPU time to speak of, and (a network disk) no I/O wait either.
     ({"workers": 2, "fetching": 195, "computing": 20, "cores": 2, "cpu": 0.3}, "slow storage"),
     ({"workers": 0, "fetching": 60, "computing": 5, "cores": 2, "cpu": 0.3}, "slow storage"),
-    # Workers wait for the disk that the kernel knows of.
-    ({"workers": 4, "fetching": 390, "computing": 300, "cores": 8, "io_wait": 0.4}, "slow storage"),
+    # The node's cores wait for a disk, but not for the workers of this run, which compute.
+    ({"workers": 4, "fetching": 390, "computing": 300, "cores": 8, "io_wait": 0.4}, "too few workers"),
     # Low CPU share because the cores are full: workers wait for cores, not for storage.
     ({"workers": 8, "fetching": 780, "computing": 190, "cores": 2, "cpu": 0.99}, "heavy transform"),
     # Somebody else fills the cores; that alone does not make two workers wait for 88 % of their fetches.
@@ -107,11 +112,15 @@ CAUSES = [
     ({"workers": 2, "fetching": 200, "computing": 20, "cores": 2, "core_wait": 94}, "slow storage"),
     # Workers are idle: handing over batches takes long.
     ({"workers": 8, "fetching": 100, "computing": 90, "cores": 8, "cpu": 0.2}, "hand-over"),
-    # Fetches were not timed: what the node shows must do.
-    ({"workers": 2, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.97}, "heavy transform"),
+    # Nobody knows how many workers there are.
+    ({"workers": None, "fetching": 195, "computing": 190, "cores": 2}, "heavy transform"),
+    ({"workers": None, "fetching": 195, "computing": 190, "cores": 8}, "not known"),
+    # Fetches were not timed: neither full nor idle cores show what the workers do.
+    ({"workers": 2, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.97}, "not known"),
     ({"workers": 0, "fetching": 0, "computing": 0, "cores": 2, "cpu": 0.5}, "too few workers"),
-    ({"workers": 1, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "too few workers"),
-    ({"workers": 8, "fetching": 0, "computing": 0, "cores": 8, "io_wait": 0.5}, "slow storage"),
+    ({"workers": 1, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "not known"),
+    ({"workers": 8, "fetching": 0, "computing": 0, "cores": 8, "io_wait": 0.19}, "not known"),
+    ({"workers": 8, "fetching": 0, "computing": 0, "cores": 8, "io_wait": 0.21}, "slow storage"),
     ({"workers": None, "fetching": 0, "computing": 0, "cores": 8, "cpu": 0.2}, "not known"),
 ]
 
@@ -120,6 +129,22 @@ CAUSES = [
 def test_the_cause_is_told_from_the_workers_and_the_cores(facts: dict[str, Any], cause: str) -> None:
     found = run(**facts)
     assert found.details["cause"] == cause
+
+
+@pytest.mark.parametrize(
+    ("workers", "cause"), [(1, "not known"), (None, "not known"), (0, "too few workers")]
+)
+def test_without_samples_the_cores_are_not_known_and_no_transform_is_too_heavy_for_them(
+    workers: int | None, cause: str
+) -> None:
+    trained = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.3))
+    loader = Loader(0, "train", workers, None, None, None, 200, 98.0, 90.0, 0.0)
+    analysis = evaluate(MemorySource(trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])])))
+    found = next(rule for rule in analysis.rules if rule.rule == "DataStarved")
+    assert (found.status, found.details["cause"]) == ("found", cause)
+    assert found.details["ranks"][0]["cores"] is None
+    assert "cores" not in found.finding or "how many cores" in found.finding
+    assert predictions(analysis) == []
 
 
 def test_words_name_the_cause_and_the_fix() -> None:
@@ -137,6 +162,16 @@ def test_words_name_the_cause_and_the_fix() -> None:
     assert "local storage" in slow.recommendation
 
 
+def test_without_timed_fetches_it_says_what_is_unknown_and_how_to_find_out() -> None:
+    full = run(2, 0, 0, cores=2, cpu=0.99)
+    assert full.finding.endswith("; the cause is unknown, because no fetch was timed.")
+    assert "trainwatch.fetch" in full.recommendation
+    none = run(0, 0, 0)
+    assert "no worker process" in none.finding
+    assert "how many would keep up is unknown" in none.finding
+    assert "num_workers=1 or more" in none.recommendation
+
+
 def test_a_quiet_run_blames_nothing() -> None:
     found = run(2, 150, 140, waiting=1.0, cores=2, cpu=0.97)
     assert (found.status, found.details["cause"]) == ("healthy", None)
@@ -145,9 +180,55 @@ def test_a_quiet_run_blames_nothing() -> None:
 
 def test_ranks_share_the_cores_of_their_node() -> None:
     """Two ranks of 4 busy workers each on 8 cores: each has its share, so it is not that workers are few."""
-    loaders = [Loader(rank, "train", 4, None, None, 100, 390.0, 380.0) for rank in (0, 1)]
+    loaders = [Loader(rank, "train", 4, None, None, None, 100, 390.0, 380.0) for rank in (0, 1)]
     steps = [node_steps(np.full(100, 1.0), rank=rank, data_wait=np.full(100, 0.5)) for rank in (0, 1)]
     facts = run_facts(ranks=[rank_facts(loader.rank, loaders=[loader]) for loader in loaders])
     found = result(node_samples(np.full((200, 8), 0.98)), *steps, facts=facts)
     assert found.details["cause"] == "heavy transform"
     assert found.details["ranks"][0]["cores"] == 4
+
+
+def on_own_cores(loaders: float, rest: float, others: float, core_wait: float = 0.0) -> RuleResult:
+    """Two workers on 2 cores; all in cores on average, over 100 s."""
+    seconds = 0.5 * np.arange(201)
+    use = {
+        "allowed_cores": np.full(201, 2.0),
+        "cpu_seconds": (loaders + rest) * seconds,
+        "other_cpu_seconds": others * seconds,
+    }
+    samples = node_samples(np.ones((201, 2)), of_run=use)
+    trained = node_steps(np.full(200, 0.5), data_wait=np.full(200, 0.45))
+    fetched = 100 * loaders + core_wait
+    loader = Loader(0, "train", 2, None, None, None, 200, fetched, 100 * loaders, core_wait)
+    return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
+
+
+def test_full_cores_are_full_of_the_run_s_own_loaders_if_these_use_them() -> None:
+    found = on_own_cores(loaders=1.7, rest=0.2, others=0.1)
+    assert found.details["cause"] == "heavy transform"
+    assert found.finding.endswith(
+        "of the 2 cores that the run may use, its loaders use 1.7, the rest of the run 0.2, others 0.1."
+    )
+    assert found.recommendation is not None
+    assert found.recommendation.endswith("because the cores are full of its own loaders.")
+
+
+@pytest.mark.parametrize(
+    ("others", "core_wait", "named"),
+    [
+        (1.4, 60.0, True),
+        (1.4, 9.0, False),  # the workers hardly wait for a core
+        (0.5, 60.0, False),  # the cores are not full
+    ],
+)
+def test_neighbours_are_named_if_they_fill_the_cores_that_fetches_wait_for(
+    others: float, core_wait: float, named: bool
+) -> None:
+    found = on_own_cores(loaders=0.5, rest=0.1, others=others, core_wait=core_wait)
+    assert (found.details["cause"] == "neighbours") == named
+    assert ("full of neighbours" in found.finding) == named
+
+
+def test_cores_that_are_not_full_are_not_said_to_be() -> None:
+    found = on_own_cores(loaders=1.2, rest=0.1, others=0.1)
+    assert "full of" not in f"{found.finding} {found.recommendation}"

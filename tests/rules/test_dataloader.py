@@ -63,3 +63,35 @@ def test_a_restarted_rank_counts_once() -> None:
     first = loading(8)
     again = rank_facts(0, pid=2000, start=first.start + 100, loaders=[Loader(0, "train", 8, None, None)])
     assert result(8, first, again).details["dataloaders"] == 8
+
+
+def of_192(workers: int, allowed: float, limit: float = np.nan) -> RuleResult:
+    """A node with 192 cores, of which the run may use a few."""
+    rows = 60
+    use = {"allowed_cores": allowed, "cpu_limit": limit, "other_cpu_seconds": 0.0}
+    ranks = [loading(workers)]
+    samples = node_samples(
+        np.zeros((rows, 192)), of_run={name: np.full(rows, value) for name, value in use.items()}
+    )
+    steps = node_steps(np.full(30, 1.0), data_wait=0.25)
+    analysis = evaluate(MemorySource(samples, steps, facts=run_facts(ranks=ranks)))
+    return next(found for found in analysis.rules if found.rule == "Dataloader")
+
+
+def test_192_cores_of_which_the_pod_may_use_4_shared_by_16_workers_is_a_finding_with_its_advice() -> None:
+    found = of_192(16, 4.0, limit=4.0)
+    assert found.finding == (
+        "node-a has 192 cores, of which the run may use 4 because of its CPU limit, and 16 workers that load "
+        "data (400 %), memory is pinned, each prefetches 2."
+    )
+    assert (
+        found.recommendation
+        == "Give each rank 4 workers (num_workers=4), or raise its CPU limit to 16 cores."
+    )
+
+
+@pytest.mark.parametrize(("workers", "status"), [(2, "found"), (3, "healthy"), (8, "healthy"), (9, "found")])
+def test_workers_are_compared_with_the_cores_that_the_run_may_use(workers: int, status: str) -> None:
+    found = of_192(workers, 4.0)
+    assert found.status == status
+    assert "CPU limit" not in found.finding

@@ -75,6 +75,7 @@ def test_no_rule_reads_or_writes_anything(file: Path) -> None:
         "dataclasses",
         "enum",
         "functools",
+        "operator",
         "itertools",
         "math",
         "numpy",

@@ -95,7 +95,7 @@ def test_errors_count_at_each_scan_from_then_on_and_each_gpu_is_told() -> None:
     found = result("GPUError", 360, {"gpu_xid_errors": counter, "gpu_last_xid": np.full((360, 3), 79)})
     assert (found.triggered, found.violations, found.datapoints) == (2 + 1, 2, 360)
     assert found.finding.startswith("GPU 0 of node-a reported XID 79")
-    assert "1 more GPU" in found.finding
+    assert ", and 1 of 2 other GPUs reported errors" in found.finding
 
 
 def hot(share: float, rows: int = 241, **parameters: float) -> RuleResult:
@@ -153,5 +153,5 @@ def test_the_hottest_gpu_is_named() -> None:
     heat = np.outer(np.arange(300) * 0.5, [0.0, 0.1, 0.9, 0.2])
     found = result("ThermalThrottling", 300, {"gpu_thermal_throttle_seconds": heat})
     assert found.finding.startswith("Heat throttled GPU 2 of node-a for 90.0 % of the time")
-    assert "2 more GPUs" in found.finding
+    assert "; it throttled 2 of 3 other GPUs too;" in found.finding
     assert (found.triggered, found.datapoints) == (2 * 3, 300)

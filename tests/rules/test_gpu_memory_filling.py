@@ -107,7 +107,7 @@ def test_words_say_how_fast_and_how_long() -> None:
     two = np.stack((np.full(ROWS, 0.9), 0.3 + 0.2 * TIME), axis=1)
     assert leak(two).finding == (
         "The memory of GPU 1 of node-a grows by 20 % of its size per hour; "
-        "it is 50 % full now, and will be full in 2 h 30 min."
+        "it is 50 % full now, and will be full in 2 h 30 min; that of no other GPU does."
     )
 
 
@@ -162,4 +162,4 @@ def test_each_gpu_and_scan_counts_and_missing_readings_do_not() -> None:
     memory[240:, 2] = NAN
     found = full(memory)
     assert (found.triggered, found.datapoints) == (3 + 1, 480)
-    assert "1 more GPU" in found.finding
+    assert "the memory of the other GPU is nearly full too" in found.finding

@@ -10,7 +10,8 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.load_balancing import jensen_shannon
+from trainwatch.measurements.load import BINS, Distances
+from trainwatch.rules.load_balancing import LoadBalancing, jensen_shannon
 from trainwatch.runs.model import NodeSamples
 
 from tests.support.source import MemorySource, node_samples
@@ -121,3 +122,14 @@ def test_the_jensen_shannon_distance_is_that_of_shares_not_of_counts() -> None:
     # 0.5 (1 ln 2 + (0.5 ln 2/3 ...)): by hand for (1, 0) and (1/2, 1/2), middle (3/4, 1/4)
     expected = math.sqrt((math.log(4 / 3) + 0.5 * math.log(2 / 3) + 0.5 * math.log(2)) / 2)
     assert jensen_shannon(np.array([4, 0]), np.array([5, 5])) == pytest.approx(expected)
+
+
+def test_a_live_window_compares_distributions_at_every_10_percent() -> None:
+    """Readings of 62 and of 68 % are in the same tenth; those of 68 and of 72 % are not."""
+    for second, distance in ((0.68, 0.0), (0.72, 1.0)):
+        counts = np.zeros((1, 2, BINS), np.int64)
+        counts[0, 0, round(50 * (0.62 if second == 0.68 else 0.68)) - 1] = 1800
+        counts[0, 1, round(50 * second) - 1] = 1800
+        judged = LoadBalancing().judge_live(Distances.between(counts), 0.5)
+        assert judged.conditions[0].value.tolist() == [[distance]]
+        assert judged.fired.tolist() == [[distance > 0]]

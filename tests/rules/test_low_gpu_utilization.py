@@ -104,7 +104,7 @@ def test_a_gpu_that_is_gone_is_not_judged_on_stale_readings() -> None:
 
 def test_without_a_gpu_it_is_not_judged_and_says_so() -> None:
     found = result(np.empty((2000, 0)))
-    assert (found.status, found.finding) == ("not enough data", "No GPU was seen.")
+    assert (found.status, found.finding) == ("not enough data", "No GPU's utilisation was read.")
 
 
 def test_details_are_a_box_plot_in_percent_with_whiskers_inside_the_data() -> None:

@@ -108,3 +108,12 @@ def test_details_have_the_jobs_times_as_debugger_writes_them() -> None:
     assert found.details["step_num"] == {"first": (START + 20) * 1e6, "last": (START + 24.5) * 1e6}
     assert result(sampled(100)).details["step_num"] == {}
     assert result(sampled(100)).details["job_end"] == START + 100
+
+
+def test_a_first_step_that_compiles_for_40_minutes_is_over_when_it_ends() -> None:
+    steps = node_steps(np.array([2400.0, 1.0, 1.0]))
+    rank = rank_facts(first_step_start=float(steps.starts[0]), steps={"train": 3})
+    analysis = evaluate(MemorySource(steps, facts=run_facts(start=float(steps.starts[0]), ranks=(rank,))))
+    found = next(rule for rule in analysis.rules if rule.rule == "MaxInitializationTime")
+    assert found.status == "found"
+    assert found.seconds_lost == pytest.approx(1200)

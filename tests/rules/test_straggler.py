@@ -1,4 +1,4 @@
-"""Straggler: the rank that computes longer than its peers, never one that waits for it."""
+"""Straggler: the rank that is slow by itself, never one that waits for it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples, Steps
+from trainwatch.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
 
-from tests.support.source import MemorySource, node_samples, node_steps
+from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
+
+COMMUNICATION = COMPONENTS.index("communication")
+BIT = 1 / 1024  # seconds: sums of these have no rounding errors
+seeds = st.integers(0, 2**32 - 1)
 
 
-def result(*chunks: NodeSamples | Steps, **parameters: float) -> RuleResult:
-    settings = Settings.parse([f"Straggler.{name}={value}" for name, value in parameters.items()])
-    analysis = evaluate(MemorySource(*chunks), settings)
+def result(*chunks: NodeSamples | Steps, facts: RunFacts | None = None, **parameters: float) -> RuleResult:
+    rules = Settings.parse([f"Straggler.{name}={value}" for name, value in parameters.items()])
+    analysis = evaluate(MemorySource(*chunks, facts=facts or run_facts()), rules)
     return next(found for found in analysis.rules if found.rule == "Straggler")
 
 
-def synchronous(own: np.ndarray, **components: np.ndarray) -> list[Steps]:
-    """Ranks that wait for each other at each step; `own` (steps, ranks): what each computes."""
-    longest = own.max(axis=1) + 0.01
+def synchronous(own: np.ndarray, exchange: float = 0.01, **components: Any) -> list[Steps]:
+    """Ranks that wait for each other at each step; `own` (steps, ranks): the time without communication."""
+    longest = own.max(axis=1) + exchange
     ranks = []
     for rank in range(own.shape[1]):
         parts: dict[str, Any] = {name: seconds[:, rank] for name, seconds in components.items()}
@@ -34,37 +38,230 @@ def synchronous(own: np.ndarray, **components: np.ndarray) -> list[Steps]:
     return ranks
 
 
-def cluster(*own: float, steps: int = 100) -> list[Steps]:
-    """Ranks that compute for so many seconds at each step."""
-    return synchronous(np.tile(own, (steps, 1)))
+def cluster(*own: float, steps: int = 100, exchange: float = 0.01) -> list[Steps]:
+    """Ranks that take so many seconds by themselves at each step."""
+    return synchronous(np.tile(own, (steps, 1)), exchange)
 
 
-def fired_ranks(found: RuleResult) -> dict[int, int]:
-    """Windows that fired, by rank."""
-    return {row["rank"]: row["triggered"] for row in found.details["ranks"] if row["triggered"]}
+def accused(found: RuleResult) -> int | None:
+    return found.details.get("rank")
 
 
-@pytest.mark.parametrize(("peers", "ranks"), [(0.74, {3: 1}), (0.75, {}), (0.76, {}), (1.0, {}), (1.5, {})])
-def test_a_rank_is_a_straggler_where_its_peers_take_below_three_quarters_of_its_time(
-    peers: float, ranks: dict[int, int]
+def fired_ranks(found: RuleResult) -> set[int]:
+    return {row["rank"] for row in found.details["ranks"] if row["triggered"]}
+
+
+def without(steps: Steps, keep: np.ndarray) -> Steps:
+    arrays = ("numbers", "phases", "starts", "durations", "components")
+    return replace(steps, **{name: getattr(steps, name)[keep] for name in arrays})
+
+
+# -- thresholds: just below, at and just above ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("excess", "rank"), [(64 * BIT - BIT, None), (64 * BIT, None), (64 * BIT + BIT, 3)])
+def test_the_excess_is_above_a_share_of_the_step(excess: float, rank: int | None) -> None:
+    own = 0.75
+    steps = cluster(own - excess, own - excess, own - excess, own, exchange=0.25)  # steps of 1 s
+    assert accused(result(*steps, threshold=6.25)) == rank
+
+
+@pytest.mark.parametrize(("excess", "rank"), [(BIT, None), (2 * BIT, None), (3 * BIT, 1)])
+def test_the_excess_is_above_some_milliseconds(excess: float, rank: int | None) -> None:
+    steps = cluster(32 * BIT - excess, 32 * BIT, exchange=32 * BIT)
+    assert accused(result(*steps, threshold=0, minimum=2000 * BIT)) == rank
+
+
+@pytest.mark.parametrize(("errors", "rank"), [(3 - BIT, None), (3, None), (3 + BIT, 0)])
+def test_the_excess_is_above_three_standard_errors(errors: float, rank: int | None) -> None:
+    """The variance of the slow rank's 30 steps is 30 / 64², so the standard error of their mean is 1/64 s."""
+    away = np.array([6] * 9 + [5] * 5 + [1])
+    own = np.full((30, 2), 0.5)
+    own[:, 0] += (errors + np.concatenate((away, -away))) / 64
+    assert accused(result(*synchronous(own, exchange=0.25), threshold=0)) == rank
+
+
+@pytest.mark.parametrize(("waited", "rank"), [(0.25 + BIT, None), (0.25, None), (0.25 - BIT, 0)])
+def test_a_straggler_waits_less_than_the_others_by_more_than_half_of_the_excess(
+    waited: float, rank: int | None
 ) -> None:
-    assert fired_ranks(result(*cluster(peers, peers, peers, 1.0))) == ranks
+    """Its own time is 0.25 s longer, and the others wait for 0.375 s per step."""
+    slow = node_steps(np.full(100, 0.75 + waited), communication=waited)
+    others = [node_steps(np.full(100, 0.875), rank=rank, communication=0.375) for rank in (1, 2)]
+    assert accused(result(slow, *others)) == rank
 
 
-def test_ranks_on_several_nodes_are_one_peer_group() -> None:
-    found = result(*cluster(0.5, 0.5, 0.5, 0.5, 0.5, 1.0))
-    assert fired_ranks(found) == {5: 1}
+@pytest.mark.parametrize(("steps", "status"), [(29, "not enough data"), (30, "found"), (39, "found")])
+def test_thirty_steps_are_enough(steps: int, status: str) -> None:
+    assert result(*cluster(0.5, 0.5, 1.0, steps=steps)).status == status
+
+
+@pytest.mark.parametrize(("step", "status"), [(68 * BIT, "not enough data"), (69 * BIT, "found")])
+def test_ranks_are_compared_over_at_least_two_seconds(step: float, status: str) -> None:
+    """For less, a scheduler of busy cores prefers one process to another. 30 steps of 69 BIT are 2.02 s."""
+    found = result(*cluster(step - 50 * BIT, step - 50 * BIT, step - 9 * BIT, steps=30, exchange=9 * BIT))
+    assert found.status == status, found.finding
+
+
+def test_many_windows_need_more_standard_errors_than_one() -> None:
+    """Else a long run without any slow rank has one by chance."""
+    own = np.random.default_rng(1).gamma(4, 0.1, (20_000, 4))
+    assert result(*synchronous(own)).status == "healthy"
+    own[10_000:10_100, 2] += 0.3
+    assert fired_ranks(result(*synchronous(own))) == {2}
+
+
+# -- who is slow, and why ---------------------------------------------------------------------------------
+
+
+def test_ranks_on_several_nodes_are_peers_and_both_sides_numbers_are_in_the_text() -> None:
+    own = np.tile([0.5, 0.5, 0.5, 0.5, 0.5, 1.0], (300, 1))
+    found = result(*synchronous(own, forward=own - 0.25, data_wait=np.full_like(own, 0.2)))
     assert found.finding == (
-        "Rank 5 on node-1 computed for 1.00 s per step, and its peers for 500 ms, "
-        "in 1 of 1 windows of 100 steps."
+        "Rank 5 on node-1 is slow by itself, and the other ranks wait for it: its own time is 1.00 s per "
+        "step, theirs 500 ms (median). It waits 500 ms less, in 10 of 10 windows of 30 steps. Most of the "
+        "excess is forward: 750 ms per step, 250 ms on the other ranks."
     )
-    assert found.seconds_lost == pytest.approx(50)
+    assert found.seconds_lost == pytest.approx(150)
+    wanted = {"rank": 5, "node": "node-1", "component": "forward", "steps": 300, "excess_seconds": 0.5}
+    assert {key: found.details[key] for key in wanted} == pytest.approx(wanted)
 
 
-def test_a_rank_that_only_waits_is_no_straggler_although_its_step_takes_as_long() -> None:
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "communication"])
+def test_the_cause_is_the_component_with_the_largest_excess(component: str) -> None:
+    own = np.tile([0.5, 0.5, 0.75], (100, 1))
+    steps = synchronous(own, 0.01, **{component: own - 0.45})
+    found = result(*steps)
+    assert found.details["component"] == component
+
+
+def test_time_outside_all_components_is_the_hosts() -> None:
+    own = np.tile([0.5, 0.5, 0.75], (100, 1))
+    found = result(*synchronous(own, forward=np.full_like(own, 0.4)))
+    assert found.details["component"] == "host"
+    assert "host time outside all components: 350 ms per step, 100 ms on the other ranks" in found.finding
+
+
+def test_a_rank_that_saves_for_all_is_told_so_kindly() -> None:
+    own = np.full((200, 4), 0.5)
+    saving = np.zeros_like(own)
+    saving[::10, 0] = 3.0
+    found = result(*synchronous(own + saving, checkpoint=saving))
+    assert found.finding.startswith("Rank 0 on node-0 saves checkpoints, and the other ranks wait for it")
+    assert "which is usual" in found.recommendation
+
+
+def test_a_short_pause_in_every_tenth_step_shows_after_about_100_steps() -> None:
+    """200 ms in steps of 100 ms."""
+    own = np.random.default_rng(0).normal(0.1, 0.002, (150, 4))
+    own[4::10, 1] += 0.2
+    steps = synchronous(own)
+    early = [without(one, one.numbers < 30) for one in steps]
+    assert result(*early).status == "healthy"
+    assert accused(result(*steps)) == 1
+
+
+def test_a_rank_that_only_waits_is_never_accused_although_its_step_takes_as_long() -> None:
     steps = cluster(0.2, 1.0, 0.2, 0.2, steps=300)
     assert len({float(one.durations.sum()) for one in steps}) == 1
-    assert fired_ranks(result(*steps)) == {1: 3}
+    assert fired_ranks(result(*steps)) == {1}
+
+
+def test_of_two_ranks_each_is_the_others_peer() -> None:
+    assert fired_ranks(result(*cluster(0.5, 1.0))) == {1}
+
+
+def test_the_slowest_of_several_slow_ranks_is_accused_first() -> None:
+    assert fired_ranks(result(*cluster(0.5, 0.5, 0.5, 0.9, 1.0))) == {4}
+
+
+def test_a_rank_that_is_slow_for_a_short_time_is_found_by_short_windows() -> None:
+    own = np.full((3000, 3), 0.5)
+    own[600:660, 1] = 0.7
+    found = result(*synchronous(own))
+    assert (accused(found), found.details["window"]) == (1, 30)
+    assert "in 2 of 100 windows of 30 steps" in found.finding
+
+
+@pytest.mark.parametrize(("last", "lasts"), [(90, False), (300, True)])
+def test_a_rank_has_bands_from_the_end_of_its_first_slow_window_to_that_of_the_next_other(
+    last: int, lasts: bool
+) -> None:
+    own = np.full((320, 4), 0.5)  # the last 20 steps are too few to be judged
+    own[30:last, 3] = 1.0
+    steps = synchronous(own)
+    (band,) = result(*steps).bands
+    ends = steps[3].starts + steps[3].durations
+    end = ends[last - 1] if lasts else ends[last + 30 - 1]
+    assert (band.node, band.subject, band.lasts) == ("node-0", "rank 3", lasts)
+    assert (band.start, band.end) == pytest.approx((ends[59], end))
+    assert band.worst == pytest.approx(0.5)
+    assert band.words == "500 ms more own time per step"
+
+
+def test_a_run_without_a_straggler_has_no_bands() -> None:
+    assert result(*cluster(0.5, 0.5, 0.5)).bands == []
+
+
+def test_other_ranks_that_were_slow_at_other_times_are_counted() -> None:
+    own = np.full((300, 3), 0.5)
+    own[:200, 2] = own[200:, 0] = 1.0
+    assert result(*synchronous(own)).finding.endswith("1 more rank was slow at other times.")
+
+
+def test_pauses_that_are_not_its_own_work_are_told_apart() -> None:
+    own = np.full((100, 3), 0.5)
+    own[40:50, 1] += 2.0  # 20 s
+    steps = synchronous(own)
+    paused = {"stopped": 19.5, "no_core": 0.2, "throttled": 0.0}
+    ranks = [
+        rank_facts(rank, node="node-0", paused_seconds=paused if rank == 1 else {"no_core": 0.2})
+        for rank in range(3)
+    ]
+    found = result(*steps, facts=run_facts(ranks=ranks), deviations=1)
+    assert found.finding.endswith(
+        "This is not its own work: it was stopped by a signal for 19.5 s of the run (the other ranks: 0 s)."
+    )
+    assert "SIGSTOP" in found.recommendation
+    assert found.details["paused_seconds"] == paused
+    short = [rank_facts(rank, node="node-0", paused_seconds={"stopped": 4.0 * rank}) for rank in range(3)]
+    assert "not its own work" not in result(*steps, facts=run_facts(ranks=short), deviations=1).finding
+
+
+def crowded(no_core: float, steps: int = 100) -> RuleResult:
+    """Rank 1 takes 20 s more in ten steps; it waited for a core for so long, the others for 10 s."""
+    own = np.full((steps, 3), 0.5)
+    own[40:50, 1] += 2.0
+    ranks = [
+        rank_facts(rank, node="node-0", paused_seconds={"no_core": no_core if rank == 1 else 10.0})
+        for rank in range(3)
+    ]
+    return result(*synchronous(own), facts=run_facts(ranks=ranks), deviations=1)
+
+
+def test_nobody_is_accused_while_all_ranks_wait_for_cores_and_that_may_be_all_of_the_excess() -> None:
+    found = crowded(12.0)
+    assert (found.status, found.triggered, found.seconds_lost) == ("healthy", 0, 0.0)
+    assert found.finding.startswith(
+        "No rank can be accused: in 1 of 3 windows of 30 steps, rank 1 on node-0 took"
+    )
+    assert "it waited 12.0 s for a core in this run, the others 10.0 s" in found.finding
+    assert "rank" not in found.details
+    assert crowded(9.9).status == "found"  # less than half of the excess
+
+
+def test_a_rank_that_alone_has_no_core_is_accused_and_so_is_one_that_is_always_slow() -> None:
+    alone = crowded(30.1)
+    assert alone.status == "found"
+    assert "This is not its own work: it was ready to run but without a core for 30.1 s" in alone.finding
+    ranks = [rank_facts(rank, node="node-0", paused_seconds={"no_core": 100.0}) for rank in range(3)]
+    always = synchronous(np.tile([0.5, 0.7, 0.5], (90, 1)))
+    assert result(*always, facts=run_facts(ranks=ranks)).status == "found"
+    some = synchronous(np.tile([0.5, 0.7, 0.5], (60, 1)))
+    assert result(*some, facts=run_facts(ranks=ranks)).status == "healthy"
+
+
+# -- what is not known --------------------------------------------------------------------------------------
 
 
 def test_where_no_communication_is_timed_waiting_cannot_be_told_from_computing() -> None:
@@ -73,59 +270,28 @@ def test_where_no_communication_is_timed_waiting_cannot_be_told_from_computing()
     assert "communication was not timed" in found.finding
 
 
-@pytest.mark.parametrize(("slow", "fired"), [(40, 0), (50, 0), (60, 1)])
-def test_it_is_the_slowest_for_more_than_half_of_the_window(slow: int, fired: int) -> None:
-    """In the rest of the window another rank is slower by a hair."""
-    own = np.tile([0.1, 0.1, 2.01, 2.0], (100, 1))
-    own[:slow, 3] = 2.1
-    assert fired_ranks(result(*synchronous(own))).get(3, 0) == fired
-
-
-def test_equal_stragglers_are_both_found() -> None:
-    assert fired_ranks(result(*cluster(0.5, 0.5, 0.5, 1.0, 1.0))) == {3: 1, 4: 1}
-
-
-def test_of_two_ranks_each_is_the_others_peer() -> None:
-    assert fired_ranks(result(*cluster(0.5, 1.0))) == {1: 1}
-
-
-@pytest.mark.parametrize(("steps", "status"), [(99, "not enough data"), (100, "found"), (199, "found")])
-def test_only_whole_windows_are_judged(steps: int, status: str) -> None:
-    found = result(*cluster(0.5, 0.5, 1.0, steps=steps))
-    assert (found.status, found.triggered) == (status, int(status == "found"))
-
-
-@pytest.mark.parametrize(("window", "windows"), [(10, 20), (95, 2), (100, 2), (200, 1)])
-def test_the_window_is_rounded_up_to_tens(window: int, windows: int) -> None:
-    assert result(*cluster(0.5, 0.5, 1.0, steps=200), window=window).triggered == windows
-
-
 def test_one_rank_alone_has_no_peers() -> None:
     found = result(*cluster(1.0))
     assert (found.status, "only one rank" in found.finding) == ("not enough data", True)
     assert "no rank" in result(node_samples(np.ones((50, 2)))).finding
 
 
-def test_a_rank_takes_part_only_in_windows_of_which_it_has_steps_everywhere() -> None:
-    steps = cluster(0.5, 0.5, 1.0, steps=300)
-    keep = (steps[2].numbers < 110) | (steps[2].numbers >= 120)
-    arrays = ("numbers", "phases", "starts", "durations", "components")
-    steps[2] = replace(steps[2], **{name: getattr(steps[2], name)[keep] for name in arrays})
-    assert fired_ranks(result(*steps)) == {2: 2}
-
-
-def test_a_step_or_two_that_were_lost_do_not_matter() -> None:
-    steps = cluster(0.5, 0.5, 1.0, steps=300)
-    keep = steps[2].numbers % 10 != 3
-    arrays = ("numbers", "phases", "starts", "durations", "components")
-    steps[2] = replace(steps[2], **{name: getattr(steps[2], name)[keep] for name in arrays})
-    assert fired_ranks(result(*steps)) == {2: 3}
+def test_ranks_are_compared_in_the_same_steps() -> None:
+    """A rank that lacks some steps is compared with the others in the steps that it has."""
+    own = np.tile([0.5, 0.5, 0.5], (60, 1))
+    own[20:30] *= 3  # in which rank 2 was not seen
+    steps = synchronous(own)
+    steps[2] = without(steps[2], (steps[2].numbers < 20) | (steps[2].numbers >= 30))
+    assert result(*steps).status == "healthy"
+    slow = cluster(0.5, 0.5, 1.0, steps=300)
+    slow[2] = without(slow[2], slow[2].numbers % 10 != 3)
+    assert fired_ranks(result(*slow)) == {2}
 
 
 def test_after_a_restart_of_all_ranks_their_steps_are_compared_anew() -> None:
     first, second = cluster(0.5, 0.5, 1.0), cluster(1.0, 0.5, 0.5)
     later = [replace(steps, starts=steps.starts + 1000) for steps in second]
-    assert fired_ranks(result(*first, *later)) == {0: 1, 2: 1}
+    assert fired_ranks(result(*first, *later)) == {0, 2}
 
 
 def test_only_training_steps_are_compared() -> None:
@@ -133,50 +299,56 @@ def test_only_training_steps_are_compared() -> None:
     assert result(*cluster(0.5, 0.5, 0.5), evaluation).status == "healthy"
 
 
-def test_the_component_that_holds_the_difference_is_named_with_its_mend() -> None:
-    own = np.tile([0.5, 0.5, 0.5, 1.0], (100, 1))
-    found = result(*synchronous(own, data_wait=own - 0.45, forward=np.full_like(own, 0.4)))
-    assert found.finding.endswith("most of the difference is data_wait.")
-    assert "prefetch" in found.recommendation
+# -- laws ---------------------------------------------------------------------------------------------------
 
 
-@given(st.floats(0.01, 1000), st.integers(2, 12))
-def test_a_uniformly_slower_cluster_has_no_straggler(slower: float, ranks: int) -> None:
-    assert result(*cluster(*[slower] * ranks)).status == "healthy"
+def noisy(seed: int, steps: int = 200, ranks: int = 4) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(-1, 0.3, (steps, ranks))
 
 
-seeds = st.integers(0, 2**32 - 1)
+@given(seeds, st.floats(0.1, 10), st.integers(2, 12))
+@settings(max_examples=50)
+def test_the_same_time_added_to_all_ranks_accuses_nobody(seed: int, more: float, ranks: int) -> None:
+    assert result(*cluster(*[more] * ranks)).status == "healthy"
+    own = np.random.default_rng(seed).uniform(0.9, 1.1, (200, ranks))
+    assert result(*synchronous(own)).status == "healthy"
+    assert result(*synchronous(own + more)).status == "healthy"
 
 
-@given(seeds, st.integers(2, 9), st.sampled_from([1.0, 1.1, 1.8, 3.0]))
-def test_healthy_ranks_added_change_nothing(seed: int, ranks: int, slower: float) -> None:
-    """Healthy ranks differ by a tenth at the most; the first one is `slower` times as slow."""
-    own = np.random.default_rng(seed).uniform(0.95, 1.05, (200, ranks + 3))
-    own[:, 0] *= slower
-    few, more = (fired_ranks(result(*synchronous(own[:, :count]))) for count in (ranks, ranks + 3))
-    assert few == more == ({0: 2} if slower > 1.5 else {})
+@given(seeds, st.permutations(range(4)))
+@settings(max_examples=50)
+def test_permuting_ranks_permutes_the_verdict(seed: int, order: list[int]) -> None:
+    own = noisy(seed)
+    own[:, 2] += 0.2
+    before, after = result(*synchronous(own)), result(*synchronous(own[:, order]))
+    assert accused(before) == 2
+    assert order[accused(after)] == 2  # type: ignore[index]
+    assert {order[rank] for rank in fired_ranks(after)} == fired_ranks(before)
 
 
-@given(seeds, st.floats(0.001, 1000))
+@given(seeds, st.floats(0.0, 1.0))
+@settings(max_examples=50)
+def test_the_rank_that_waits_longest_is_never_accused(seed: int, slower: float) -> None:
+    own = noisy(seed)
+    own[:, 1] += slower
+    longest = max(
+        range(own.shape[1]), key=lambda rank: synchronous(own)[rank].components[:, COMMUNICATION].sum()
+    )
+    assert accused(result(*synchronous(own))) != longest
+
+
+@given(seeds, st.floats(0.1, 1000))
+@settings(max_examples=50)
 def test_scaling_time_changes_nothing(seed: int, scale: float) -> None:
-    own = np.random.default_rng(seed).lognormal(0, 0.3, (200, 4))
+    own = noisy(seed)
     own[:, 1] *= 1.4
-    before, after = result(*synchronous(own)), result(*synchronous(scale * own))
-    assert fired_ranks(before) == fired_ranks(after)
+    before, after = result(*synchronous(own)), result(*synchronous(scale * own, scale * 0.01))
+    assert fired_ranks(before) == fired_ranks(after) == {1}
 
 
 @given(seeds)
-def test_what_all_ranks_wait_for_changes_nothing(seed: int) -> None:
-    """A slower network lengthens each step and its communication alike."""
-    own = np.random.default_rng(seed).lognormal(0, 0.3, (200, 4))
-    steps = synchronous(own)
-    slow = [
-        replace(
-            one,
-            durations=one.durations + 5,
-            components=one.components + 5 * (np.arange(9) == 4),
-            starts=one.starts,
-        )
-        for one in steps
-    ]
-    assert fired_ranks(result(*steps)) == fired_ranks(result(*slow))
+@settings(max_examples=50)
+def test_a_slower_network_accuses_nobody(seed: int) -> None:
+    """It lengthens each step and its communication alike."""
+    own = noisy(seed)
+    assert fired_ranks(result(*synchronous(own, exchange=5.0))) <= fired_ranks(result(*synchronous(own)))

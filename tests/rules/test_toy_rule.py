@@ -15,6 +15,7 @@ from trainwatch.rules import all_rules
 from trainwatch.rules.registry import FOLDERS
 
 from tests.support.crosscheck import crosscheck, table
+from tests.support.grafana import panels
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 
@@ -40,7 +41,7 @@ def recording(scenarios: WrittenScenarios) -> Path:
 
 
 def rendered(folder: Path) -> Path:
-    assert main(["rules", "render", "--out", str(folder)]) == 0
+    assert main(["rules", "render", "--docs-url=https://docs.test", "--out", str(folder)]) == 0
     return folder / "trainwatch.yml"
 
 
@@ -57,7 +58,7 @@ def test_it_is_a_rule_only_while_its_folder_is_given(monkeypatch: pytest.MonkeyP
 
 
 def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None:
-    (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "ToyRule")
+    (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "TrainwatchToyRule")
     assert alert["expr"] == 'trainwatch:rule_finding{rule="ToyRule"}'
     assert alert["labels"] == {
         "rule": "ToyRule",
@@ -68,7 +69,7 @@ def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None
     }
     assert alert["annotations"]["summary"] == "Somebody plays on {{ $labels.instance }}"
     assert alert["annotations"]["recommendation"] == "Put the toys away."
-    assert alert["annotations"]["runbook_url"].endswith("/heuristics.md#toyrule")
+    assert alert["annotations"]["runbook_url"] == "https://docs.test/heuristics.md#toyrule"
 
 
 def test_its_threshold_can_be_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +88,8 @@ def test_dashboards_list_it_with_its_words_and_parameters(tmp_path: Path) -> Non
     assert described["parameters"] == "threshold 20 %"
     assert described["recommendation"] == "Put the toys away."
     assert main(["dashboards", "render", "--out", str(tmp_path / "dashboards")]) == 0
-    panels = json.loads((tmp_path / "dashboards" / "trainwatch-run.json").read_text())["panels"]
-    (all_of_them,) = (panel for panel in panels if panel["title"] == "All rules")
+    dashboard = json.loads((tmp_path / "dashboards" / "trainwatch-run.json").read_text())
+    (all_of_them,) = (panel for panel in panels(dashboard) if panel["title"] == "All rules")
     assert any("ToyRule" in target["expr"] for target in all_of_them["targets"])  # its datapoints
 
 

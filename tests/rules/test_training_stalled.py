@@ -56,6 +56,16 @@ def test_a_pause_longer_than_both_bounds_is_a_stall(
     assert (found.status, found.triggered) == (status, int(status == "found"))
 
 
+def test_a_stall_is_a_band_from_when_it_is_too_long_to_the_next_step() -> None:
+    """Without a step from 50 s to 651 s, which is allowed for a minute."""
+    (band,) = result(paused(50, 600)).bands
+    assert (band.start, band.end, band.lasts) == (START + 110, START + 651, False)
+    assert (band.subject, band.worst, band.words) == ("rank 0", 601, "no step for 10 min 01 s")
+    (lasting,) = result(node_steps(np.full(100, 1.0)), facts=alive(900)).bands
+    assert (lasting.start, lasting.end, lasting.lasts) == (START + 160, START + 900, True)
+    assert result(paused(50, 59)).bands == []
+
+
 @pytest.mark.parametrize(("count", "status"), [(20, "not enough data"), (21, "found")])
 def test_patience_delays_the_first_decision(count: int, status: str) -> None:
     assert result(paused(10, 600, count)).status == status
@@ -73,7 +83,10 @@ def test_a_long_step_is_a_stall_but_not_one_that_writes_a_checkpoint_or_compiles
 
 def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:
     found = result(node_steps(np.full(100, 1.0)), facts=alive(900))
-    assert found.finding == "Rank 0 has finished no step for 13 min 20 s (usually one every 1.00 s)."
+    assert (
+        found.finding
+        == "The training process has finished no step for 13 min 20 s (usually one every 1.00 s)."
+    )
     assert found.details["stalls"][0]["end"] is None
     assert found.seconds_lost == pytest.approx(799, rel=0.01)
 
@@ -128,8 +141,10 @@ def test_the_rank_that_stopped_first_is_named() -> None:
     ranks = [rank_facts(rank, last_alive=START + 900) for rank in (0, 1, 2)]
     steps = [node_steps(np.full(count, 1.0), rank=rank) for rank, count in enumerate((100, 90, 100))]
     found = result(*steps, facts=run_facts(ranks=ranks))
-    assert found.finding.startswith("Rank 1 has finished no step for 13 min 30 s")
-    assert "2 more ranks after it" in found.finding
+    assert found.finding == (
+        "All 3 ranks have finished no step for 13 min 30 s (usually one every 1.00 s); "
+        "rank 1 stopped first, 10.0 s before the next."
+    )
     assert found.triggered == 3
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from trainwatch.training.layout import RUN_BYTES
 
 from tests.support.observing import PATIENCE, RUN, Observed, wait_until
 from tests.support.recording import Seen
+from tests.support.terminal import Terminal, on_terminal
 
 UNTIL_SIGNALLED = """
 import signal, sys, time
@@ -92,6 +94,33 @@ def test_everything_behind_the_first_two_dashes_is_the_command(tmp_path: Path) -
     assert run_file(tmp_path / "run")["command"] == "echo --name a -- --out b"
 
 
+def test_no_secret_of_the_command_or_of_its_environment_is_stored_or_printed(tmp_path: Path) -> None:
+    words = ["--token", "hunter2", "--db=postgres://me:hunter2@db/x", "--lr=3e-4"]
+    ended = subprocess.run(
+        [*RUN, "--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", "", *words],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "SOME_PASSWORD": "hunter2"},
+    )
+    assert "hunter2" not in ended.stderr
+    assert str(run_file(tmp_path / "run")["command"]).endswith(
+        "--token *** '--db=postgres://***@db/x' --lr=3e-4"
+    )
+    written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {"run.json", "report.html", "report.json"} <= {path.name for path in written}
+    assert [path for path in written if b"hunter2" in path.read_bytes()] == []
+
+
+def test_without_a_command_line_none_is_stored(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", "", "--no-command-line") as observed:
+        assert observed.status() == 0
+    assert run_file(tmp_path / "run")["command"] == ""
+    assert sys.executable not in (tmp_path / "run" / "report.json").read_text()
+
+
 def test_the_command_finds_its_run_and_an_empty_signal_mask(tmp_path: Path) -> None:
     script = """
 import os, signal
@@ -141,6 +170,10 @@ def refused(arguments: list[str], cwd: Path) -> str:
         (["--", "./no-such-command"], "command not found: ./no-such-command"),
         (["--", "./plain.txt"], "./plain.txt cannot be executed: run `chmod +x ./plain.txt`"),
         (["--colour", "--", "true"], "unrecognized arguments: --colour"),
+        (["--token=hunter2", "--", "true"], "unrecognized arguments: --token=***"),
+        (["--", "API_KEY=hunter2", "python"], "command not found: API_KEY=***; check its name"),
+        (["--name", "a\nb", "--", "true"], r"--name 'a\nb': must have only printable characters"),
+        (["--name", "n" * 5000, "--", "true"], f"--name: must be shorter than {RUN_BYTES} bytes, not 5000"),
         (["--interval", "fast", "--", "true"], "'fast' is not a duration such as 500ms"),
         (["--interval", "0s", "--", "true"], "must be more than 0"),
         (["--listen", "nowhere", "--", "true"], "must be [HOST]:PORT"),
@@ -152,12 +185,31 @@ def refused(arguments: list[str], cwd: Path) -> str:
         ),
         (["--out", "/proc/run", "--", "true"], "cannot write to /proc/run"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_a_mistake_gives_one_line_and_status_2(tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "plain.txt").write_text("")
     assert line in refused(arguments, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["plain.txt"], "nothing half-written"
+
+
+def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    listening = ("--listen", "127.0.0.1:0")
+    for out in ((), ("--out", "run")):
+        ended = subprocess.run(
+            [*RUN, *listening, *out, "--", "./train.sh"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert ended.returncode == 2
+        assert "cannot run ./train.sh: No such file or directory" in ended.stderr
+        assert list(tmp_path.iterdir()) == [script]
 
 
 def test_a_directory_that_holds_a_recording_is_refused(tmp_path: Path) -> None:
@@ -195,7 +247,7 @@ def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> No
         taken.close()
     assert ended.returncode == 0
     assert "trainwatch: port 9870 is taken; serving on 127.0.0.1:" in ended.stderr
-    (directory,) = (tmp_path / "trainwatch-runs").iterdir()
+    (directory,) = (path for path in (tmp_path / "trainwatch-runs").iterdir() if path.is_dir())
     assert (directory / "run.json").exists(), "and without --out it has a directory of its own"
 
 
@@ -251,7 +303,7 @@ def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_pat
         observed.training().kill()
         assert observed.status() == 128 + signal.SIGKILL
         steps = observed.printed.count("\n")
-        assert "report: run/report.html" in observed.said
+        assert f"report       {tmp_path}/run/report.html" in observed.said
     seen = Seen(tmp_path / "run").read()
     assert len(seen.numbers()) in (steps, steps + 1)
     assert seen.source.facts.ranks[0].killed
@@ -330,6 +382,7 @@ def test_nothing_stays_behind_in_memory_and_no_process(tmp_path: Path) -> None:
         assert observed.status() == 0
         assert not Path(observed.printed.strip()).exists()
         assert observed.exporters() == []
+    assert not Path(os.environ["STATE_DIRECTORY"]).exists()  # that of the node's own exporter
 
 
 def test_what_a_killed_observer_left_in_memory_goes_with_the_next_run(tmp_path: Path) -> None:
@@ -361,20 +414,21 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
             assert observed.status() == 5
             assert observed.said.count("stopped: File too large") == 1
             assert "no report was written (" in observed.said
-            assert "make the report with `trainwatch report run`" in observed.said
+            assert f"make the report with `trainwatch report {tmp_path / 'run'}`" in observed.said
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(Seen(tmp_path / "run").read().ticks()) > 3
 
 
-def test_a_part_that_is_spoilt_while_the_command_runs_costs_the_report_only(tmp_path: Path) -> None:
+def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(tmp_path: Path) -> None:
     with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(6)") as observed:
         observed.until_samples(2)
         (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
         (node / "steps-000009.parquet").write_bytes(b"no part")
         assert observed.status() == 6
-        assert "steps-000009.parquet is not a whole Parquet file" in observed.said
-        assert "the recording is kept" in observed.said
+        assert "This run is incomplete. The figures exclude what is missing:" in observed.said
+        assert "steps-000009.parquet` was left out: it is not a whole Parquet file" in observed.said
+        assert f"report       {tmp_path}/run/report.html" in observed.said
 
 
 # What is said.
@@ -384,9 +438,10 @@ def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Pa
     with Observed(tmp_path / "run", "import time; time.sleep(1)") as observed:
         assert observed.status() == 0
         lines = observed.said.splitlines()
-    (said,) = (number for number, line in enumerate(lines) if "no steps were recorded" in line)
-    assert "trainwatch.step(" in lines[said + 1]
-    assert lines[-1] == "trainwatch: report: run/report.html"
+    at = lines.index("? Not enough data: no steps were seen, so only the machine was judged.")
+    assert "trainwatch.step(" in lines[at + 1]
+    assert f"report       {tmp_path}/run/report.html" in lines
+    assert re.fullmatch(r"=+ \? not enough data in .*, exit status 0 =+", lines[-1])
     assert "\033" not in observed.said, "no colours but on a terminal"
     assert (tmp_path / "run" / "report.html").exists()
 
@@ -396,7 +451,7 @@ def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path:
         address = observed.address
         observed.until_printed("step 5\n")
         wait_until(
-            lambda: 'trainwatch_step_duration_seconds_count{run="resnet"' in fetch(address, "metrics"),
+            lambda: 'trainwatch_step_duration_seconds_count{run="resnet-' in fetch(address, "metrics"),
             "steps",
         )
         wait_until((observed.directory / "report.html").exists, "the live page")
@@ -408,7 +463,9 @@ def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path:
 def samples_total(address: str) -> float:
     """The exporter's counter of samples of the run called resnet."""
     found = re.search(
-        r'^trainwatch_samples_total\{run="resnet"\} (\S+)$', fetch(address, "metrics"), re.MULTILINE
+        r'^trainwatch_samples_total\{run="resnet-[0-9a-f]{8}"\} (\S+)$',
+        fetch(address, "metrics"),
+        re.MULTILINE,
     )
     assert found is not None
     return float(found[1])
@@ -431,59 +488,16 @@ time.sleep(100)
 """
     flags = ("--live-interval", "1s", "--scan-interval", "1s", "--set", "StepOutlier.stddev=2")
     with Observed(tmp_path / "run", script, *flags) as observed:
-        observed.until_said("trainwatch: StepOutlier: ")
+        observed.until_said("trainwatch: ▲ StepOutlier: ")
         observed.until_printed("trained")
         before = observed.said.count("StepOutlier: ")
         assert before == 1
         psutil.Process(observed.training().pid).terminate()
         assert observed.status() == 128 + signal.SIGTERM
-        assert "verdict: " in observed.said
+        assert "✕ Failed: the command was stopped by SIGTERM" in observed.said
 
 
 # On a terminal.
-
-ON_A_TERMINAL = """
-import fcntl, os, sys, termios
-os.setsid()
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-class Terminal:
-    """A pseudo terminal on which a command runs as from a shell."""
-
-    def __init__(self, command: list[str], cwd: Path) -> None:
-        self._master, slave = os.openpty()
-        self.shown = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", ON_A_TERMINAL, *command], stdin=slave, stdout=slave, stderr=slave, cwd=cwd
-        )
-        os.close(slave)
-
-    def type(self, keys: str) -> None:
-        os.write(self._master, keys.encode())
-
-    def until_shown(self, text: str) -> None:
-        while text not in self.shown:
-            self._read()
-
-    def status(self) -> int:
-        """The exit status, and all that was shown."""
-        try:
-            while True:
-                self._read()
-        except OSError:  # nobody holds the terminal any more
-            os.close(self._master)
-        return self.process.wait(PATIENCE)
-
-    def _read(self) -> None:
-        self.shown += os.read(self._master, 10_000).decode(errors="replace")
-
-
-def on_terminal(tmp_path: Path, script: str) -> list[str]:
-    flags = ["--interval", "100ms", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "run")]
-    return [*RUN, *flags, "--", sys.executable, "-c", script]
 
 
 def test_the_command_has_the_terminal(tmp_path: Path) -> None:
@@ -548,3 +562,12 @@ def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:
     assert terminal.status() == 8
     assert "got words" in terminal.shown
     assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.parametrize(("flags", "sampled"), [((), True), (("--no-lines",), False)])
+def test_lines_are_recorded_unless_they_are_switched_off(
+    tmp_path: Path, flags: tuple[str, ...], sampled: bool
+) -> None:
+    with Observed(tmp_path / "run", "import time; time.sleep(3)", *flags) as observed:
+        assert observed.status() == 0
+    assert bool(list((tmp_path / "run").rglob("lines.json"))) == sampled

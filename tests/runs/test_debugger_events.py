@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trainwatch.cli import main
 from trainwatch.errors import UserError
+from trainwatch.evaluation.engine import evaluate
 from trainwatch.runs.debugger.source import DebuggerOutput
 from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps
 
@@ -198,6 +200,34 @@ def test_horovod_events_need_no_base_time(directory: DebuggerDirectory) -> None:
         ("NEGOTIATE_ALLREDUCE", 1, 0.5),
     ]
     assert facts.start == steps[0].starts[0] == START
+
+
+def test_horovods_events_alone_give_a_report_and_a_comparison_without_dates(
+    directory: DebuggerDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = pair("Adam_Allreduce/dense", "ALLREDUCE", 77576.0, 0.25)
+    directory.write_events(list(events), kind="horovod_timeline", base=None, end=START + 80)
+    assert main(["report", str(directory.root), "--format", "json", "--price", "3.6"]) == 0
+    text = capsys.readouterr().out
+    report = json.loads(text)
+    assert [report["run"][name] for name in ("start", "end", "seconds", "ranks")] == [None, None, None, 0]
+    assert {rule["status"] for rule in report["rules"]} <= {"not enough data", "healthy"}
+    assert report["cost"] is None
+    assert "1970" not in text
+    assert "No event has a base time" in str(report["measurement"]["unknowns"])
+    assert read(directory.root)[1].collectives[0].seconds == 0.25
+    assert main(["compare", str(directory.root), str(directory.root)]) == 0
+    assert "1970" not in capsys.readouterr().out
+
+
+def test_a_process_without_steps_is_not_accused_of_a_slow_start(directory: DebuggerDirectory) -> None:
+    """Debugger may have recorded operators only; how long after the start is all the same."""
+    directory.write_events([event("cpu_functions", "aten::add", 3600.0, 1.0)], end=START + 3700)
+    directory.write_readings(snapshot(START, cpu=[0.5]) + snapshot(START + 3700, cpu=[0.5]))
+    analysis = evaluate(DebuggerOutput(directory.root))
+    assert [rule.rule for rule in analysis.rules if rule.status == "found"] == []
+    states = {rule.rule: rule.status for rule in analysis.rules}
+    assert (states["MaxInitializationTime"], states["TrainingStalled"]) == ("not enough data",) * 2
 
 
 def test_pairs_of_begin_and_end_nest_by_kind_and_go_over_files(directory: DebuggerDirectory) -> None:

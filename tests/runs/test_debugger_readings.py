@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,7 @@ def test_a_last_line_without_its_end_of_line_is_read(directory: DebuggerDirector
             "is missing",
         ),
         (line(reading("CPUUtilization", "cpu0", float("nan"), START)).strip(), "not finite"),
+        ("[" * 5000, "recursion"),
         ("[1, 2]", "not a JSON object"),
     ],
 )
@@ -207,6 +209,18 @@ def test_another_corrupt_line_is_named_with_its_file(
     directory.files[0].write_text("\n".join([*lines[:7], wrong, *lines[7:]]) + "\n")
     with pytest.raises(UserError, match=rf"{directory.files[0].name}, line 8: .*({why})"):
         read(directory.root, block_bytes)
+
+
+def test_a_pipe_and_a_broken_link_are_left_out_and_named(directory: DebuggerDirectory) -> None:
+    directory.write_readings(snapshot(START, (5.0,)))
+    folder = directory.files[0].parent
+    os.mkfifo(folder / "1600000080.algo-1.json")
+    (folder / "1600000140.algo-1.json").symlink_to("1600000140.algo-1.json")
+    samples, facts = read(directory.root)
+    assert len(samples["algo-1"]) == 1
+    for number in (1600000080, 1600000140):
+        name = (folder / f"{number}.algo-1.json").relative_to(directory.root)
+        assert f"{name} was not read: it is not a plain file." in facts.unknowns
 
 
 @pytest.mark.parametrize("block_bytes", [300, 1 << 20])

@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from trainwatch.runs.model import NodeFacts
-from trainwatch.runs.recording.files import (
-    JournalReader,
-    JournalWriter,
-    journal_path,
-    journal_to_part,
-    part_path,
-)
+from trainwatch.runs.model import Gap, NodeFacts
+from trainwatch.runs.recording.files import journal_path, journal_to_part
+from trainwatch.runs.recording.journal import HEAD, JournalReader, JournalWriter
 from trainwatch.runs.recording.schema import Layout, facts_after, samples_schema, with_metadata
 from trainwatch.runs.recording.writer import RecordingWriter, _sample_batch
+from trainwatch.sampling.sample import HostUse, RunSample
 
+from tests.support.damage import flipped
 from tests.support.recording import Seen, header, sample, step
 
 ROWS = 3
@@ -26,14 +23,14 @@ ROWS = 3
 def make_journal(folder: Path) -> tuple[Path, list[int]]:
     """A journal of ROWS samples and the file's size after each."""
     layout = Layout().with_devices_of(sample(0))
-    facts = asdict(facts_after(NodeFacts("n1"), layout, sample(0)))
+    facts = asdict(facts_after(NodeFacts("n1"), layout, sample(0), HostUse()))
     schema = with_metadata(samples_schema(layout), {**facts, "run": "resnet", "interval": 0.5})
     folder.mkdir(parents=True)
     path = journal_path(folder, "samples", 1)
     writer = JournalWriter(path, schema)
     sizes = []
     for tick in range(ROWS):
-        writer.append(_sample_batch(sample(tick), layout, schema))
+        writer.append(_sample_batch(sample(tick), RunSample(), layout, schema))
         sizes.append(path.stat().st_size)
     writer.close()
     return path, sizes
@@ -66,6 +63,45 @@ def test_a_journal_read_byte_by_byte_as_it_grows_gives_each_row_once(tmp_path: P
     assert times == [sample(tick).time for tick in range(ROWS)]
 
 
+def test_a_flipped_bit_anywhere_in_a_journal_costs_its_row_at_most(tmp_path: Path) -> None:
+    path, sizes = make_journal(tmp_path / "n1")
+    whole = path.read_bytes()
+    schema = HEAD.size + HEAD.unpack_from(whole)[1]
+    for place in range(0, len(whole), 5):
+        path.write_bytes(flipped(whole, 8 * place + place % 8))
+        reader = JournalReader(path)
+        times = [time for batch in reader.read() for time in batch.column("time").to_pylist()]
+        if place < schema:  # without it, nothing can be decoded
+            assert (times, reader.unread_bytes) == ([], len(whole)), place
+        else:
+            row = sum(size <= place for size in sizes)
+            assert times == [sample(tick).time for tick in range(ROWS) if tick != row], place
+            assert reader.unread_bytes == sizes[row] - [schema, *sizes][row]
+
+
+def test_a_journal_without_checksums_is_read_and_said_to_be_unverified(tmp_path: Path) -> None:
+    path, _ = make_journal(tmp_path / "n1")
+    whole = path.read_bytes()
+    path.write_bytes(streamed(whole))
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == list(range(ROWS))
+    assert seen.source.facts.verified is False
+    path.write_bytes(streamed(whole)[:-10])
+    assert rows(JournalReader(path).read()) == ROWS - 1
+    path.write_bytes(streamed(whole) + bytes(64))
+    assert rows(JournalReader(path).read()) == ROWS, "pages that a power loss left empty are no rows"
+
+
+def streamed(journal: bytes) -> bytes:
+    """The journal as Trainwatch 0.1 wrote it: an Arrow stream."""
+    stream, place = b"", 0
+    while place < len(journal):
+        _, length, _ = HEAD.unpack_from(journal, place)
+        place += HEAD.size + length
+        stream += journal[place - length : place]
+    return stream
+
+
 @pytest.mark.parametrize("zeros", [8, 64, 4096])
 def test_pages_that_a_power_loss_left_empty_are_no_rows(tmp_path: Path, zeros: int) -> None:
     path, sizes = make_journal(tmp_path / "n1")
@@ -83,15 +119,16 @@ def test_pages_that_a_power_loss_left_empty_are_no_rows(tmp_path: Path, zeros: i
 def test_a_torn_tail_is_left_out_of_the_part_and_said_by_every_later_reader(tmp_path: Path) -> None:
     path, sizes = make_journal(tmp_path / "n1")
     path.write_bytes(path.read_bytes()[: sizes[1] + 100])
-    sentence = "n1/samples-000001 was cut off in the middle of a row: its last 100 bytes could not be read."
+    reason = "100 bytes of `n1/samples-000001` are damaged or incomplete"
+    gap = Gap("samples", reason, "n1", start=sample(1).time)
     before = Seen(tmp_path).read()
     assert before.ticks() == [0, 1]
-    assert before.source.facts.unknowns == (sentence,)
+    assert before.source.facts.gaps == (Gap("run", "`run.json` is missing"), gap)
     RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()
     assert not path.exists()
     after = Seen(tmp_path).read()
     assert after.ticks() == [0, 1]
-    assert after.source.facts.unknowns == (sentence,)
+    assert after.source.facts.gaps == (gap,)
     assert before.read().ticks() == [0, 1], "who has read the journal gets nothing twice from its part"
 
 
@@ -115,7 +152,7 @@ def test_a_writer_killed_between_the_part_and_the_end_of_its_journal_gives_no_ro
 ) -> None:
     path, _ = make_journal(tmp_path / "n1")
     journal = path.read_bytes()
-    journal_to_part(path, part_path(tmp_path / "n1", "samples", 1))
+    journal_to_part(tmp_path / "n1", "samples", 1)
     path.write_bytes(journal)
     assert Seen(tmp_path).read().ticks() == list(range(ROWS))
     RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()

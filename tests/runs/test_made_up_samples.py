@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from trainwatch.measurements.own_cores import LimitedCores
 from trainwatch.runs.model import COMPONENTS, NodeSamples
 from trainwatch.runs.prometheus.api import Series
 from trainwatch.runs.prometheus.samples import SampleEstimator
@@ -103,6 +105,22 @@ def test_every_pair_of_bounds_starves_as_many_snapshots_but_for_one(seed: int) -
         assert np.abs(mine - its).max() <= 1, cores
 
 
+def test_the_time_for_which_a_limit_stopped_the_run_is_known_to_a_scrape() -> None:
+    """Two of four cores of the limit were taken away, from the second to the last of five scrapes."""
+    series: dict[str, list[float | None]] = {
+        'trainwatch_samples_total{run="run"}': [30, 60, 90, 120, 150],
+        'trainwatch_run_cpu_limit_cores{run="run"}': [4, 4, 4, 4, 4],
+        'trainwatch_run_cpu_throttled_seconds_total{run="run"}': [0, 0, 30, 60, 90],
+    }
+    found = SampleEstimator("node-a", 0.5).add(as_scrapes(series), "run")
+    assert found is not None
+    limited = LimitedCores()
+    limited.observe(found, np.array([len(found)]))
+    assert limited.stopped.part == 90
+    assert limited.stopped.whole == pytest.approx(4 * 149 * 0.5)
+    assert np.isnan(found.of_run("other_cpu_seconds")).all()
+
+
 def readings(samples: NodeSamples, field: str) -> list[np.ndarray]:
     """Of each GPU, in ascending order."""
     return [np.sort(column[~np.isnan(column)]) for column in getattr(samples, field).T]
@@ -168,6 +186,11 @@ def test_a_counter_that_began_anew_has_gained_what_it_has() -> None:
     assert gains.of("a", np.array([3.0, 5.0, np.nan, 2.0, 2.5])).tolist() == [3, 2, 0, 2, 0.5]
     assert gains.of("a", np.array([4.0])).tolist() == [1.5]
     assert Gains(first=None).of("a", np.array([3.0, 5.0])).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("value", [-1.0, -1e300, 1e300, np.inf, -np.inf])
+def test_a_value_that_no_counter_has_is_a_scrape_without_the_counter(value: float) -> None:
+    assert Gains().of("a", np.array([3.0, value, 5.0])).tolist() == [3, 0, 2]
 
 
 @few_examples

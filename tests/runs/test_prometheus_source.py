@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from random import Random
+from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
+import requests
 from trainwatch.cli import main
+from trainwatch.crosscheck.server import Server
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.errors import UserError
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.evaluation.engine import evaluate
+from trainwatch.report.document import render_json
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.api import TOKEN, TOKEN_FILE, Address
+from trainwatch.runs.prometheus import api
+from trainwatch.runs.prometheus.address import ENVIRONMENT, TOKEN, Address
+from trainwatch.runs.prometheus.connection import Connection
+from trainwatch.runs.prometheus.series import OF_RUN, LastValues
 
 from tests.support.backfill import Backfill, instance_of, run_of
 from tests.support.demo import START
@@ -28,6 +35,7 @@ from tests.support.scenarios import WrittenScenarios
 needs_servers = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("promtool")), reason="needs Debian's prometheus package"
 )
+TOKEN_FILE = f"{ENVIRONMENT}TOKEN_FILE"
 SCENARIOS = ("cpu-bottleneck", "few-dataloaders", "memory-leak", "straggler")
 
 
@@ -52,6 +60,56 @@ def rule(analysis: Analysis, name: str) -> RuleResult:
     return next(one for one in analysis.rules if one.rule == name)
 
 
+def test_numbers_of_the_script_are_read_by_rank() -> None:
+    def series(metric: str, value: float, **labels: str) -> api.Series:
+        return api.Series(f"trainwatch_{metric}", {"run": "r", **labels}, np.array([5.0]), np.array([value]))
+
+    found = [
+        series("phase_seconds_total", 9, rank="0", phase="train"),
+        series("phase_seconds_total", 9, rank="1", phase="train"),
+        series("run_gauge", 0.5, rank="0", name="loss"),
+        series("run_counted_total", 100, rank="0", name="tokens"),
+        series("run_counted_total", 50, rank="1", name="tokens"),
+    ]
+    first, second = LastValues("n", found, 5.0).ranks()
+    assert (first.gauges, first.counts) == ({"loss": 0.5}, {"tokens": 100})
+    assert (second.gauges, second.counts) == ({}, {"tokens": 50})
+    assert all(re.fullmatch(OF_RUN, one.name) for one in found)
+
+
+ODD_VALUES = ("NaN", "1e999", "-1", "9" * 400, "null", "true", '""', '"x"', "[]", "{}", '"+Inf"', '"-1e300"')
+VALUE = re.compile(r'(?<=[:\[,])\s*("[^"]*"|[-+\w.]+)')
+
+
+@needs_servers
+@pytest.mark.servers
+def test_odd_answers_give_a_report_or_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, real = Random(1), Connection._data
+    asked = 0
+
+    def odd(connection: Connection, response: requests.Response) -> Any:
+        nonlocal asked
+        asked += 1
+        text = json.dumps(real(connection, response))
+        if asked == wrong:
+            place = random.choice(list(VALUE.finditer(text)))
+            text = text[: place.start()] + random.choice(ODD_VALUES) + text[place.end() :]
+        return json.loads(text)
+
+    wrong = 0
+    monkeypatch.setattr(Connection, "_data", odd)
+    read(url, "few-dataloaders")
+    answers, refused = asked, []
+    for number in range(answers):
+        asked, wrong = 0, number + 1
+        try:
+            assert render_json(read(url, "few-dataloaders"))
+        except UserError as error:
+            refused.append(str(error))
+    assert 0 < len(refused) < answers
+    assert not [line for line in refused if "\n" in line]
+
+
 @needs_servers
 @pytest.mark.servers
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -67,6 +125,8 @@ def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
         assert abs(rule(found, name).violations - rule(recorded, name).violations) <= 1
         # Scans end with minutes of the clock, and the two runs began at different seconds.
         assert abs(rule(found, name).triggered - rule(recorded, name).triggered) <= 1
+    for name in ("CPUThrottled", "NoisyNeighbour"):
+        assert rule(found, name).status == rule(recorded, name).status
     assert found.phase_seconds["train"] == pytest.approx(recorded.phase_seconds["train"])
     for name, spent in recorded.component_seconds.items():
         assert found.component_seconds[name] == pytest.approx(spent)
@@ -83,7 +143,7 @@ def test_the_rules_that_fire_on_a_recording_fire_on_what_prometheus_scraped(
 def test_what_a_scrape_cannot_tell_is_said_and_patience_counts_samples(url: str) -> None:
     analysis = read(url, "cpu-bottleneck")
     assert analysis.interval == 0.5
-    assert "every 15 s: one sample in 30" in analysis.unknowns[0]
+    assert any("every 15 s: one sample in 30" in one for one in analysis.unknowns)
     assert any("Single steps are not in Prometheus" in one for one in analysis.unknowns)
     result = rule(analysis, "CPUBottleneck")
     assert result.parameters["patience"] == 1000
@@ -137,7 +197,7 @@ def test_a_run_that_is_not_there_is_said_in_one_line(
     [
         ("prometheus+http://127.0.0.1:9?run=a", "http://127.0.0.1:9: cannot be reached"),
         ("prometheus+ftp://host?run=a", "is no address of a run in Prometheus; give one such as"),
-        ("prometheus+http://host?name=a", "name is not known; there are run, start and end"),
+        ("prometheus+http://host?name=a", "name is not known; there are run, cluster, start, end, tenant, "),
         ("prometheus+http://host?run=a&start=soon", "start=soon must be a time such as"),
         ("prometheus+http://host?run=a&start=2&end=1", "start is not before end"),
         (
@@ -180,60 +240,65 @@ def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> No
     assert (one.start, other.start) == (START, START + 7200)
 
 
+@needs_servers
+@pytest.mark.servers
+def test_a_name_means_its_newest_launch_and_lists_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, began = tmp_path / "scrapes.om", int(START)
+    runs = {
+        "train.py-00000001": 7200,
+        "train.py-00000002": 0,
+        "slurm-7-train.py-00000003": 3600,
+        "trainxpy-4": 9000,
+    }
+    with text.open("w") as file:
+        for run, later in runs.items():
+            labels = f'job="trainwatch",instance="a",run="{run}"'
+            name = "trainxpy" if run == "trainxpy-4" else "train.py"
+            for time in range(began + later, began + later + 120, 15):
+                file.write(f"trainwatch_samples_total{{{labels}}} {2 * (time - began - later)} {time}\n")
+                file.write(f"trainwatch_run_start_time_seconds{{{labels}}} {began + later} {time}\n")
+                file.write(f'trainwatch_run_info{{{labels},name="{name}"}} 1 {time}\n')
+        file.write("# EOF\n")
+    storage = Backfill(tmp_path)
+    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+    subprocess.run([*blocks, str(text), str(storage.storage)], check=True, capture_output=True)
+    with storage.serving() as server:
+        source = f"prometheus+{server.url}?run=train.py"
+        newest = open_source(source).facts
+        assert (newest.run, newest.name, newest.start) == ("train.py-00000001", "train.py", began + 7200)
+        assert capsys.readouterr().err == (
+            "trainwatch: train.py is train.py-00000001, its newest launch; "
+            "earlier: slurm-7-train.py-00000003, train.py-00000002\n"
+        )
+        assert open_source(f"{source}&end={began + 600}").facts.run == "train.py-00000002"
+        assert open_source(source.replace("train.py", "train.py-00000002")).facts.start == began
+        assert capsys.readouterr().err == ""
+        with pytest.raises(
+            UserError, match=r"has no run train; there are slurm-7-train.py-00000003, train.py-"
+        ):
+            open_source(source.replace("train.py", "train"))
+        with Server(server.url) as checked:
+            started = checked.launches("train.py", 1000 * began, 1000 * (began + 5000))
+            assert started == {"train.py-00000002": began, "slurm-7-train.py-00000003": began + 3600}
+
+
 def test_a_token_comes_from_the_environment_or_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "prometheus+https://host/prefix/?run=a"
     monkeypatch.delenv(TOKEN_FILE, raising=False)
     monkeypatch.setenv(TOKEN, "secret")
-    assert Address.parse(text).token == "secret"
+    assert Address.parse(text).access.token == "secret"
     monkeypatch.delenv(TOKEN)
-    (tmp_path / "token").write_text("from a file\n")
+    (tmp_path / "token").write_text("of-a-file\n")
     monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
-    assert Address.parse(text).token == "from a file"
+    assert Address.parse(text).access.token == "of-a-file"
     monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "none"))
-    with pytest.raises(UserError, match=r"TOKEN_FILE=.*/none: cannot be read"):
+    with pytest.raises(UserError, match=r"token_file=.*/none: cannot be read"):
         Address.parse(text)
     monkeypatch.delenv(TOKEN_FILE)
-    assert Address.parse(text).token is None
-    assert Address.parse(text).url == "https://host/prefix"
+    assert Address.parse(text).access.token is None
+    assert Address.parse(text).access.url == "https://host/prefix"
     assert "sesame" not in repr(Address.parse("prometheus+http://reader:sesame@host"))
-
-
-@contextmanager
-def guarded(authorization: str) -> Iterator[str]:
-    """A proxy's answer to all who do not bring what it wants to see; a run's name to who does."""
-
-    class Guard(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            allowed = self.headers["Authorization"] == authorization
-            body = b'{"status": "success", "data": []}' if allowed else b"who are you?"
-            self.send_response(200 if allowed else 401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Guard) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_a_user_or_a_token_is_shown_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOKEN, raising=False)
-    with guarded("Basic cmVhZGVyOm9wZW4gc2VzYW1l") as host:
-        with pytest.raises(UserError, match="requires authentication"):
-            open_source(f"prometheus+http://{host}")
-        with pytest.raises(UserError, match="has no series of Trainwatch"):  # so it was let in
-            open_source(f"prometheus+http://reader:open%20sesame@{host}")
-    with guarded("Bearer secret") as host:
-        monkeypatch.setenv(TOKEN, "secret")
-        with pytest.raises(UserError, match="has no series of Trainwatch"):
-            open_source(f"prometheus+http://{host}")

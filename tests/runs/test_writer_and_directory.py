@@ -15,15 +15,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from trainwatch.errors import UserError
-from trainwatch.runs.model import COMPONENTS
+from trainwatch.ledgers.ages import Place
+from trainwatch.ledgers.presence import Presence
+from trainwatch.runs.model import COMPONENTS, RUN_USE, Gap
 from trainwatch.runs.recording import directory
 from trainwatch.runs.recording import writer as writer_module
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.files import RunFile
+from trainwatch.runs.recording.files import RunFile, journal_path
 from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
 from trainwatch.runs.recording.writer import RecordingWriter
+from trainwatch.sampling.sample import GpuUse, HostUse, RunSample
 
-from tests.support.recording import START, Seen, header, sample, step, totals
+from tests.support.damage import flipped
+from tests.support.recording import (
+    START,
+    Seen,
+    header,
+    rewrite,
+    sample,
+    step,
+    the_part,
+    totals,
+    without_checksums,
+)
 
 MINUTE = 120  # ticks
 
@@ -34,7 +48,7 @@ def record(folder: Path, ticks: range, node: str = "n1") -> RecordingWriter:
     for tick in ticks:
         writer.sample(sample(tick))
         writer.steps(header(), [step(tick)])
-        writer.ranks([(header(), totals(tick + 1), True)])
+        writer.ranks([(header(), totals(tick + 1), True)], now=START + tick * 0.5)
         if tick % 100 == 0:
             wait_for(writer._queue.empty)  # faster than any sampler: let the disk keep up
     return writer
@@ -80,9 +94,11 @@ def test_errors_and_throttling_of_gpus_come_back(tmp_path: Path) -> None:
 def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_path: Path) -> None:
     """A recording that went on after an update: the first part lacks columns that the second one has."""
     record(tmp_path, range(2 * MINUTE)).close()
-    part = tmp_path / "n1" / "samples-000001.parquet"
-    table = pq.read_table(part)
-    pq.write_table(table.drop_columns(["gpu_xid_errors_total", "gpu_thermal_throttle_seconds_total"]), part)
+    part = the_part(tmp_path / "n1", "samples")
+    rewrite(
+        part,
+        pq.read_table(part).drop_columns(["gpu_xid_errors_total", "gpu_thermal_throttle_seconds_total"]),
+    )
     seen = Seen(tmp_path).read()
     assert seen.ticks() == list(range(2 * MINUTE))
     for name in ("gpu_xid_errors", "gpu_thermal_throttle_seconds"):
@@ -93,14 +109,31 @@ def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_p
     assert not np.isnan(seen.column("gpu")).any()
 
 
+def test_gauges_and_counts_of_a_rank_are_recorded_and_older_recordings_have_none(
+    tmp_path: Path,
+) -> None:
+    record(tmp_path, range(10)).close()
+    part = the_part(tmp_path / "n1", "ranks")
+    source = RecordingDirectory(tmp_path)
+    list(source.read())
+    steps = 10
+    assert source.facts.ranks[0].gauges == {"loss": pytest.approx(1 / (steps + 1)), "global_step": steps}
+    assert source.facts.ranks[0].counts == {"tokens": 4096 * steps}
+    table = pq.read_table(part)
+    rewrite(part, table.drop_columns(["gauges", "counts"]))
+    source = RecordingDirectory(tmp_path)
+    list(source.read())
+    assert (source.facts.ranks[0].gauges, source.facts.ranks[0].counts) == ({}, {})
+
+
 def test_a_recording_of_an_older_trainwatch_has_loaders_without_a_batch_size(tmp_path: Path) -> None:
     record(tmp_path, range(3)).close()
-    part = tmp_path / "n1" / "ranks-000001.parquet"
+    part = the_part(tmp_path / "n1", "ranks")
     table = pq.read_table(part)
     older = RANKS_SCHEMA.get_field_index("loaders")
     known = [field for field in LOADER_TYPE if field.name != "batch_size"]
     loaders = pa.array(table.column("loaders").to_pylist(), pa.list_(pa.struct(known)))
-    pq.write_table(table.set_column(older, "loaders", loaders), part)
+    rewrite(part, table.set_column(older, "loaders", loaders))
     (rank,) = Seen(tmp_path).read().source.facts.ranks
     assert [(loader.workers, loader.batch_size) for loader in rank.loaders] == [(4, None), (None, None)]
 
@@ -168,6 +201,52 @@ def test_facts_say_when_a_process_that_was_killed_was_last_seen_alive(tmp_path: 
     assert before <= dead.last_alive <= killed
 
 
+def test_pauses_of_ranks_are_kept_and_unknown_if_nobody_measured_them(tmp_path: Path) -> None:
+    paused = {"stopped": 1.5, "no_core": 0.25, "throttled": 0.0}
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    ranks = [(header(), totals(9), True), (header(1, pid=101), totals(9), True)]
+    writer.ranks(ranks, START, paused={(header().run, 0): paused})
+    writer.close()
+    known, unknown = Seen(tmp_path).read().source.facts.ranks
+    assert (known.paused_seconds, unknown.paused_seconds) == (paused, {})
+
+
+def test_where_a_rank_was_for_long_is_kept_to_the_second_and_once_per_stay(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    loading, waiting = Place("data_wait", "", START), Place("communication", "gradients", START + 200.25)
+    for tick in range(300):
+        writer.sample(sample(2 * tick))
+        elapsed = float(tick)
+        present = Presence("running")
+        if 10 <= tick < 200:
+            present = Presence("stopped" if tick > 150 else "waiting", loading, elapsed)
+        elif tick >= 211:
+            present = Presence("waiting", waiting, elapsed - 200.25)
+        writer.ranks([(header(), totals(9), tick < 299)], START + elapsed, [present])
+    writer.close()
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    first, second = rank.stays
+    assert (first.component, first.operation, first.state) == ("data_wait", "", "stopped")
+    assert (first.start, first.end) == (START, START + 199)
+    assert (second.component, second.operation, second.state) == ("communication", "gradients", "waiting")
+    assert (second.start, second.end) == (START + 200.25, START + 299)
+    rows = sum(len(pq.read_table(part)) for part in (tmp_path / "n1").glob("ranks-*"))
+    assert rows <= 14, "not one per second"
+
+
+def test_pauses_are_known_although_the_last_row_of_a_rank_does_not_say_them(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    writer.sample(sample(0))
+    paused = {"stopped": 0.0, "no_core": 2.5, "throttled": 0.0}
+    writer.ranks([(header(), totals(9), True)], now=START, paused={("resnet", 0): paused})
+    writer.ranks(
+        [(header(), totals(9), False)], now=START + 2
+    )  # by `trainwatch run`, after the exporter's end
+    writer.close()
+    (rank,) = Seen(tmp_path).read().source.facts.ranks
+    assert rank.paused_seconds == paused
+
+
 @pytest.mark.parametrize("apart", [0.5, 0.75, 1, 10])  # seconds; totals are recorded once a second
 def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path: Path, apart: float) -> None:
     writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
@@ -175,7 +254,7 @@ def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path:
     for tick, alive in enumerate((True, True, False, False)):
         writer.ranks([(header(), totals(9), alive)], now=START + apart * tick)
     writer.close()
-    assert files(tmp_path, "n1/ranks-*") == ["ranks-000001.parquet"]
+    assert len(files(tmp_path, "n1/ranks-*")) == 1
     (rank,) = Seen(tmp_path).read().source.facts.ranks
     assert rank.killed
     assert rank.last_alive == START + apart
@@ -183,13 +262,13 @@ def test_a_process_that_is_killed_within_a_minute_was_alive_until_then(tmp_path:
 
 def test_each_minute_becomes_one_part_that_pyarrow_reads_without_us(tmp_path: Path) -> None:
     record(tmp_path, range(3 * MINUTE)).close()
-    assert files(tmp_path, "n1/samples-*") == [f"samples-00000{n}.parquet" for n in (1, 2, 3)]
-    table = pq.read_table(tmp_path / "n1" / "samples-000002.parquet")
+    assert len(files(tmp_path, "n1/samples-*")) == 3
+    table = pq.read_table(the_part(tmp_path / "n1", "samples", 2))
     assert table.num_rows == MINUTE
     assert table.column("cpu_utilization_ratio")[7].as_py() == pytest.approx([0.27, 0.271])
-    steps = pq.read_table(tmp_path / "n1" / "steps-000002.parquet")
+    steps = pq.read_table(the_part(tmp_path / "n1", "steps", 2))
     assert steps.column("phase")[0].as_py() == "train"
-    ranks = pq.read_table(tmp_path / "n1" / "ranks-000003.parquet")
+    ranks = pq.read_table(the_part(tmp_path / "n1", "ranks", 3))
     assert ranks.num_rows == 1, "of totals, only the last of a minute are kept"
     assert ranks.column("train_steps")[0].as_py() == 3 * MINUTE
 
@@ -256,6 +335,9 @@ def test_steps_that_nobody_recorded_are_counted_as_lost(tmp_path: Path) -> None:
     writer.close()
     (rank,) = Seen(tmp_path).read().source.facts.ranks
     assert rank.records_lost == 3
+    (gap,) = gaps(Seen(tmp_path).read())
+    assert (gap.what, gap.count) == ("steps", 3)
+    assert gap.reason.startswith("their records were not read from the ledger in time")
 
 
 def test_a_gpu_that_vanishes_leaves_nan_and_comes_back_to_its_own_column(tmp_path: Path) -> None:
@@ -300,6 +382,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tests.support.recording import Seen, header, sample, step, totals
 from trainwatch.runs.recording.writer import RecordingWriter
+from trainwatch.sampling.sample import HostUse, RunSample
 writer = RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 for tick in range(130):
     writer.sample(sample(tick))
@@ -407,7 +490,28 @@ def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tm
     assert ticks[-10:] == list(range(100, 110)), "and it goes on"
     assert ticks == sorted(set(ticks))
     assert 61 not in ticks
-    assert seen.source.facts.unknowns == ()
+    lost = [gap for gap in gaps(seen) if gap.what == "samples"]
+    assert sum(gap.count or 0 for gap in lost) == 110 - len(ticks)
+    assert {gap.reason for gap in lost} == {"they were not recorded: File too large"}
+    assert lost[-1].end == sample(100).time
+
+
+def test_a_number_that_cannot_be_recorded_costs_its_own_step_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "resnet")
+    ticks = [*range(3), *range(MINUTE, MINUTE + 3)]  # the second part notes what the first one lacks
+    for number, tick in enumerate(ticks):
+        writer.sample(sample(tick))
+        writer.steps(header(0), [step(number)])
+        writer.steps(header(1), [step(number if number >= 3 else 2**70)])
+    writer.close()
+    seen = Seen(tmp_path).read()
+    assert seen.ticks() == ticks
+    numbers = [number for steps in seen.steps if steps.rank == 0 for number in steps.numbers.tolist()]
+    assert numbers == list(range(6))
+    assert [gap.count for gap in gaps(seen) if gap.what == "steps"] == [3]
+    assert len(caplog.messages) == 1
 
 
 def test_a_read_only_directory_is_named_in_one_line(tmp_path: Path) -> None:
@@ -416,24 +520,172 @@ def test_a_read_only_directory_is_named_in_one_line(tmp_path: Path) -> None:
         RecordingWriter(tmp_path / "file", "n1", 0.5, "resnet")
 
 
-def test_a_part_that_was_cut_short_is_named_with_the_mend(tmp_path: Path) -> None:
-    record(tmp_path, range(5)).close()
-    part = tmp_path / "n1" / "samples-000001.parquet"
+def gaps(seen: Seen) -> list[Gap]:
+    return list(seen.source.facts.gaps)
+
+
+def test_a_damaged_part_is_left_out_and_the_gap_is_named_with_its_time(tmp_path: Path) -> None:
+    record(tmp_path, range(3 * MINUTE)).close()
+    part = the_part(tmp_path / "n1", "samples", 2)
     whole = part.read_bytes()
-    for size in (0, 3, 100, len(whole) // 2, len(whole) - 1):
-        part.write_bytes(whole[:size])
-        with pytest.raises(
-            UserError, match=r"samples-000001\.parquet is not a whole Parquet file .*; move it away"
-        ):
-            Seen(tmp_path).read()
+    gap = Gap(
+        "samples",
+        f"`n1/{part.name}` was left out: its checksum does not match",
+        "n1",
+        start=sample(MINUTE - 1).time,
+        end=sample(2 * MINUTE).time,
+        count=MINUTE,
+    )
+    cut = [whole[:size] for size in (0, 3, 100, len(whole) // 2, len(whole) - 1)]
+    bits = [flipped(whole, bit) for bit in (0, 31, 4 * len(whole), 8 * len(whole) - 1)]
+    for damaged in (*cut, *bits, whole + b"x"):
+        part.write_bytes(damaged)
+        seen = Seen(tmp_path).read()
+        assert seen.ticks() == [*range(MINUTE), *range(2 * MINUTE, 3 * MINUTE)]
+        assert gaps(seen) == [gap]
+        assert seen.source.facts.samples_missed == MINUTE
 
 
-def test_a_part_that_somebody_else_wrote_is_named(tmp_path: Path) -> None:
+def test_a_damaged_part_of_steps_costs_its_steps(tmp_path: Path) -> None:
+    record(tmp_path, range(3 * MINUTE)).close()
+    the_part(tmp_path / "n1", "steps", 2).write_bytes(b"")
+    seen = Seen(tmp_path).read()
+    assert seen.numbers() == [*range(MINUTE), *range(2 * MINUTE, 3 * MINUTE)]
+    (gap,) = gaps(seen)
+    assert (gap.what, gap.node, gap.count) == ("steps", "n1", MINUTE)
+    assert gap.end == START + MINUTE
+    (rank,) = seen.source.facts.ranks
+    assert (rank.records_lost, rank.steps["train"]) == (MINUTE, 3 * MINUTE), "the totals have all"
+
+
+def test_damage_at_the_end_is_named_with_the_steps_that_the_totals_have(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(2 * MINUTE))
+    writer.ranks([(header(), totals(2 * MINUTE), False)], now=START + MINUTE)
+    writer.close()
+    for table in ("samples", "steps", "ranks"):
+        the_part(tmp_path / "n1", table, 1).write_bytes(b"PAR1")
+    first = {gap.what: (gap.start, gap.end, gap.count) for gap in gaps(Seen(tmp_path).read())}
+    assert first["samples"] == (None, sample(MINUTE).time, None)
+    assert first["steps"] == (None, START + MINUTE / 2, MINUTE)
+    assert first["ranks"][1] is not None
+    the_part(tmp_path / "n1", "samples", 2).write_bytes(b"")
+    the_part(tmp_path / "n1", "steps", 2).write_bytes(b"")
+    all_gone = {gap.what: (gap.start, gap.end, gap.count) for gap in gaps(Seen(tmp_path).read())}
+    assert all_gone["samples"] == (None, None, None)
+    assert all_gone["steps"] == (None, None, 2 * MINUTE)
+
+
+@pytest.mark.parametrize("table", ["samples", "steps", "ranks"])
+def test_a_part_that_is_gone_is_named(tmp_path: Path, table: str) -> None:
+    record(tmp_path, range(5 * MINUTE)).close()
+    for number in (2, 3, 4):
+        the_part(tmp_path / "n1", table, number).unlink()
+    (gap,) = gaps(Seen(tmp_path).read())
+    assert (gap.what, gap.reason) == (table, f"`n1/{table}-000002` to `n1/{table}-000004` are missing")
+
+
+def test_the_last_parts_are_missed_by_the_end_of_the_run(tmp_path: Path) -> None:
+    record(tmp_path, range(2 * MINUTE)).close()
+    RunFile("resnet", START, START + MINUTE).write(tmp_path)
+    assert gaps(Seen(tmp_path).read()) == []
+    the_part(tmp_path / "n1", "samples", 2).unlink()
+    (gap,) = gaps(Seen(tmp_path).read())
+    assert (gap.start, gap.end, gap.count) == (sample(MINUTE - 1).time, None, MINUTE + 1)
+
+
+def test_a_number_without_a_row_is_no_gap(tmp_path: Path) -> None:
+    """A journal that was cut off before its first row leaves no part."""
+    record(tmp_path, range(MINUTE)).close()
+    node = tmp_path / "n1"
+    for table in ("samples", "steps", "ranks"):
+        journal_path(node, table, 2).write_bytes(b"")
+    record(tmp_path, range(MINUTE, 2 * MINUTE)).close()
+    for table in ("samples", "steps", "ranks"):
+        part = the_part(node, table, 2)
+        part.rename(part.with_name(part.name.replace("000002", "000003")))
+    seen = Seen(tmp_path).read()
+    assert (seen.ticks(), gaps(seen)) == (list(range(2 * MINUTE)), [])
+
+
+def test_a_part_that_somebody_else_wrote_is_left_out(tmp_path: Path) -> None:
     record(tmp_path, range(5)).close()
-    part = tmp_path / "n1" / "samples-000001.parquet"
-    pq.write_table(pq.read_table(part).replace_schema_metadata(None), part)
-    with pytest.raises(UserError, match=r"samples-000001\.parquet was not written by Trainwatch"):
-        Seen(tmp_path).read()
+    part = the_part(tmp_path / "n1", "samples")
+    rewrite(part, pq.read_table(part).replace_schema_metadata(None))
+    (gap,) = gaps(Seen(tmp_path).read())
+    assert gap.reason.endswith(".parquet` was left out: Trainwatch did not write it")
+
+
+@pytest.fixture
+def from_before_checksums(tmp_path: Path) -> Path:
+    record(tmp_path, range(2 * MINUTE)).close()
+    without_checksums(tmp_path)
+    return tmp_path
+
+
+def test_a_recording_from_before_checksums_is_read_and_not_verified(from_before_checksums: Path) -> None:
+    assert (from_before_checksums / "n1" / "samples-000002.parquet").exists()
+    seen = Seen(from_before_checksums).read()
+    assert (seen.ticks(), seen.numbers()) == (list(range(2 * MINUTE)), list(range(2 * MINUTE)))
+    assert gaps(seen) == []
+    assert seen.source.facts.verified is False
+
+
+def test_a_recording_is_verified_when_every_file_is(tmp_path: Path) -> None:
+    record(tmp_path, range(2 * MINUTE)).close()
+    assert Seen(tmp_path).read().source.facts.verified is True
+    part = the_part(tmp_path / "n1", "ranks", 2)
+    part.rename(part.with_name("ranks-000002.parquet"))
+    assert Seen(tmp_path).read().source.facts.verified is False
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no part"])
+def test_a_part_from_before_checksums_that_cannot_be_decoded_is_left_out(
+    from_before_checksums: Path, content: bytes
+) -> None:
+    (from_before_checksums / "n1" / "samples-000002.parquet").write_bytes(content)
+    seen = Seen(from_before_checksums).read()
+    assert seen.ticks() == list(range(MINUTE))
+    (gap,) = gaps(seen)
+    assert "`n1/samples-000002.parquet` was left out: it is not a whole Parquet file (" in gap.reason
+
+
+def test_a_writer_takes_over_from_a_damaged_recording_and_leaves_the_damage_in_place(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    damaged = [tmp_path / "run.json", *(tmp_path / "n1").glob("*.parquet")]
+    for path in damaged:
+        path.write_bytes(flipped(path.read_bytes(), 77))
+    contents = [path.read_bytes() for path in damaged]
+    record(tmp_path, range(5, 10)).close()
+    assert [path.read_bytes() for path in damaged] == contents
+    seen = Seen(tmp_path).read()
+    assert (seen.ticks(), seen.numbers()) == (list(range(5, 10)), list(range(5, 10)))
+    assert [gap.what for gap in gaps(seen)] == ["run", "samples", "steps", "ranks"]
+
+
+def test_a_run_file_of_which_any_bit_is_flipped_is_left_out_or_says_the_same(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    intact = Seen(tmp_path).read().source.facts
+    whole = (tmp_path / "run.json").read_bytes()
+    for bit in range(8 * len(whole)):
+        (tmp_path / "run.json").write_bytes(flipped(whole, bit))
+        facts = Seen(tmp_path).source.facts
+        if not facts.gaps:
+            assert (facts.name, facts.start, facts.interval) == (intact.name, intact.start, intact.interval)
+            assert (facts.command, facts.end, facts.versions) == (intact.command, None, intact.versions)
+        else:
+            assert facts.gaps[0].reason.startswith("`run.json` was left out: it")
+
+
+def test_a_run_file_that_was_edited_is_left_out_with_the_fix(tmp_path: Path) -> None:
+    record(tmp_path, range(5)).close()
+    text = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(text.replace('"resnet"', '"bert"'))
+    (gap,) = gaps(Seen(tmp_path).read())
+    assert "if you edited it, remove `checksum` from it" in gap.reason
+    values = json.loads(text)
+    del values["checksum"]
+    (tmp_path / "run.json").write_text(json.dumps({**values, "name": "bert"}))
+    assert Seen(tmp_path).read().source.facts.name == "bert"
 
 
 @pytest.mark.parametrize("content", [None, {"notes.txt": ""}])
@@ -461,8 +713,8 @@ def test_a_run_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> N
 def test_a_recording_of_a_newer_trainwatch_is_refused(tmp_path: Path) -> None:
     record(tmp_path, range(2)).close()
     values = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**values, "format": 2}))
-    with pytest.raises(UserError, match="has format 2, this Trainwatch reads up to 1: update Trainwatch"):
+    (tmp_path / "run.json").write_text(json.dumps({**values, "format": 3}).replace("checksum", "signature"))
+    with pytest.raises(UserError, match="has format 3, this Trainwatch reads up to 2: update Trainwatch"):
         RecordingDirectory(tmp_path)
 
 
@@ -472,6 +724,7 @@ def test_a_recording_whose_run_file_is_gone_can_be_read(tmp_path: Path) -> None:
     seen = Seen(tmp_path).read()
     assert seen.source.facts.name == "resnet"
     assert seen.ticks() == list(range(5))
+    assert gaps(seen) == [Gap("run", "`run.json` is missing")]
 
 
 def test_a_run_of_which_nothing_is_recorded_yet_has_facts_and_no_rows(tmp_path: Path) -> None:
@@ -524,5 +777,112 @@ def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: P
         writer.sample(sample(tick))
     assert writer._queue.full(), "what is kept waiting is bounded"
     hanging.set()
+    writer.catch_up()
+    writer.steps(header(), [step(2000)])
+    writer.sample(sample(2003))
     writer.close()
-    assert Seen(tmp_path).read().ticks()[:500] == list(range(500))
+    seen = Seen(tmp_path).read()
+    ticks = seen.ticks()
+    assert ticks[:500] == list(range(500))
+    gap, of_steps = gaps(seen)
+    assert gap.reason == "they were not recorded: the disk did not keep up"
+    assert (gap.start, gap.end) == (sample(ticks[-2]).time, sample(2003).time)
+    assert gap.count == 2004 - len(ticks)
+    assert of_steps.what == "steps"
+
+
+def recorded_use(folder: Path, ticks: int, host: HostUse, before: int = 0) -> Seen:
+    """Records some samples of a run whose use of the host is known after `before` samples."""
+    writer = RecordingWriter(folder, "n1", 0.5, "resnet")
+    for tick in range(ticks):
+        tick_sample = sample(tick)
+        if tick >= before:
+            tick_sample.runs = {"resnet": RunSample(host=host), "other": RunSample()}
+        writer.sample(tick_sample)
+    writer.close()
+    return Seen(folder).read()
+
+
+def test_what_a_run_uses_of_the_host_comes_back(tmp_path: Path) -> None:
+    host = HostUse(("1",), 0.5, cpu_seconds=7.0, throttled_seconds=2.5, neighbour_cpu_seconds={"bob": 3.0})
+    seen = recorded_use(tmp_path, 4, host)
+    use = dict(zip(RUN_USE, seen.column("run_use")[3].tolist(), strict=True))
+    assert (use["cpu_seconds"], use["throttled_seconds"], use["allowed_cores"]) == (7.0, 2.5, 0.5)
+    assert np.isnan(use["other_cpu_seconds"])
+    (node,) = seen.source.facts.nodes
+    assert node.run_cpus == ("1",)
+    assert node.neighbours == (("bob", 3.0),)
+
+
+def test_cores_that_the_run_may_not_use_are_not_read_again(tmp_path: Path) -> None:
+    cpu = recorded_use(tmp_path, 6, HostUse(("1",)), before=2).column("cpu")
+    assert np.isnan(cpu[2:, 0]).all()
+    assert cpu[2:, 1] == pytest.approx([0.021, 0.031, 0.041, 0.051])
+
+
+def test_a_recording_of_an_older_trainwatch_knows_neither_cores_nor_use(tmp_path: Path) -> None:
+    record(tmp_path, range(MINUTE)).close()
+    part = the_part(tmp_path / "n1", "samples")
+    table = pq.read_table(part)
+    rewrite(part, table.drop_columns([name for name in table.column_names if name.startswith("run_")]))
+    seen = Seen(tmp_path).read()
+    assert np.isnan(seen.column("run_use")).all()
+    assert not np.isnan(seen.column("cpu")).any()
+    assert not seen.source.facts.nodes[0].run_cpus
+    assert not seen.source.facts.nodes[0].neighbours
+
+
+def record_gpus(folder: Path, *ticks: dict[str, dict[str, str]]) -> Seen:
+    """A recording of `resnet` in which each tick has the evidence by GPU of each run."""
+    writer = RecordingWriter(folder, "n1", 0.5, "resnet")
+    for tick, runs in enumerate(ticks):
+        taken = sample(tick)
+        taken.runs = {
+            run: RunSample(gpus={gpu: GpuUse(by) for gpu, by in gpus.items()}) for run, gpus in runs.items()
+        }
+        writer.sample(taken)
+    writer.close()
+    return Seen(folder).read()
+
+
+def evidence(seen: Seen) -> list[str | None]:
+    return [gpu.by for gpu in seen.source.facts.nodes[0].gpus]
+
+
+def test_only_the_gpus_of_the_run_are_read_from_the_moment_it_has_them(tmp_path: Path) -> None:
+    neighbour = {"bert": {"0": "processes"}}
+    seen = record_gpus(
+        tmp_path,
+        {**neighbour, "resnet": {}},
+        {**neighbour, "resnet": {"1": "environment"}},
+        {**neighbour, "resnet": {"1": "processes"}},
+    )
+    assert np.isnan(seen.column("gpu")).tolist() == [[True, True], [True, False], [True, False]]
+    assert np.isnan(seen.column("gpu_power_watts")[:, 0]).all()
+    assert evidence(seen) == ["", "processes"]
+
+
+def test_a_lone_run_has_the_node_until_its_processes_are_on_a_gpu(tmp_path: Path) -> None:
+    lone = {"0": "node", "1": "node"}
+    whole = record_gpus(tmp_path / "whole", *[{"resnet": lone}] * 3)
+    assert not np.isnan(whole.column("gpu")).any()
+    assert evidence(whole) == ["node", "node"]
+    later = record_gpus(tmp_path / "later", {"resnet": lone}, {"resnet": {"1": "processes"}})
+    assert np.isnan(later.column("gpu")).tolist() == [[True, False], [True, False]]
+    assert evidence(later) == ["", "processes"]
+
+
+def test_a_run_keeps_its_gpus_when_it_has_ended_and_without_ledgers_has_all(tmp_path: Path) -> None:
+    ended = record_gpus(tmp_path / "ended", {"resnet": {"1": "devices"}}, {})
+    assert np.isnan(ended.column("gpu")).tolist() == [[True, False], [True, False]]
+    assert evidence(record_gpus(tmp_path / "none", {}, {})) == ["node", "node"]
+
+
+def test_a_recording_of_an_older_trainwatch_has_all_gpus_without_evidence(tmp_path: Path) -> None:
+    record_gpus(tmp_path, {"resnet": {"1": "processes"}})
+    part = the_part(tmp_path / "n1", "samples")
+    rewrite(part, pq.read_table(part).drop_columns(["gpu_run_evidence", "gpu_compute_processes"]))
+    seen = Seen(tmp_path).read()
+    assert not np.isnan(seen.column("gpu")).any()
+    assert np.isnan(seen.column("gpu_compute_processes")).all()
+    assert evidence(seen) == [None, None]

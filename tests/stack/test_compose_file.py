@@ -59,8 +59,15 @@ def is_pinned(image: str) -> bool:
 class TestAsDockerComposeReadsIt:
     pytestmark = needs_compose
 
-    def test_one_command_gives_the_four_services(self) -> None:
-        assert set(services()) == {"exporter", "prometheus", "alertmanager", "grafana"}
+    def test_one_command_gives_the_four_services_and_the_rules(self) -> None:
+        assert set(services()) == {"exporter", "rules", "prometheus", "alertmanager", "grafana"}
+
+    def test_alerts_link_to_the_grafana_of_this_stack_whatever_its_port(self) -> None:
+        for environment, port in (({}, 3000), ({"GRAFANA_PORT": "3001"}, 3001)):
+            stack = services(environment=environment)
+            assert f"--grafana-url=http://localhost:{port}" in stack["rules"]["command"]
+            assert stack["grafana"]["ports"][0]["published"] == str(port)
+        assert stack["prometheus"]["depends_on"]["rules"]["condition"] == "service_completed_successfully"
 
     def test_the_profile_demo_adds_a_node_a_scenario(self) -> None:
         demos = services("demo").keys() - services().keys()
@@ -85,9 +92,9 @@ class TestAsDockerComposeReadsIt:
         self, all_services: dict[str, Service]
     ) -> None:
         built = [name for name, service in all_services.items() if "build" in service]
-        assert built == ["exporter"]
+        assert built == ["exporter", "rules"]
         for service in all_services.values():
-            if service["image"] == all_services["exporter"]["image"]:
+            if service["image"].startswith("trainwatch:"):
                 assert service["pull_policy"] == "never"
             else:
                 assert is_pinned(service["image"])
@@ -101,7 +108,7 @@ class TestAsDockerComposeReadsIt:
         self, all_services: dict[str, Service]
     ) -> None:
         for name, service in all_services.items():
-            assert service["restart"] == "unless-stopped", name
+            assert service["restart"] == ("no" if name == "rules" else "unless-stopped"), name
             assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name
             checked_by_image = service["image"].startswith("trainwatch:")  # test_dockerfile.py
@@ -112,17 +119,18 @@ class TestAsDockerComposeReadsIt:
             mount["source"]: f"{name}:{mount['target']}"
             for name, service in all_services.items()
             for mount in service.get("volumes", ())
-            if mount["type"] == "volume" and name != "exporter-gpu"
+            if mount["type"] == "volume" and name != "exporter-gpu" and not mount.get("read_only")
         }
         assert volumes == {
             "exporter": "exporter:/var/lib/trainwatch",
+            "rules": "rules:/var/lib/trainwatch",
             "prometheus": "prometheus:/prometheus",
             "alertmanager": "alertmanager:/alertmanager",
             "grafana": "grafana:/var/lib/grafana",
         }
         for name in ("prometheus", "alertmanager", "exporter"):
             target = volumes[name].partition(":")[2]
-            assert any(word.endswith(f"={target}") for word in all_services[name]["command"]), name
+            assert any(f"={target}" in word for word in all_services[name]["command"]), name
 
     def test_every_file_that_is_mounted_is_there_and_only_read(
         self, all_services: dict[str, Service]

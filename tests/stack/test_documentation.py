@@ -6,6 +6,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ import pytest
 import yaml
 from trainwatch.rules import all_rules
 
+from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, rendered
 from tests.support.compose import FILE, REPOSITORY
 
 DOCS = REPOSITORY / "docs"
-PAGES = ("stack.md", "kubernetes.md", "grafana.md")
+PAGES = ("stack.md", "kubernetes.md", "slurm.md", "grafana.md")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -29,16 +32,68 @@ def of_yaml(page: str) -> list[Any]:
 
 
 def test_the_training_pod_is_one_that_kubernetes_takes() -> None:
-    (pod,) = [block for block in of_yaml("kubernetes.md") if block.get("kind") == "Pod"]
-    kubernetes_validate.validate(pod, "1.37", strict=True)
-    exporter = yaml.safe_load((REPOSITORY / "deploy/kubernetes/base/exporter.yaml").read_text())
-    (shared,) = [
-        volume["hostPath"]["path"]
-        for volume in exporter["spec"]["template"]["spec"]["volumes"]
-        if volume["name"] == "shared-memory"
+    pods = of_kind("Pod", of_yaml("kubernetes.md"))
+    for pod in pods.values():
+        kubernetes_validate.validate(pod, "1.37", strict=True)
+    shared = yaml.safe_load((CHART / "values.yaml").read_text())["ledgers"]["directory"]
+    (ledgers,) = [volume["hostPath"] for volume in pods["train"]["spec"]["volumes"] if "hostPath" in volume]
+    assert ledgers == {"path": shared, "type": "Directory"}  # made by the exporter's pod, for all users
+
+
+@needs_helm
+def test_every_helm_command_of_the_page_installs_valid_manifests() -> None:
+    commands = [shlex.split(line) for line in commands_of("kubernetes.md") if line.startswith("helm ")]
+    of_install = flags_of(commands[0])
+    assert commands[0][1:4] == ["install", "trainwatch", "deploy/helm"]
+    for command in commands:
+        assert command[2:4] == ["trainwatch", "deploy/helm"]
+        reused = of_install if "--reuse-values" in command else []
+        resources = installed([*reused, *flags_of(command)])
+        assert pod_of("gpu", resources)["containers"][0]["image"].startswith("registry.example/trainwatch:")
+        rules = of_kind("PrometheusRule", resources)
+        assert {one["metadata"]["labels"]["release"] for one in rules.values()} == {"kube-prometheus-stack"}
+
+
+@needs_helm
+def test_the_helm_command_of_the_readme_installs_exporters() -> None:
+    (command,) = re.findall(r"(?m)^helm install .*$", (REPOSITORY / "README.md").read_text())
+    assert of_kind("DaemonSet", installed(flags_of(shlex.split(command))))
+
+
+@needs_helm
+def test_own_rules_reach_the_chart_by_the_commands_of_the_page(tmp_path: Path) -> None:
+    lines = commands_of("kubernetes.md")
+    (render,) = [shlex.split(line) for line in lines if line.startswith("trainwatch rules render")]
+    subprocess.run([sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    (given,) = [
+        re.findall(r"--set-file rules\.files\.(\S+)=(\S+)", line) for line in lines if "--set-file" in line
     ]
-    (ledgers,) = [volume["hostPath"] for volume in pod["spec"]["volumes"] if "hostPath" in volume]
-    assert ledgers["path"] == f"{shared}/trainwatch"
+    files = {name: (tmp_path / path).read_text() for name, path in given}
+    assert len(files) == len(list(tmp_path.glob("*/*.yml")))
+    rules = of_kind("PrometheusRule", rendered({"rules": {"files": files}}))
+    assert {name: one["spec"] for name, one in rules.items()} == {
+        name: yaml.safe_load(text) for name, text in files.items()
+    }
+
+
+def commands_of(page: str) -> list[str]:
+    return [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+
+
+def flags_of(command: list[str]) -> list[str]:
+    """Returns the values that a command sets, files as one line of text."""
+    pairs = list(pairwise(command))
+    files = [text.partition("=")[0] + "=groups: []" for flag, text in pairs if flag == "--set-file"]
+    return [text for flag, text in pairs if flag == "--set"] + files
+
+
+def test_the_training_job_of_kubeflow_shares_the_ledger_directory_on_all_replicas() -> None:
+    (job,) = of_kind("PyTorchJob", of_yaml("kubernetes.md")).values()
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        template = {"metadata": {"name": "replica"}, **replica["template"]}
+        kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **template}, "1.37", strict=True)
+        (volume,) = template["spec"]["volumes"]
+        assert volume["hostPath"]["path"] == "/dev/shm/trainwatch"
 
 
 @pytest.mark.servers

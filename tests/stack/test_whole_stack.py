@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainwatch.cli import main
 
 from tests.support.compose import needs_compose, services
 from tests.support.services_as_processes import as_process, possible, run
@@ -40,7 +41,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         {
             "targets": f"up and on () (count({nodes}) == 3)",
             "starved": "run_instance:trainwatch_cpu_starved:ratio > 0.5",
-            "firing": 'ALERTS{alertname="CPUBottleneck", alertstate="firing"}',
+            "firing": 'ALERTS{alertname="TrainwatchCPUBottleneck", alertstate="firing"}',
         },
         {"notified": "http://alertmanager:9093/api/v2/alerts?filter=rule%3DCPUBottleneck"},
     )
@@ -51,7 +52,12 @@ def speed_up(service: dict[str, Any], folder: Path) -> None:
     for mount in service.get("volumes", ()):
         if mount["target"] in ("/etc/trainwatch/prometheus", "/etc/trainwatch/rules"):
             copied = folder / Path(mount["target"]).name
-            shutil.copytree(mount["source"], copied)
+            if mount["type"] == "volume":  # which the service of its name fills
+                command = [word for word in services()[mount["source"]]["command"] if "--out" not in word]
+                assert main([*command, f"--out={copied}"]) == 0
+                mount["type"] = "bind"
+            else:
+                shutil.copytree(mount["source"], copied)
             for file in copied.rglob("*.yml"):
                 file.write_text(re.sub(r"interval: (\d+s|1m|2m|5m)\b", "interval: 1s", file.read_text()))
             mount["source"] = str(copied)
@@ -77,3 +83,4 @@ def test_alertmanager_gets_the_alert_with_its_advice(said: dict[str, Any]) -> No
     (alert,) = said["notified"]
     assert alert["labels"]["run"] == "simulated-cpu-bottleneck"
     assert "workers" in alert["annotations"]["recommendation"]
+    assert alert["annotations"]["dashboard_url"].startswith("http://localhost:3000/d/trainwatch-run?")

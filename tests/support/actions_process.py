@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import requests
 
+from tests.support.training_process import RESNET
 from tests.support.training_script import DEADLINE as SECONDS
 from tests.support.training_script import wait_until
 
@@ -54,9 +56,16 @@ class Actions:
         return False
 
 
+def served(process: subprocess.Popen[str]) -> psutil.Process:
+    """Returns the process that a sandbox started, otherwise the process itself."""
+    started = psutil.Process(process.pid)
+    return next(iter(started.children()), started)
+
+
 @contextmanager
-def actions(*flags: object, node: str = "gpu-node-1") -> Iterator[Actions]:
-    words = [*COMMAND, "--web.listen-address=127.0.0.1:0", f"--node={node}", *map(str, flags)]
+def actions(*flags: object, node: str = "gpu-node-1", sandbox: Sequence[str] = ()) -> Iterator[Actions]:
+    """Starts it, with `sandbox` before its command (the words of a Sandbox)."""
+    words = [*sandbox, *COMMAND, "--web.listen-address=127.0.0.1:0", f"--node={node}", *map(str, flags)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, encoding="utf-8") as process:
         running = Actions(process)
         reader = threading.Thread(target=running.read_log)
@@ -64,9 +73,11 @@ def actions(*flags: object, node: str = "gpu-node-1") -> Iterator[Actions]:
         try:
             running.wait_for(lambda: bool(running.url))
             yield running
-            process.terminate()
+            served(process).terminate()
             assert process.wait(SECONDS) == 0, running.log
         finally:
+            with suppress(psutil.NoSuchProcess):
+                served(process).kill()
             process.kill()
             reader.join()
 
@@ -91,20 +102,20 @@ def a_notification(*alerts: dict[str, Any]) -> dict[str, Any]:
         "receiver": "actions",
         "status": "firing",
         "alerts": list(alerts),
-        "groupLabels": {"alertname": "TrainingStalled", "run": "resnet"},
+        "groupLabels": {"alertname": "TrainwatchTrainingStalled", "run": RESNET},
         "commonLabels": {},
         "commonAnnotations": {},
         "externalURL": "http://localhost:9093",
         "version": "4",
-        "groupKey": '{}:{alertname="TrainingStalled", run="resnet"}',
+        "groupKey": f'{{}}:{{alertname="TrainwatchTrainingStalled", run="{RESNET}"}}',
         "truncatedAlerts": 0,
     }
 
 
 def an_alert_of_it(**changes: Any) -> dict[str, Any]:
     """A TrainingStalled of run resnet on gpu-node-1, which began after all that a test starts."""
-    labels = {"alertname": "TrainingStalled", "rule": "TrainingStalled", "severity": "critical"}
-    labels |= {"run": "resnet", "instance": "gpu-node-1", **changes.pop("labels", {})}
+    labels = {"alertname": "TrainwatchTrainingStalled", "rule": "TrainingStalled", "severity": "critical"}
+    labels |= {"run": RESNET, "instance": "gpu-node-1", **changes.pop("labels", {})}
     return {
         "status": "firing",
         "labels": labels,

@@ -229,8 +229,10 @@ def labels_by_rule() -> dict[str, dict[str, str]]:
     groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / RULES).read_text())["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     return {
-        alert["alert"]: {
-            name: value for name, value in alert["labels"].items() if name in ("kind", "symptom", "scope")
+        alert["labels"]["rule"]: {
+            name: value
+            for name, value in alert["labels"].items()
+            if name in ("kind", "symptom", "scope", "standstill")
         }
         for alert in alerts
     }
@@ -253,7 +255,7 @@ def an_alert(
     where = f"{instance}{''.join(f', {name} {value}' for name, value in labels.items())}"
     return {
         "labels": {
-            "alertname": rule,
+            "alertname": f"Trainwatch{rule}",
             "rule": rule,
             "severity": severity,
             **labels_by_rule().get(rule, {}),

@@ -11,11 +11,11 @@ from trainwatch.evaluation.analysis import (
     Analysis,
     BoxPlot,
     RuleResult,
-    StepDistribution,
     UtilisationHistogram,
 )
 from trainwatch.measurements.energy import Energy, GpuEnergy
 from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
+from trainwatch.measurements.steps import StepDistribution
 from trainwatch.measurements.timeline import StepMark, StepTimeline
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules import all_rules
@@ -224,6 +224,7 @@ def slow_loader(**changes: Any) -> Analysis:
     """One node, 2 GPUs, 16 cores: a pinned core starves the GPUs, and some steps are outliers."""
     analysis = Analysis(
         run="resnet50-imagenet",
+        name="resnet50-imagenet",
         command="python train.py --data /data/imagenet --workers 2",
         exit_status=0,
         start=START,
@@ -421,10 +422,67 @@ def sixteen_nodes() -> Analysis:
     )
 
 
+def sixty_four_ranks() -> Analysis:
+    """8 nodes of 8 GPUs: rank 37 is slow, and all others wait for it."""
+    nodes = [f"node-{index}" for index in range(8)]
+    ranks = [
+        {
+            "node": nodes[rank // 8],
+            "rank": rank,
+            "triggered": 11 if rank == 37 else 0,
+            "own_seconds": 0.61 if rank == 37 else 0.25,
+            "seconds_lost": 260.0 if rank == 37 else 0.0,
+        }
+        for rank in range(64)
+    ]
+    slow = rule(
+        "Straggler",
+        Status.FOUND,
+        question="Does one rank keep the others waiting?",
+        finding="Rank 37 on node-4 took 610 ms of its own per step; the other 63 ranks 250 ms (median).",
+        recommendation="Compare what rank 37 does with another rank: its data, its node, its GPU's clocks.",
+        triggered=11,
+        violations=11,
+        datapoints=12,
+        seconds_lost=260.0,
+        details={"ranks": ranks, "windows": 12},
+    )
+    return slow_loader(
+        run="llama-64",
+        nodes=nodes,
+        ranks=64,
+        world_size=64,
+        cores=dict.fromkeys(nodes, 96),
+        gpus={node: [f"{index}: NVIDIA H100 80GB HBM3" for index in range(8)] for node in nodes},
+        rules=[slow, *(rule(name) for name in ("CPUBottleneck", "DataStarved", "LowGPUUtilization"))],
+        usage=[row for node in nodes for row in usage(node, gpu=96, cpu=24)],
+        heatmaps=[heatmap(node, 8, 96, columns=360, column_seconds=2.0) for node in nodes],
+        steps=[steps(rank, count=300) for rank in range(64)],
+        component_seconds={
+            "data_wait": 310.0,
+            "forward": 9_000.0,
+            "backward": 14_000.0,
+            "communication": 16_000.0,
+        },
+        phase_seconds={"initialization": 1_370.0, "train": 43_000.0, "finalization": 830.0},
+        loaders=[loader(rank) for rank in range(64)],
+        low_gpu_snapshots=[LowGpuSamples(node, 1438, 0, 0, 0, 0) for node in nodes],
+        timelines=[timeline(node, rank=8 * index) for index, node in enumerate(nodes)],
+        box_plots=[box for node in nodes for box in box_plots(node, 8)],
+        utilisation_histograms=[one for node in nodes for one in histograms(node, 8)],
+        energy=Energy(
+            1.1e9,
+            [GpuEnergy(node, f"GPU {gpu}", 1.7e7, 719.0, 0.0) for node in nodes for gpu in range(8)],
+            0,
+        ),
+    )
+
+
 def hostile() -> Analysis:
     """Names that try to break out of the page, wherever a name can stand."""
     return slow_loader(
         run=HOSTILE,
+        name=HOSTILE,
         command=HOSTILE,
         framework=HOSTILE,
         nodes=[HOSTILE],
@@ -462,5 +520,6 @@ EVERY_ANALYSIS = (
     no_steps,
     one_sample,
     sixteen_nodes,
+    sixty_four_ranks,
     hostile,
 )

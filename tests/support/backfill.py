@@ -19,6 +19,7 @@ from pathlib import Path
 import yaml
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.prometheus_rules.groups import Entry, Group
+from trainwatch.sampling.profiles import Profile
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving
@@ -43,10 +44,11 @@ def seconds_of(scenario: str) -> float:
     return 60 * (all_scenarios()[scenario].minutes + 2)
 
 
-def write_scrapes(scenario: str, file: Path) -> None:
+def write_scrapes(scenario: str, file: Path, profile: Profile = "default") -> None:
     """What a Prometheus scrapes of a run of the scenario, from its start to its end, as OpenMetrics."""
     seconds = seconds_of(scenario)
-    with file.open("w") as text, simulated(scenario, duration=seconds, run=run_of(scenario)) as node:
+    run = run_of(scenario)
+    with file.open("w") as text, simulated(scenario, duration=seconds, run=run, profile=profile) as node:
         for elapsed in range(0, round(seconds) + RETENTION_SECONDS, SCRAPE_SECONDS):
             node.go(SCRAPE_SECONDS if elapsed else 0.5)
             scrape = node.exporter.scrape("openmetrics")
@@ -86,6 +88,10 @@ class Backfill:
         # Spawned: a process that threads run in is not forked.
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
             list(pool.map(write_scrapes, scenarios, files))
+        self.store(files)
+
+    def store(self, files: Iterable[Path]) -> None:
+        """Writes scrapes as blocks."""
         whole = self.folder / "scrapes.om"
         with whole.open("wb") as text:
             for path in files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,13 @@ SWITCHES = (
     "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )
+AXE = Path(__file__).parents[1] / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+# Calls back with "RULE: ELEMENT" for each element that breaks a rule of axe-core.
+RUN_AXE = """
+  const done = arguments[arguments.length - 1];
+  const told = (found) => found.nodes.map((node) => `${found.id}: ${node.target} ${node.html.slice(0, 120)}`);
+  axe.run().then((result) => done(result.violations.flatMap(told)), (error) => done([String(error)]));
+"""
 
 
 @contextmanager
@@ -63,3 +71,13 @@ def in_dark_mode(chrome: webdriver.Chrome, dark: bool) -> None:
     scheme = "dark" if dark else "light"
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def inaccessible(chrome: webdriver.Chrome) -> list[str]:
+    """What axe-core finds on the page; without axe-core, skips the test, and fails it in CI."""
+    if not AXE.exists():
+        missing = "axe-core is not installed: `make servers` installs it from npm"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    chrome.execute_script(AXE.read_text(encoding="utf-8"))
+    found: list[str] = chrome.execute_async_script(RUN_AXE)
+    return found

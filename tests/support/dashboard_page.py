@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trainwatch.dashboards.page import laid_out
+
 from tests.support.grafana import POINTS, Reader, Series
 
 ASSETS = Path(__file__).parents[2] / "exporter" / "trainwatch" / "report" / "assets"
@@ -28,7 +30,7 @@ def write_page(reader: Reader, file: Path, theme: str = "dark", only: tuple[int,
     """The whole dashboard, or only the panels of some ids one below the other, as one HTML file."""
     drawn = []
     below = 0
-    for panel in reader.dashboard["panels"]:
+    for panel in opened(reader.dashboard):
         if only and panel["id"] not in only:
             continue
         place = panel["gridPos"] if not only else {**panel["gridPos"], "x": 0, "y": below, "w": 24}
@@ -45,9 +47,15 @@ def write_page(reader: Reader, file: Path, theme: str = "dark", only: tuple[int,
     )
 
 
+def opened(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All panels, placed as if every section was open."""
+    flat = [each for panel in dashboard["panels"] for each in (panel, *panel.get("panels", ()))]
+    return laid_out([{**panel, "panels": []} if panel["type"] == "row" else panel for panel in flat])
+
+
 def height(reader: Reader) -> int:
     """Of the whole page, in pixels."""
-    places = (one["gridPos"] for one in reader.dashboard["panels"])
+    places = (one["gridPos"] for one in opened(reader.dashboard))
     return ROW * max(int(place["y"] + place["h"]) for place in places) + 40
 
 

@@ -12,6 +12,7 @@ from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.demo.simulation import Simulation
 from trainwatch.exporter.exporter import Exporter
+from trainwatch.sampling.profiles import Profile
 from trainwatch.sampling.sample import Sample
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
@@ -31,14 +32,21 @@ class Node:
     """A simulated node that takes a sample when it is told to."""
 
     def __init__(
-        self, directory: Path, scenario: str, seed: int, duration: float | None, speed: float, run: str
+        self,
+        directory: Path,
+        scenario: str,
+        seed: int,
+        duration: float | None,
+        speed: float,
+        run: str,
+        profile: Profile,
     ) -> None:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
         self.simulation = Simulation(all_scenarios()[scenario](), seed, run, START, duration, directory)
         self.samples: list[Sample] = []
         self.exporter: Exporter = make_exporter(
-            self.simulation, self.clock, directory, sinks=[self.samples.append]
+            self.simulation, self.clock, directory, sinks=[self.samples.append], profile=profile
         )
 
     def go(self, seconds: float) -> Node:
@@ -50,10 +58,15 @@ class Node:
 
 @contextmanager
 def simulated(
-    scenario: str, seed: int = 0, duration: float | None = None, speed: float = 1.0, run: str = "simulated"
+    scenario: str,
+    seed: int = 0,
+    duration: float | None = None,
+    speed: float = 1.0,
+    run: str = "simulated",
+    profile: Profile = "default",
 ) -> Iterator[Node]:
     with simulated_directory() as directory:
-        node = Node(directory, scenario, seed, duration, speed, run)
+        node = Node(directory, scenario, seed, duration, speed, run, profile)
         try:
             yield node
         finally:

@@ -63,6 +63,7 @@ class FakeNvml:
         self._errors: list[dict[str, int]] = [{} for _ in range(gpus)]
         self._states: list[dict[str, int]] = [{} for _ in range(gpus)]
         self._pids: list[tuple[int, ...]] = [() for _ in range(gpus)]
+        self._migs: list[dict[int, tuple[object, ...]]] = [{} for _ in range(gpus)]
         self._hangs: list[tuple[str, int]] = []
         self._xids: list[tuple[int, int]] = []
         self._write()
@@ -128,6 +129,15 @@ class FakeNvml:
         self._pids[gpu] = pids
         self._write()
 
+    def divide(self, gpu: int, **pids: tuple[int, ...]) -> None:
+        """Divides the GPU into MIG devices: mig_0=(PID, ...) and so on; none: it is whole again."""
+        self._values[gpu]["mig_mode"] = int(bool(pids))
+        self._migs[gpu] = {
+            int(name.removeprefix("mig_")): (f"MIG-{gpu:08d}-{name[-1]}", 10**10, 10**9, *processes)
+            for name, processes in pids.items()
+        }
+        self._write()
+
     def unload_driver(self) -> None:
         """nvmlInit says that the driver is not loaded, until `load_driver`."""
         self._init_error = NO_DRIVER
@@ -158,6 +168,7 @@ class FakeNvml:
                     lines.append(f"{gpu} field {field} {kind} 0 {number}")
             lines += [f"{gpu} error {name} {code}" for name, code in self._errors[gpu].items() if code]
             lines += [f"{gpu} {state} {value}" for state, value in self._states[gpu].items()]
+            lines += [f"{gpu} mig {n} {' '.join(map(str, mig))}" for n, mig in self._migs[gpu].items()]
             lines.append(f"{gpu} pids {' '.join(map(str, self._pids[gpu]))}")
         lines += [f"hang {function} {gpu}" for function, gpu in self._hangs]
         lines += [f"xid {number} {gpu} {xid}" for number, (gpu, xid) in enumerate(self._xids, start=1)]

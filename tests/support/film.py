@@ -39,6 +39,7 @@ from tests.support.servers import Servers
 Labels = Mapping[str, str]
 
 SPEED = 10
+GRAFANA_URL, DOCS_URL = "https://grafana.test", "https://docs.test"
 SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed
 TICKS_A_MINUTE = 120
 
@@ -231,7 +232,7 @@ def _alertmanager_config(folder: Path, stub: HttpStub) -> Path:
 
 def _prometheus_config(folder: Path, posting: Alertmanager) -> Path:
     (folder / "rules").mkdir(parents=True)
-    for name, text in render(Options(speed=SPEED)).items():
+    for name, text in render(Options(grafana_url=GRAFANA_URL, docs_url=DOCS_URL, speed=SPEED)).items():
         if "/" not in name:  # else it is optional
             (folder / "rules" / name).write_text(text)
     targets = [

@@ -95,7 +95,7 @@ class Reader:
             labels = one["metric"]
             answer.append(
                 Series(
-                    _named(labels, target["legendFormat"]),
+                    _named(labels, self.fill(target["legendFormat"])),
                     labels,
                     [float(value) for _, value in found_values],
                     [float(time) for time, _ in found_values],

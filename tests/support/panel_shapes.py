@@ -88,7 +88,7 @@ def _of_the_whole(reader: Reader, panel: Panel, series: list[Series]) -> str | N
 def _wrong_table(reader: Reader, panel: Panel) -> str | None:
     rows = reader.table_of(panel)
     headings = set(_option(panel, "organize", "renameByName").values())
-    missing = headings - {heading for row in rows for heading in row}
+    missing = headings - {heading for row in rows for heading in row} - {"Cluster"}  # no label is required
     if missing:
         return f"lacks the columns {sorted(missing)}"
     sorting = {one["displayName"] for one in panel["options"]["sortBy"]}

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+from trainwatch.prometheus_rules.options import ALERT_PREFIX
+
 Values = Sequence[float | None]  # a value a scrape, None where there was none, NaN for a stale marker
 
 JUST_EQUAL = 1e-9
@@ -21,6 +24,7 @@ class RuleTest:
         self._series: dict[str, str] = {}
         self._expressions: list[dict[str, Any]] = []
         self._alerts: list[dict[str, Any]] = []
+        self._described: list[dict[str, Any]] = []  # the rule files whose descriptions are expected
 
     def add(self, series: Mapping[str, Values]) -> None:
         """Series by name and labels."""
@@ -39,7 +43,7 @@ class RuleTest:
 
     def firing(self, rule: str, at: float, expected: int, **labels: str) -> None:
         """So many alerts of the rule fire."""
-        selector = _selector(alertname=rule, alertstate="firing", **labels)
+        selector = _selector(alertname=f"{ALERT_PREFIX}{rule}", rule=rule, alertstate="firing", **labels)
         self.equals(f"count(ALERTS{selector}) or vector(0)", at, expected)
 
     def alerts(self, rule: str, at: float, *expected: Mapping[str, Mapping[str, str]]) -> None:
@@ -48,7 +52,33 @@ class RuleTest:
             {"exp_labels": dict(one["labels"]), "exp_annotations": dict(one["annotations"])}
             for one in expected
         ]
-        self._alerts.append({"eval_time": f"{at:g}s", "alertname": rule, "exp_alerts": found})
+        self._alerts.append(
+            {"eval_time": f"{at:g}s", "alertname": f"{ALERT_PREFIX}{rule}", "exp_alerts": found}
+        )
+
+    def describes(self, rule: str, at: float, where: Mapping[str, str], description: str) -> None:
+        """The rule's alerts have this description for the target `where`, and no others fire.
+
+        Other annotations are left out of the rule files, so no `alerts` may be expected at the same time.
+        """
+        if not self._described:
+            self._described = [yaml.safe_load(file.read_text()) for file in self.rule_files]
+        every = [entry for file in self._described for group in file["groups"] for entry in group["rules"]]
+        own = [entry["labels"] for entry in every if entry.get("alert") == f"{ALERT_PREFIX}{rule}"]
+        (labels,) = (found for found in own if {**found, **where}.items() >= found.items())
+        annotations = {"description": description}
+        self.alerts(rule, at, {"labels": {**labels, **where}, "annotations": annotations})
+
+    def _files(self, folder: Path) -> list[Path]:
+        """Returns the rule files, with no annotations but descriptions if these are expected."""
+        if not self._described:
+            return list(self.rule_files)
+        for number, file in enumerate(self._described):
+            for entry in (entry for group in file["groups"] for entry in group["rules"]):
+                if "annotations" in entry:
+                    entry["annotations"] = {"description": entry["annotations"]["description"]}
+            (folder / f"described-{number}.json").write_text(json.dumps(file))
+        return [folder / f"described-{number}.json" for number in range(len(self._described))]
 
     def run(self, folder: Path) -> None:
         """Raises AssertionError with promtool's words where an expectation was not met."""
@@ -60,7 +90,7 @@ class RuleTest:
             "alert_rule_test": self._alerts,
         }
         content = {
-            "rule_files": [str(path) for path in self.rule_files],
+            "rule_files": [str(path) for path in self._files(folder)],
             "evaluation_interval": f"{self.interval:g}s",
             "tests": [test],
         }

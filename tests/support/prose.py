@@ -30,6 +30,7 @@ CHECKED = (
     "deploy/**/*.service",
     "deploy/**/*.yaml",
     "deploy/**/*.sh",
+    "deploy/**/*.sbatch",
     "examples/**/*.py",
     "exporter/*.py",
     "exporter/trainwatch/*.py",
@@ -55,10 +56,10 @@ CHECKED = (
     "exporter/trainwatch/training/**/*.py",
     "exporter/trainwatch/web/*.py",
     "grafana/*.ini",
-    "grafana/*.yaml",
     "grafana/dashboards/*.json",
     "grafana/provisioning/**/*.yml",
     "prometheus/*.yml",
+    "trials/*.py",
     "pyproject.toml",
 )
 LONGEST_SENTENCE = 25  # words; code, a link and a number are one word each

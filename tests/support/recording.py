@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from trainwatch.runs.model import COMPONENTS, NodeSamples, Steps
 from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.runs.recording.files import write_part
 from trainwatch.sampling.sample import GpuSample, Sample
 from trainwatch.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
@@ -90,7 +93,31 @@ def totals(steps: int, end: float | None = None) -> LedgerTotals:
         fetch_cpu_seconds=2.5,
         fetch_core_wait_seconds=0.5,
         steps_recorded=steps,
+        gauges={"loss": 1 / (steps + 1), "global_step": steps},
+        counts={"tokens": 4096.0 * steps},
     )
+
+
+def the_part(folder: Path, table: str, number: int = 1) -> Path:
+    """The path of a part, whose name has its checksum."""
+    (path,) = folder.glob(f"{table}-{number:06d}.*parquet")
+    return path
+
+
+def rewrite(part: Path, rows: pa.Table) -> None:
+    """Replaces the rows of a part; its name follows."""
+    table, number = part.name.partition(".")[0].split("-")
+    part.unlink()
+    write_part(part.parent, table, int(number), rows)
+
+
+def without_checksums(directory: Path) -> None:
+    """Makes of a recording what Trainwatch 0.1 would have written."""
+    for part in directory.glob("*/*.parquet"):
+        part.rename(part.with_name(f"{part.name.partition('.')[0]}.parquet"))
+    values = json.loads((directory / "run.json").read_text())
+    del values["checksum"]
+    (directory / "run.json").write_text(json.dumps({**values, "format": 1}))
 
 
 class Seen:

@@ -82,14 +82,24 @@ def low_gpu_utilization(
 
 
 def step_outlier(
-    steps: Steps, phase: str, *, stddev: float, n_outliers: int, interval: float, least: int = 100
+    steps: Steps,
+    phase: str,
+    *,
+    stddev: float,
+    n_outliers: int,
+    time_lost: float,
+    interval: float,
+    least: int = 100,
 ) -> dict[str, Any]:
-    """Of one phase of one rank; `numbers` are those of the outliers that all steps together make."""
+    """Of one phase of one rank; `numbers` are those of the outliers that all steps together make.
+
+    `triggered` by their number, `costly` by the time that they cost.
+    """
     rows = [
         (float(duration), int(number), bool(PHASES[index] == phase))
         for duration, number, index in zip(steps.durations, steps.numbers, steps.phases, strict=True)
     ]
-    triggered = before = 0
+    triggered = costly = before = 0
     numbers: list[int] = []
     for end in scan_ends((steps.starts + steps.durations).tolist(), interval):
         own = [(duration, number) for duration, number, its in rows[:end] if its]
@@ -100,8 +110,16 @@ def step_outlier(
             bound = mean + stddev * math.sqrt(variance)
             numbers = [number for duration, number in own if duration > bound]
             triggered += len(numbers) > n_outliers and len(own) > before
+            excess = math.fsum(duration - mean for duration, _ in own if duration > bound)
+            share = excess / math.fsum(duration for duration, _ in own)
+            costly += len(numbers) >= 3 and share > time_lost / 100 and len(own) > before
         before = len(own)
-    return {"triggered": triggered, "numbers": numbers, "datapoints": sum(its for _, _, its in rows)}
+    return {
+        "triggered": triggered,
+        "costly": costly,
+        "numbers": numbers,
+        "datapoints": sum(its for _, _, its in rows),
+    }
 
 
 def data_starved(steps: Steps, *, threshold: float, patience: int, interval: float) -> dict[str, float]:

@@ -50,11 +50,22 @@ def batch_size(
 
 
 def gpu_memory_increase(
-    samples: NodeSamples, *, increase: float, window: int, horizon: float, patience: int, interval: float
+    samples: NodeSamples,
+    *,
+    increase: float,
+    window: int,
+    horizon: float,
+    hold: float,
+    baseline: float,
+    patience: int,
+    interval: float,
 ) -> dict[str, int]:
-    """`horizon` in minutes. Violations: readings of all GPUs; triggered: scans that some of them precede."""
+    """`horizon`, `hold` and `baseline` in minutes. Violations: readings of all GPUs above the lowest average
+    of the horizon; triggered: scans that some of them precede; lasting: scans that lasting rises precede.
+    """
     times = samples.times.tolist()
     concerned_rows: list[int] = []
+    lasting_rows: list[int] = []
     for column in samples.gpu_memory.T.tolist():
         readings = [(row, value) for row, value in enumerate(column) if not math.isnan(value)]
         averages: list[tuple[float, float]] = []  # time, average
@@ -65,11 +76,20 @@ def gpu_memory_increase(
             lowest = min(value for time, value in averages if time >= times[row] - 60 * horizon)
             if number > patience and round(100 * (average - lowest), 4) > increase:
                 concerned_rows.append(row)
-    triggered = before = 0
+            ended = times[row] - 60 * (hold + horizon)
+            held = min(value for time, value in averages if time >= times[row] - 60 * hold)
+            before = [value for time, value in averages if ended - 60 * baseline <= time <= ended]
+            earlier = window - 1 + sum(time <= ended for time, _ in averages)
+            if before and earlier > patience and round(100 * (held - max(before)), 4) > increase:
+                lasting_rows.append(row)
+    counts = {"triggered": concerned_rows, "lasting": lasting_rows}
+    scans = dict.fromkeys(counts, 0)
+    start = 0
     for end in scan_ends(times, interval):
-        triggered += any(before <= row < end for row in concerned_rows)
-        before = end
-    return {"triggered": triggered, "violations": len(concerned_rows)}
+        for name, rows in counts.items():
+            scans[name] += any(start <= row < end for row in rows)
+        start = end
+    return {**scans, "violations": len(concerned_rows)}
 
 
 def load_balancing(

@@ -42,38 +42,58 @@ def training_stalled(steps: Steps, *, factor: float, minimum: float, patience: i
     ]
 
 
-def straggler(ranks: list[Steps], *, threshold: float, share: float, window: int) -> list[set[int]]:
-    """Of each rank the numbers of the windows (of `window` steps, tens) in which it was a straggler."""
-    own: list[dict[int, float]] = []
+def straggler(
+    ranks: list[Steps], *, threshold: float, minimum: float, deviations: float, waiting: float
+) -> list[int]:
+    """Of each rank in how many windows (of 30, 100 and 1000 steps) it was a straggler."""
+    tens: list[dict[int, list[tuple[float, float]]]] = []  # by rank: own time and duration of steps, in tens
     for steps in ranks:
         spent = steps.components[:, COMPONENTS.index("communication")].tolist()
         rows = zip(
             steps.numbers.tolist(), steps.durations.tolist(), spent, steps.phases.tolist(), strict=True
         )
         train = PHASES.index("train")
-        own.append({number: max(took - out, 0) for number, took, out, phase in rows if phase == train})
-    fired: list[set[int]] = [set() for _ in ranks]
-    last = max((max(one, default=-1) for one in own), default=-1)
-    for number in range(last // window + 1):
-        means: dict[int, list[float]] = {}  # by rank, of each ten steps
-        for rank, one in enumerate(own):
-            tens = [
-                [one[step] for step in range(start, start + 10) if step in one]
-                for start in range(number * window, (number + 1) * window, 10)
-            ]
-            complete = all(tens) and max(one) + 1 >= (number + 1) * window
-            if complete:
-                means[rank] = [sum(ten) / len(ten) for ten in tens]
-        for rank, mine in means.items():
-            others = [sum(its) / len(its) for other, its in means.items() if other != rank]
-            if not others:
-                continue
-            slowest = sum(
-                mine[place] >= max(its[place] for its in means.values()) for place in range(len(mine))
-            )
-            mean = sum(mine) / len(mine)
-            if percentile(others, 50) < threshold / 100 * mean and slowest / len(mine) > share / 100:
-                fired[rank].add(number)
+        trained = [(number, max(took - out, 0), took) for number, took, out, phase in rows if phase == train]
+        of_rank: dict[int, list[tuple[float, float]]] = {}
+        for number, own, took in trained:
+            of_rank.setdefault(number // 10, []).append((own, took))
+        if trained and trained[-1][0] % 10 != 9:  # not over yet
+            of_rank.pop(trained[-1][0] // 10)
+        tens.append(of_rank)
+    windows: list[list[int]] = []  # the tens of each
+    for length in (3, 10, 100):
+        places = sorted({ten // length for one in tens for ten in one})
+        windows += [list(range(place * length, (place + 1) * length)) for place in places]
+        if len(places) <= 1:
+            break
+    fired = [0 for _ in ranks]
+    for window in windows:
+        present = [rank for rank, one in enumerate(tens) if any(ten in one for ten in window)]
+        common = [ten for ten in window if all(ten in tens[rank] for rank in present)]
+        found = {rank: [step for ten in common for step in tens[rank][ten]] for rank in present}
+        found = {rank: one for rank, one in found.items() if sum(took for _, took in one) >= 2}  # seconds
+        if len(found) < 2:
+            continue
+        own = {rank: sum(mine for mine, _ in one) / len(one) for rank, one in found.items()}
+        waits = {rank: sum(took - mine for mine, took in one) / len(one) for rank, one in found.items()}
+        error = {
+            rank: sum((mine - own[rank]) ** 2 for mine, _ in one) / len(one) ** 2
+            for rank, one in found.items()
+        }
+        slowest = max(own, key=lambda rank: own[rank])
+        others = [rank for rank in found if own[rank] < own[slowest]]
+        if not others or len(found[slowest]) < 30:
+            continue
+        excess = own[slowest] - percentile([own[rank] for rank in others], 50)
+        errors = math.sqrt(error[slowest] + percentile([error[rank] for rank in others], 50))
+        less = percentile([waits[rank] for rank in others], 50) - waits[slowest]
+        needed = math.sqrt(deviations**2 + 2 * math.log(len(windows)))
+        fired[slowest] += (
+            excess > threshold / 100 * (own[slowest] + waits[slowest])
+            and excess > minimum / 1000
+            and excess > needed * errors
+            and less > waiting / 100 * excess
+        )
     return fired
 
 

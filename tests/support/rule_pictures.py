@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from trainwatch.runs.model import Loader, NodeFacts
+from trainwatch.runs.model import Loader, NodeFacts, Stay
 
 from tests.support.source import (
     INTERVAL,
@@ -25,6 +25,7 @@ Series = NDArray[np.float64]
 
 ROWS = 1440  # twelve minutes of snapshots
 MINUTES = np.arange(ROWS) * INTERVAL / 60
+LONGER = np.arange(2 * ROWS) * INTERVAL / 60
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 720, 220, 56, 30, 34
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
@@ -70,7 +71,7 @@ def pictures() -> dict[str, Picture]:
         "LowGPUUtilization": low_gpu(),
         "BatchSize": batch_size(),
         "GPUMemoryIncrease": memory(
-            "a single growth of 12 points", 40 + 12 / (1 + np.exp(-(MINUTES - 9) * 8))
+            "a single growth of 12 points", 40 + 12 / (1 + np.exp(-(LONGER - 11) * 8))
         ),
         "LoadBalancing": load_balancing(),
         "StepOutlier": step_outlier(),
@@ -78,12 +79,16 @@ def pictures() -> dict[str, Picture]:
         "CommunicationBound": inside_steps("communication", "communication"),
         "Straggler": straggler(),
         "TrainingStalled": stalled(),
+        "CollectiveHang": missing_rank(),
         "ThermalThrottling": throttling(),
+        "IdleGPU": held_idle(),
         "GPUMemoryNearlyFull": memory("memory in use", 80 + 19 * np.minimum(MINUTES / 8, 1), 95),
         "GPUMemoryLeak": memory("memory in use", 30 + 4 * MINUTES + wave(0, 1.0)),
         "GPUError": gpu_error(),
         "MaxInitializationTime": slow_start(),
         "Dataloader": dataloader(),
+        "CPUThrottled": throttled_cpu(),
+        "NoisyNeighbour": neighbours(),
     }
 
 
@@ -120,10 +125,10 @@ def batch_size() -> Picture:
 
 def memory(name: str, used: Series, bound: float | None = None) -> Picture:
     used = np.minimum(used, 99.6)
-    samples = node_samples(ratios(wave(30, 5)), ratios(wave(85, 5)), gpu_memory=ratios(used))
-    return Picture(
-        MemorySource(samples), [Line(name, used)], bound=None if bound is None else ("threshold", bound)
-    )
+    cpu, gpu = (wave(middle, 5, length=len(used)) for middle in (30, 85))
+    samples = node_samples(ratios(cpu), ratios(gpu), gpu_memory=ratios(used))
+    lines = [Line(name, used, LONGER[: len(used)])]
+    return Picture(MemorySource(samples), lines, bound=None if bound is None else ("threshold", bound))
 
 
 def load_balancing() -> Picture:
@@ -147,10 +152,10 @@ def step_outlier() -> Picture:
 
 def inside_steps(component: Literal["data_wait", "communication"], name: str) -> Picture:
     count = 600
-    took = 0.5 + wave(0, 0.03, length=count)
-    part = 0.19 + wave(0, 0.03, length=count)
-    across = np.arange(count, dtype=float)
     waits = component == "data_wait"
+    took = 0.5 + wave(0, 0.03, length=count)
+    part = (0.19 if waits else 0.31) + wave(0, 0.03, length=count)
+    across = np.arange(count, dtype=float)
     steps = node_steps(took, data_wait=part) if waits else node_steps(took, communication=part)
     lines = [Line("step", 1000 * took, across), Line(name, 1000 * part, across)]
     return Picture(MemorySource(steps), lines, unit="ms", across="step")
@@ -179,6 +184,41 @@ def stalled() -> Picture:
     )
     finished = np.minimum(MINUTES * 120, before) + np.maximum((MINUTES - 7) * 120, 0)
     return Picture(source, [Line("steps finished", finished)], unit="steps")
+
+
+def missing_rank() -> Picture:
+    """Steps for two minutes; then rank 1 stays in its data loader, and rank 0 waits for it."""
+    hang, until = START + 120, START + 60 * MINUTES[-1]
+    places = ("communication", "gradients"), ("data_wait", "")
+    ranks = [
+        rank_facts(
+            rank,
+            stays=[Stay(*place, hang, until, "waiting")],
+            first_step_start=START,
+            last_step_end=hang,
+            last_alive=until,
+            world_size=2,
+        )
+        for rank, place in enumerate(places)
+    ]
+    steps = (node_steps(np.full(240, 0.5), rank=rank) for rank in (0, 1))
+    source = MemorySource(*steps, facts=run_facts(ranks=ranks))
+    line = Line("rank 0 has waited in backward", np.maximum(MINUTES - 2, 0))
+    return Picture(source, [line], unit="minutes", bound=("threshold", 5))
+
+
+def held_idle() -> Picture:
+    minutes = 2 * MINUTES  # longer than its threshold
+    load = np.where(minutes < 4, wave(90, 4), 0.0)
+    samples = node_samples(
+        ratios(wave(30, 5)),
+        ratios(load),
+        of_gpus={"gpu_compute_processes": np.ones(ROWS)},
+        gpu_memory=ratios(np.full(ROWS, 60.0)),
+        interval=2 * INTERVAL,
+    )
+    lines = [Line("GPU utilisation", load, minutes), Line("its memory in use", np.full(ROWS, 60.0), minutes)]
+    return Picture(MemorySource(samples), lines)
 
 
 def throttling() -> Picture:
@@ -234,6 +274,35 @@ def dataloader() -> Picture:
     lines = [Line("the two cores with a worker", (cores[0] + cores[1]) / 2)]
     lines.append(Line("mean of the other fourteen", np.asarray(np.mean(cores[2:], axis=0), np.float64)))
     return Picture(source, lines)
+
+
+def throttled_cpu() -> Picture:
+    """A run that may use four cores, and would use about six."""
+    stopped = wave(2.0, 0.4)
+    use = {"cpu_limit": np.full(ROWS, 4.0), "throttled_seconds": INTERVAL * np.cumsum(stopped)}
+    use |= {"cpu_periods": np.arange(ROWS) * 5.0, "throttled_periods": np.arange(ROWS) * 4.0}
+    source = MemorySource(node_samples(ratios(*[wave(70, 10)] * 4), of_run=use))
+    lines = [Line("stopped, in % of the limit", 100 * stopped / 4)]
+    return Picture(source, lines, bound=("threshold", 10.0))
+
+
+def neighbours() -> Picture:
+    """A run on two cores, and a neighbour that takes half of them from the third minute on."""
+    others = np.where(MINUTES < 3, wave(0.04, 0.02), wave(1.0, 0.1))
+    own = 1.9 - others
+    waited = np.where(MINUTES < 3, 0.02, 0.95)
+    counters = {
+        "cpu_seconds": own,
+        "other_cpu_seconds": others,
+        "main_threads_ran_seconds": own,
+        "main_threads_waited_seconds": waited,
+    }
+    use = {name: INTERVAL * np.cumsum(rate) for name, rate in counters.items()}
+    samples = node_samples(
+        ratios(wave(95, 3), wave(95, 3)), of_run={**use, "allowed_cores": np.full(ROWS, 2.0)}
+    )
+    lines = [Line("the run", 50 * own), Line("others", 50 * others)]
+    return Picture(MemorySource(samples), lines)
 
 
 # ------------------------------------------------------------------------------------------- drawing

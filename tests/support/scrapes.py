@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from trainwatch.collectors import training
+from trainwatch.ledgers import run_totals
 from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 from trainwatch.sampling.exposition import Exposition
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import GpuSample, Sample
+from trainwatch.sampling.sample import GpuSample, GpuUse, RunSample, Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 from trainwatch.training.layout import STEP_BOUNDS
 from trainwatch.training.reader import LoaderTotals
@@ -40,12 +41,15 @@ def scraped_samples(
     """
     counters = SampleCounters(None, lambda: {run})
     cores = Family("trainwatch_cpu_utilization_ratio", "gauge", "", ("cpu",))
+    gpus = {str(gpu): GpuUse("node") for gpu in range(samples.gpu.shape[1])}  # also while one does not answer
 
     def scrapes() -> Iterator[Iterable[Family]]:
         row = 0
         for end in range(-lag, len(samples) + 1, rows_a_scrape):
             while row < end:
-                counters.count(_sample(samples, row))
+                taken = _sample(samples, row)
+                taken.runs = {run: RunSample(gpus=gpus)}
+                counters.count(taken)
                 row += 1
             counters.publish()
             cores.publish({(str(cpu),): 0.5 for cpu in range(samples.cpu.shape[1])})
@@ -62,20 +66,24 @@ def scraped_steps(
     end: float | None = None,
     loaders: Mapping[int, Sequence[LoaderTotals]] | None = None,
 ) -> Series:
-    """The metrics of the ledgers of the ranks of a node, scrape by scrape; `end` of the run in seconds.
+    """The metrics of the ledgers of the ranks of a node and the samples taken, scrape by scrape.
+
+    `end` of the run is in seconds.
 
     Times in the series are seconds since the first scrape, for that is where promtool's clock begins.
     """
-    families = training._Families()
+    families = training.Families()
 
     def all_scrapes() -> Iterator[Iterable[Family]]:
         for number in range(scrapes):
             now = number * SCRAPE_SECONDS
             seen: Any = _Run(steps, now, None if end is None or now < end else end, loaders or {})
-            families.publish({run: seen}, 0)
+            families.publish({run: seen}, now, 0, {})
             yield families.all
 
-    return written(all_scrapes(), instance)
+    taken = f'trainwatch_samples_total{{job="trainwatch",instance="{instance}",run="{run}"}}'
+    samples: Series = {taken: [float(ROWS_A_SCRAPE * number) for number in range(scrapes)]}
+    return {**written(all_scrapes(), instance), **samples}
 
 
 def written(scrapes: Iterable[Iterable[Family]], instance: str) -> Series:
@@ -97,7 +105,8 @@ def written(scrapes: Iterable[Iterable[Family]], instance: str) -> Series:
 
 
 def only(series: Series, *names: str) -> Series:
-    """The series of some metrics: promtool reads no more than a test needs."""
+    """The series of some metrics, for promtool to read no more; and the samples taken, for windows."""
+    names = (*names, "trainwatch_samples_total")
     return {key: values for key, values in series.items() if key.partition("{")[0].startswith(names)}
 
 
@@ -131,26 +140,37 @@ class _Run:
         loaders: Mapping[int, Sequence[LoaderTotals]],
     ) -> None:
         self._steps, self._now, self._end = steps, now, end
-        header = SimpleNamespace(framework="", start=0.0, framework_version="", world_size=1)
-        self.ledgers = [SimpleNamespace(header=header)]
+        names = ("name", "framework", "framework_version", "scheduler", "scheduler_job", "namespace", "pod")
+        header = SimpleNamespace(**dict.fromkeys(names, ""), start=0.0, attempt=0, world_size=1)
+        self.ledgers = [SimpleNamespace(header=header, key=run_totals.RunKey("run", 0))]
         self._newest = {
-            rank: SimpleNamespace(alive=True, totals=SimpleNamespace(loaders=its))
+            rank: SimpleNamespace(
+                alive=True,
+                totals=SimpleNamespace(loaders=its, gauges={}),
+                ages=SimpleNamespace(phase="train", phase_began=0.0),
+            )
             for rank, its in loaders.items()
         }
 
-    def ranks(self) -> dict[int, training.RankTotals]:
-        totals: dict[int, training.RankTotals] = {}
+    def ranks(self) -> dict[int, run_totals.RankTotals]:
+        totals: dict[int, run_totals.RankTotals] = {}
         for steps in self._steps:
-            its = totals.setdefault(steps.rank, training.RankTotals())
+            its = totals.setdefault(steps.rank, run_totals.RankTotals())
             for row in self._finished(steps):
                 _count(its, steps, int(row))
         return totals
+
+    def launch_known(self) -> bool:
+        return True
 
     def exemplars(self, rank: int, phase: str) -> None:
         return None
 
     def newest(self) -> dict[int, Any]:
         return self._newest
+
+    def presences(self) -> dict[int, Any]:
+        return {}
 
     def times(self) -> tuple[float, float | None, float | None]:
         starts = [steps.starts[self._finished(steps)] - START for steps in self._steps]
@@ -159,6 +179,12 @@ class _Run:
         last = max((float(its.max()) for its in ends if len(its)), default=None)
         return 0.0, first, last
 
+    def began(self) -> float | None:
+        return 0.0 if self._end is None else None
+
+    def last_step(self) -> float | None:
+        return self.times()[2] if self._end is None else None
+
     def end(self) -> float | None:
         return self._end
 
@@ -166,11 +192,16 @@ class _Run:
         return np.flatnonzero(steps.starts + steps.durations - START <= self._now)
 
 
-def _count(totals: training.RankTotals, steps: Steps, row: int) -> None:
+def _count(totals: run_totals.RankTotals, steps: Steps, row: int) -> None:
     phase, took = PHASES[steps.phases[row]], float(steps.durations[row])
+    totals.phase_seconds[phase] = totals.phase_seconds.get(phase, 0.0) + took
     counts = [0] * (len(STEP_BOUNDS) + 1)
     counts[bisect_left(STEP_BOUNDS, took)] = 1
-    totals.steps.setdefault(phase, training.Histogram([0] * len(counts))).add(counts, took)
+    totals.steps.setdefault(phase, run_totals.Histogram([0] * len(counts))).add(counts, took)
     totals.squared_seconds[phase] = totals.squared_seconds.get(phase, 0.0) + took**2
+    if phase == "train":
+        own = max(0.0, took - float(steps.components[row, COMPONENTS.index("communication")]))
+        totals.own_seconds += own
+        totals.own_squared_seconds += own**2
     for component, seconds in zip(COMPONENTS, steps.components[row].tolist(), strict=True):
         totals.component_seconds[component] = totals.component_seconds.get(component, 0.0) + seconds

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Source, Steps
+from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Source, Stay, Steps
 
-Moments = TypeVar("Moments", RunFacts, RankFacts)
+Moments = TypeVar("Moments", RunFacts, RankFacts, Stay)
 
 OF_A_RUN = ("start", "end")
 OF_A_RANK = ("start", "first_step_start", "last_step_end", "end", "last_alive")
+OF_A_STAY = ("start", "end")
 
 
 class ShiftedSource(Source):
@@ -25,7 +26,13 @@ class ShiftedSource(Source):
     @property
     def facts(self) -> RunFacts:
         facts = self._source.facts
-        ranks = tuple(self._shifted(rank, OF_A_RANK) for rank in facts.ranks)
+        ranks = tuple(
+            replace(
+                self._shifted(rank, OF_A_RANK),
+                stays=tuple(self._shifted(stay, OF_A_STAY) for stay in rank.stays),
+            )
+            for rank in facts.ranks
+        )
         return replace(self._shifted(facts, OF_A_RUN), ranks=ranks)
 
     def read(self) -> Iterator[NodeSamples | Steps]:

@@ -11,10 +11,13 @@ from numpy.typing import ArrayLike
 from trainwatch.runs.model import (
     COMPONENTS,
     PHASES,
+    RUN_USE,
+    WORK,
     Loader,
     NodeFacts,
     NodeSamples,
     RankFacts,
+    RankTrace,
     RunFacts,
     Source,
     Steps,
@@ -32,7 +35,9 @@ class MemorySource(Source):
         *chunks: NodeSamples | Steps,
         facts: RunFacts | None = None,
         chunk_rows: int | None = None,
+        judged_whole: bool = False,
     ) -> None:
+        self.judged_whole = judged_whole
         self.run_facts = facts if facts is not None else run_facts()
         self._unread: list[NodeSamples | Steps] = []
         self.add(*(piece for chunk in chunks for piece in cut(chunk, chunk_rows or max(len(chunk), 1))))
@@ -59,6 +64,7 @@ def node_samples(
     memory: ArrayLike | None = None,
     network: ArrayLike | None = None,
     disk: ArrayLike | None = None,
+    of_run: Mapping[str, ArrayLike] | None = None,
     of_gpus: Mapping[str, ArrayLike] | None = None,
     node: str = "node-a",
     start: float = START,
@@ -67,6 +73,7 @@ def node_samples(
     """Snapshots of a node from rows of ratios: (n, cores) and (n, GPUs). What is not given is 0 or absent.
 
     `of_gpus`: further fields of NodeSamples, (n, GPUs) each, which are NaN where they are not given.
+    `of_run`: columns of its `run_use`, likewise.
     """
     cores = np.asarray(cpu, np.float32)
     rows = len(cores)
@@ -77,7 +84,11 @@ def node_samples(
     def series(values: ArrayLike | None, kind: type[np.floating[Any]]) -> Any:
         return np.zeros(rows, kind) if values is None else np.asarray(values, kind)
 
+    use = np.full((rows, len(RUN_USE)), np.nan)
+    for name, values in (of_run or {}).items():
+        use[:, RUN_USE.index(name)] = values
     return NodeSamples(
+        run_use=use,
         node=node,
         times=start + interval * np.arange(rows, dtype=np.float64),
         cpu=cores,
@@ -142,6 +153,29 @@ def rank_facts(
         "loaders": tuple(loaders),
     }
     return RankFacts(**{**known, **more})
+
+
+def rank_trace(*, node: str = "node-a", rank: int = 0, communicated: Sequence[float] = ()) -> RankTrace:
+    """A trace with steps of 1 s, and without the collectives in which the rank communicated."""
+    steps = len(communicated)
+    nothing, times = np.empty(0, np.int64), np.empty(0)
+    return RankTrace(
+        node=node,
+        rank=rank,
+        groups=(),
+        group=nothing,
+        operations=(),
+        sequence=nothing,
+        peers=nothing,
+        starts=times,
+        ends=times,
+        step=nothing,
+        exposed=np.empty((0, 2)),
+        numbers=np.arange(steps),
+        durations=np.ones(steps),
+        communicated=np.array(communicated),
+        work=np.zeros((steps, len(WORK))),
+    )
 
 
 def run_facts(*, ranks: Iterable[RankFacts] = (), nodes: Iterable[NodeFacts] = (), **more: Any) -> RunFacts:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from trainwatch.prometheus_rules.options import DOCS_URL, GRAFANA_URL
+from trainwatch.prometheus_rules.options import ALERT_PREFIX
 from trainwatch.rules import all_rules
 
 from tests.support.alertmanager import labels_by_rule
-from tests.support.film import node_of, run_of
+from tests.support.film import DOCS_URL, GRAFANA_URL, node_of, run_of
 
 _BETWEEN = re.compile(r"<([\d.]+)\.\.([\d.]+)( s)?>")
-_NUMBER, _DURATION = r"([\d.]+)", r"((?:\d+h )?(?:\d+m )?[\d.]+s)"  # as Prometheus writes them
+_NUMBER, _DURATION = r"([\d.]+)", r"((?:\d+h )?(?:\d+m )?[\d.]+m?s)"  # as Prometheus writes them
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Told:
         return f"`{self.rule}` ({', '.join([self.severity, *kind, *where])})"
 
     def alerts(self, scenario: str) -> list[dict[str, str]]:
-        """The labels that each alert must have."""
+        """The labels that each alert must have; {next} stands for the number after the GPU's or rank's."""
         label, values = ("gpu", self.gpus) if self.gpus else ("rank", self.ranks)
         common = {
-            "alertname": self.rule,
+            "alertname": f"{ALERT_PREFIX}{self.rule}",
             "rule": self.rule,
             "severity": self.severity,
             **labels_by_rule()[self.rule],
@@ -50,7 +50,10 @@ class Told:
             "job": "trainwatch",
             **self.labels,
         }
-        return [common | {label: str(value)} for value in values] or [common]
+        return [
+            {name: text.format(next=value + 1) for name, text in (common | {label: str(value)}).items()}
+            for value in values
+        ] or [common]
 
     def check(self, alert: Mapping[str, Any]) -> None:
         """Raises AssertionError where an alert of it does not say what it must."""
@@ -100,9 +103,11 @@ def assert_says(text: str, pattern: str) -> None:
 
 
 def _in_seconds(text: str) -> float:
-    """1m 18s -> 78; a number is itself."""
+    """1m 18s -> 78, 371.2ms -> 0.3712; a number is itself."""
     if text[-1] != "s":
         return float(text)
+    if text.endswith("ms"):
+        return float(text[:-2]) / 1000
     return sum(float(part[:-1]) * {"h": 3600, "m": 60, "s": 1}[part[-1]] for part in text.split())
 
 

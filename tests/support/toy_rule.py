@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.measure import Measure, Portion, RunMeasurements
 from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
-from trainwatch.measurements.starved import Starved, StarvedCounts
+from trainwatch.measurements.starved import StarvedSamples
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Parameters, Percent, fraction
@@ -25,7 +25,7 @@ class ToyRuleParameters(Parameters):
 
 
 @rule
-class ToyRule(Rule[ToyRuleParameters, StarvedCounts]):
+class ToyRule(Rule[ToyRuleParameters, Portion]):
     parameters_type = ToyRuleParameters
     subject = "Playing with toys"
     question = "Is some core half busy while some GPU is half idle?"
@@ -33,10 +33,10 @@ class ToyRule(Rule[ToyRuleParameters, StarvedCounts]):
     recommendation = "Put the toys away."
     symptom = IDLE_GPUS
 
-    measure = Starved("cpu", HALF / 100, HALF / 100)
+    measure = Measure(StarvedSamples, "cpu", HALF / 100, HALF / 100)
 
-    def judge(self, view: StarvedCounts) -> Judgement:
-        return judgement(view.samples > 10, (view.ratio, view.ratio > fraction(self.parameters.threshold)))
+    def judge(self, view: Portion) -> Judgement:
+        return judgement(view.seen > 10, (view.ratio, view.ratio > fraction(self.parameters.threshold)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         counter = 'trainwatch_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
@@ -53,12 +53,13 @@ class ToyRule(Rule[ToyRuleParameters, StarvedCounts]):
             ],
         )
 
-    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[StarvedCounts]:
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
         samples = now(SAMPLES)
         cells = f'cause="cpu",cause_above=~"{spellings(HALF)}",gpu_below=~"{spellings(HALF)}"'
         counted = now("trainwatch_gpu_starved_samples_total", cells)
         starved = dropped(counted, "cause", "cause_above", "gpu_below")
-        view = StarvedCounts(column(samples, starved), column(starved, starved))
+        taken = column(samples, starved)
+        view = Portion(taken, taken, column(starved, starved))
         shares = dict(zip(starved, view.ratio.tolist(), strict=True))
         return Scraped(list(starved), view, samples, {BUSY: shares})
 

@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from trainwatch.training.launch import Launch
 
 # Reads Python, one repr a line, runs it and answers. With a clock of the test's own where it wants
 # one: `clock.now` is what every clock of the process says, so that durations are exact.
@@ -28,14 +31,41 @@ for line in sys.stdin:
 """
 
 
-class TrainingProcess:
-    """Leaving the context ends the process in good order, unless it was killed before."""
+LAUNCH = "a launch of the tests"
 
-    def __init__(self, ledgers: Path, run: str = "resnet", rank: int = 0, clock: float | None = None) -> None:
+
+def label(name: str) -> str:
+    """Returns the label of the run of this name that LAUNCH launched."""
+    return Launch(name, LAUNCH).run
+
+
+RESNET = label("resnet")
+
+
+class TrainingProcess:
+    """All of a test are ranks of one launch, unless the test says otherwise.
+
+    Leaving the context ends the process in good order, unless it was killed before.
+
+    Without `ledgers` it writes its ledger where a script without any setting does. `sandbox` is put before
+    its command.
+    """
+
+    def __init__(
+        self,
+        ledgers: Path | None,
+        run: str = "resnet",
+        rank: int = 0,
+        clock: float | None = None,
+        sandbox: Sequence[str] = (),
+        launch: str = LAUNCH,
+    ) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
-        environment |= {"TRAINWATCH_RUN": run, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+        environment |= {"TRAINWATCH_RUN": run, "TRAINWATCH_LAUNCH": launch}
+        if ledgers is not None:
+            environment["TRAINWATCH_LEDGER_DIR"] = str(ledgers)
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-        words = [sys.executable, "-c", PROGRAM, *([] if clock is None else [str(clock)])]
+        words = [*sandbox, sys.executable, "-c", PROGRAM, *([] if clock is None else [str(clock)])]
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )

@@ -23,7 +23,7 @@ PREAMBLE = """\
 import os, sys, time
 import trainwatch
 def say(text="ready"):
-    print(text, flush=True)
+    os.write(1, f"{text}\\n".encode())  # print() raises if a signal's handler also prints
 def hold():
     say()
     sys.stdin.readline()

@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tests.support.recording import rewrite
+
 GPUS = 8
 STANDSTILL = (240.0, 400.0)  # seconds from the start in which there is no step
 FIRST_XID, SECOND_XID = 200.0, 300.0  # seconds from the start: 63 of GPU 0, then 13 (a program's) of GPU 1
@@ -23,13 +25,27 @@ def write_troubled(recording: Path, directory: Path) -> Path:
     samples = sorted(directory.glob("*/samples-*.parquet"))
     start = pq.read_table(samples[0]).column("time")[0].as_py()
     for path in samples:
-        pq.write_table(_with_trouble(pq.read_table(path), start), path)
+        rewrite(path, _with_trouble(pq.read_table(path), start))
+    for path in directory.glob("*/ranks-*.parquet"):
+        rewrite(path, _with_waits(pq.read_table(path), start))
     for path in directory.glob("*/steps-*.parquet"):
         table = pq.read_table(path)
         ends = pc.subtract(pc.add(table.column("start"), table.column("duration")), start)
         kept = pc.or_(pc.less(ends, STANDSTILL[0]), pc.greater(ends, STANDSTILL[1]))
-        pq.write_table(table.filter(kept), path)
+        rewrite(path, table.filter(kept))
     return directory
+
+
+def _with_waits(table: pa.Table, start: float) -> pa.Table:
+    """In the standstill, rank 3 is in its data loader and all others wait for it."""
+    rows = table.to_pylist()
+    for row in rows:
+        elapsed = row["time"] - start
+        if STANDSTILL[0] + 10 < elapsed < STANDSTILL[1]:
+            component = "data_wait" if row["rank"] == 3 else "communication"
+            stay = {"component": component, "component_since": start + STANDSTILL[0], "state": "waiting"}
+            row |= stay | {"stay_seconds": elapsed - STANDSTILL[0]}
+    return pa.Table.from_pylist(rows, schema=table.schema)
 
 
 def _with_trouble(table: pa.Table, start: float) -> pa.Table:
@@ -46,4 +62,15 @@ def _with_trouble(table: pa.Table, start: float) -> pa.Table:
         flat = pa.array(values.astype(np.float64).ravel())
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, pa.FixedSizeListArray.from_arrays(flat, GPUS))
+    # A limit of more cores than there are, which is used up now and then, and neighbours on its cores.
+    of_run = {
+        "run_cpu_limit_cores": 1000 + 0 * elapsed,
+        "run_cpu_throttled_seconds_total": 20 * elapsed,
+        "run_cpu_seconds_total": 10 * elapsed,
+        "run_other_cpu_seconds_total": elapsed,
+        "run_main_threads_ran_seconds_total": 10 * elapsed,
+        "run_main_threads_waited_seconds_total": 30 * elapsed,
+    }
+    for name, numbers in of_run.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(numbers))
     return table

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from trainwatch.ledgers.ages import Place
+from trainwatch.ledgers.presence import Presence
 from trainwatch.runs.model import COMPONENTS
 from trainwatch.runs.recording.writer import RecordingWriter
 from trainwatch.sampling.sample import GpuSample, Sample
@@ -42,11 +44,22 @@ def write_varied(directory: Path, seed: int = 0) -> Path:
             for first in range(0, len(records), 500):
                 writer.steps(_header(rank), records[first : first + 500])
                 writer.catch_up()
+        began = STANDSTILL[0]
+        for elapsed in np.arange(began + 10, STANDSTILL[1], 5):
+            ranks = [(_header(rank), _totals(rank, elapsed, True), True) for rank in RANKS[node]]
+            presences = [_presence(rank, elapsed - began) for rank in RANKS[node]]
+            writer.ranks(ranks, START + elapsed, presences)
         for elapsed, alive in ((1.0, True), (ENDS[node] - 0.5, True), (ENDS[node], False)):
             ranks = [(_header(rank), _totals(rank, elapsed, alive), alive) for rank in RANKS[node]]
             writer.ranks(ranks, START + elapsed)
         writer.close()
     return directory
+
+
+def _presence(rank: int, seconds: float) -> Presence:
+    """In the standstill, rank 1 is in its data loader and the others wait for it."""
+    component, operation = ("data_wait", "") if rank == 1 else ("communication", "gradients")
+    return Presence("waiting", Place(component, operation, START + STANDSTILL[0]), seconds)
 
 
 def _sample(node: str, elapsed: float, generator: np.random.Generator) -> Sample:
@@ -95,7 +108,7 @@ def _gpu(node: str, gpu: int, elapsed: float, load: float) -> GpuSample:
 
 
 def _steps(rank: int, end: float, generator: np.random.Generator) -> list[StepRecord]:
-    """Steps of both phases, some of them long, with rank 1 slow at times and a standstill of all ranks."""
+    """Steps of both phases, some of them long, with rank 1 slow at the end and a standstill of all ranks."""
     records: list[StepRecord] = []
     numbers = {"train": 0, "eval": 0}
     now = FIRST_STEP[rank]
@@ -106,6 +119,8 @@ def _steps(rank: int, end: float, generator: np.random.Generator) -> list[StepRe
         own = float(generator.gamma(20, 0.02)) * (1.8 if rank == 1 and now > 1000 else 1.0)
         waited = float(generator.gamma(3, (0.01, 0.06)[now > 900]))
         talked = float(generator.gamma(3, (0.005, 0.08)[now > 1200]))
+        if rank != 1 and now > 1000:
+            talked += 0.32  # waits for rank 1
         stalled = 2.0 if generator.random() < 0.01 else 0.0
         components = dict.fromkeys(COMPONENTS, 0.0)
         components |= {

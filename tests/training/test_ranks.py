@@ -10,7 +10,8 @@ from trainwatch.training.ranks import read_ranks, read_run_name
 from tests.support.training_script import only_ledger, training
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
-SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}
+SLURM = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}
+MPICH = {"PMI_RANK": "6", "MPI_LOCALRANKID": "2", "PMI_SIZE": "8"}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "7",
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
@@ -26,7 +27,8 @@ OPEN_MPI = {
         (SLURM, (5, 2, 16)),
         (OPEN_MPI, (7, 0, 9)),
         ({**SLURM, **TORCHRUN}, (3, 1, 8)),
-        ({**OPEN_MPI, **SLURM}, (5, 2, 16)),
+        (MPICH, (6, 2, 8)),
+        ({**OPEN_MPI, **SLURM}, (7, 0, 9)),  # mpirun starts one task of Slurm per node
         ({"RANK": "2"}, (2, None, 3)),
         ({"WORLD_SIZE": "4"}, (0, None, 1)),
         ({"RANK": "first", **SLURM}, (5, 2, 16)),
@@ -34,6 +36,7 @@ OPEN_MPI = {
         ({"RANK": "-1"}, (0, None, 1)),
         ({"RANK": "0", "WORLD_SIZE": "many", "LOCAL_RANK": "?"}, (0, None, 1)),
         ({"SLURM_NTASKS": "8"}, (0, None, 1)),  # salloc's shell: a job, but no task of it
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, (0, None, 1)),  # a batch script
     ],
 )
 def test_the_most_specific_launcher_tells_the_rank(
@@ -49,11 +52,12 @@ def test_the_most_specific_launcher_tells_the_rank(
         ("/home/me/train.py", {}, "train"),
         ("-c", {}, "c"),
         ("", {}, "python"),
-        ("train.py", {"SLURM_JOB_ID": "4711"}, "slurm-4711"),
+        ("train.py", {"SLURM_JOB_ID": "4711"}, "train"),
+        ("/venv/tool/__main__.py", {}, "tool"),
         ("train.py", {"SLURM_JOB_ID": "4711", "TRAINWATCH_RUN": "resnet"}, "resnet"),
     ],
 )
-def test_the_run_is_named_by_the_user_the_job_or_the_script(
+def test_the_run_is_named_by_the_user_or_the_script(
     script: str, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [script])
@@ -71,7 +75,7 @@ def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
     with only_ledger(ledgers) as reader:
         header = reader.header
         assert reader.path.name.startswith("gr__e_.._1_2.3.")
-    assert (header.run, header.rank, header.local_rank, header.world_size) == ("größe/../1 2", 3, 1, 8)
+    assert (header.name, header.rank, header.local_rank, header.world_size) == ("größe/../1 2", 3, 1, 8)
     assert (header.framework, header.framework_version, header.pid) == ("numpy", "2.4", int(output))
 
 

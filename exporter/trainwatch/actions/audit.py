@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
@@ -12,29 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from trainwatch.errors import UserError
+from trainwatch.sampling.state_directory import open_own_directory
 
 logger = logging.getLogger(__name__)
 
 STOP = "stop"  # the decision to send signals
 
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
 
 class Audit:
     """Appends to a file, which is made if it does not exist, or writes to stderr.
 
-    `alerts` are the keys of all alerts on which processes were stopped. `ledgers` are the names of those
-    processes' ledgers. Both include earlier lines of the file. Raises UserError if it cannot be used.
+    The file decides what is done after a restart, so no other user may write to it or to its directory.
+    `alerts` are the keys of all alerts on which processes were stopped. `processes` are the keys of those
+    processes. Both include earlier lines of the file. Raises UserError if it cannot be used.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self.alerts: set[tuple[str, str]] = set()
-        self.ledgers: set[str] = set()
+        self.processes: set[tuple[int, int]] = set()
         if path is not None:
             try:
                 self._recall(path)
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 raise UserError(f"--audit-file {path}: {reason}") from None
+            except UserError as error:
+                raise UserError(f"--audit-file {error}") from None
 
     def write(self, event: str, entry: Mapping[str, Any]) -> None:
         """Appends a line and waits until it is on the disk. Raises OSError."""
@@ -43,8 +51,10 @@ class Audit:
         if self._path is None:
             print(line, file=sys.stderr, flush=True)
             return
-        # Opened each time: the file may have been rotated away.
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fd = _open(self._path)  # each time: the file may have been rotated away
+        except UserError as error:
+            raise OSError(str(error)) from None
         with open(fd, "wb", buffering=0) as file:
             content = f"{line}\n".encode()
             if file.write(content) != len(content):
@@ -52,7 +62,7 @@ class Audit:
             os.fsync(fd)
 
     def _recall(self, path: Path) -> None:
-        with path.open("a+b") as file:
+        with open(_open(path), "a+b") as file:
             file.seek(0)
             line = b"\n"
             for number, line in enumerate(file, 1):
@@ -67,7 +77,25 @@ class Audit:
             entry = json.loads(line)
             if entry["event"] == "decision" and entry["decision"] == STOP:
                 self.alerts.add((entry["fingerprint"], entry["starts_at"]))
-                self.ledgers.update(process["ledger"] for process in entry["processes"] if process["stop"])
+                stopped = (process for process in entry["processes"] if process["stop"])
+                self.processes.update((process["pid"], process["start"]) for process in stopped)
         except (ValueError, KeyError, TypeError):
             return False
         return True
+
+
+def _open(path: Path) -> int:
+    """Returns a descriptor for reading and appending. Makes the file, and its directory for this user only.
+
+    Follows no link to the file. Raises UserError if another user may write to it, and OSError.
+    """
+    directory = open_own_directory(path.absolute().parent)
+    try:
+        fd = os.open(path.name, _FLAGS, 0o640, dir_fd=directory)
+    finally:
+        os.close(directory)
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE:
+        return fd
+    os.close(fd)
+    raise UserError(f"{path}: must be a plain file that only user {os.geteuid()} can write to")

@@ -17,9 +17,8 @@ from trainwatch.actions.receiver import LIMITS, Receiver
 from trainwatch.actions.stopping import Policy, Stopping
 from trainwatch.errors import UserError
 from trainwatch.training.ledger_files import ledger_directory
-from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_stopped
-from trainwatch.web.web_config import read_web_config
+from trainwatch.web.log import add_log_level, log_to_stderr
+from trainwatch.web.serving import Serving, add_serving_flags
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="TRAINWATCH_LEDGER_DIR of the training processes (default: %(default)s)",
     )
 
-    web = add_serving_flags(parser, DEFAULT_ADDRESS)
+    web = add_serving_flags(parser, DEFAULT_ADDRESS, LIMITS)
     web.add_argument(
         "--token-file", type=Path, metavar="FILE", help="a file with the bearer token that clients must send"
     )
@@ -82,13 +81,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
     log_to_stderr(arguments.log_level)
-    web = read_web_config(arguments.web_config)
+    serving = Serving.of(arguments, DEFAULT_ADDRESS)
+    authentication = serving.config.authentication
     token = _read_token(arguments.token_file) if arguments.token_file else None
-    guarded = token is not None or web.authentication is not None
+    guarded = token is not None or bool(authentication.users)
     _refuse_recklessness(arguments, guarded)
-    listen = arguments.listen or [DEFAULT_ADDRESS]
     with ExitStack() as stack:
-        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
+        sockets = serving.bind(stack)
         if not guarded:
             _refuse_strangers(sockets)
         policy = Policy(
@@ -104,8 +103,8 @@ def run(arguments: Namespace) -> int:
             policy.node,
             ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
         )
-        receiver = Receiver(stopping, token, web.authentication)
-        asyncio.run(serve_until_stopped(receiver.answer, web, sockets, LIMITS))
+        receiver = Receiver(stopping, token, authentication)
+        asyncio.run(serving.until_stopped(receiver.answer, sockets))
     logger.info("stopped")
     return 0
 

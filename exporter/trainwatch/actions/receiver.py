@@ -9,8 +9,9 @@ from http import HTTPStatus
 
 from trainwatch.actions.notification import NotificationError, read_notification
 from trainwatch.actions.stopping import Stopping
-from trainwatch.web.server import Limits, Request, RequestError, Response
-from trainwatch.web.web_config import BasicAuthentication
+from trainwatch.web.limits import Limits
+from trainwatch.web.messages import Request, RequestError, Response
+from trainwatch.web.passwords import BasicAuthentication
 
 logger = logging.getLogger(__name__)
 
@@ -23,9 +24,7 @@ PATH = "/alerts"
 class Receiver:
     """The handler of the server: POST /alerts, and /-/healthy for health checks."""
 
-    def __init__(
-        self, stopping: Stopping, token: str | None, authentication: BasicAuthentication | None
-    ) -> None:
+    def __init__(self, stopping: Stopping, token: str | None, authentication: BasicAuthentication) -> None:
         self._stopping = stopping
         self._authorization = f"Bearer {token}".encode() if token else None
         self._authentication = authentication
@@ -36,20 +35,21 @@ class Receiver:
             return Response(HTTPStatus.OK, b"Healthy\n")
         if request.path != PATH:
             raise RequestError(HTTPStatus.NOT_FOUND, f"Not found: notifications are posted to {PATH}")
-        if not await self._allows(request.headers.get("authorization", "")):
+        if not await self._allows(request):
             headers = {"WWW-Authenticate": "Bearer" if self._authorization else "Basic"}
             return Response(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=headers)
         if request.method != "POST":
             return Response(HTTPStatus.METHOD_NOT_ALLOWED, b"Only POST\n", headers={"Allow": "POST"})
         return self._take(await request.body())
 
-    async def _allows(self, authorization: str) -> bool:
+    async def _allows(self, request: Request) -> bool:
         """Returns whether a client has the token or a user's password, or whether neither is required."""
-        if self._authorization and hmac.compare_digest(authorization.encode("latin-1"), self._authorization):
+        given = request.headers.get("authorization", "").encode("latin-1")
+        if self._authorization and hmac.compare_digest(given, self._authorization):
             return True
-        if self._authentication:
-            return await self._authentication.allows(authorization)
-        return self._authorization is None
+        if self._authorization and not self._authentication.users:
+            return False
+        return await self._authentication.allows(request)
 
     def _take(self, body: bytes) -> Response:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainwatch.actions.audit import STOP, Audit
 from trainwatch.actions.notification import Alert
+from trainwatch.actions.owners import Owners, user_number
 from trainwatch.actions.processes import TrainingProcess, processes_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ class Stopping:
         self._audit = audit
         # The audit remembers only decisions that were acted on, not those of dry runs.
         self._answered = set(audit.alerts)
-        self._asked = set(audit.ledgers)
+        self._asked: set[tuple[int, int | None]] = {*audit.processes}
+        self._owners = Owners(policy.ledger_directory)
+        self._owners.watch()
 
     def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
         """Acts on new alerts that fire on this node. Returns the decisions.
@@ -66,8 +69,19 @@ class Stopping:
             return self._settle(alert, about, "refused", "the rule is not one of --stop-on")
         if not run:
             return self._settle(alert, about, "refused", "the alert names no run")
-        with processes_of(run, self._policy.ledger_directory) as processes:
-            return self._stop(alert, about, processes)
+        meant = self._owners.meant(run)
+        if user := alert.labels.get("user"):
+            meant = {(name, owner) for name, owner in meant if owner == user_number(user)}
+        if len(meant) > 1:
+            users = " and ".join(map(str, sorted(owner for _, owner in meant)))
+            reason = f"users {users} have or had ledgers of this run, and the alert has no label `user`"
+            return self._settle(alert, about, "refused", reason)
+        processes = [
+            process
+            for name, owner in meant
+            for process in processes_of(name, owner, self._policy.ledger_directory)
+        ]
+        return self._stop(alert, about, processes)
 
     def _stop(
         self, alert: Alert, about: dict[str, Any], processes: Sequence[TrainingProcess]
@@ -76,6 +90,8 @@ class Stopping:
         entries = [
             {
                 "pid": process.pid,
+                "start": process.key[1],
+                "user": process.owner,
                 "rank": process.rank,
                 "ledger": process.ledger,
                 "stop": not reason,
@@ -91,7 +107,7 @@ class Stopping:
         else:
             decision = self._settle(alert, about, STOP, "the rule is one of --stop-on", entries)
         chosen = [process for process, reason in zip(processes, reasons, strict=True) if not reason]
-        self._asked.update(process.ledger for process in chosen)
+        self._asked.update(process.key for process in chosen)
         if self._policy.act:
             self._ask(chosen, about)
         return decision
@@ -99,14 +115,15 @@ class Stopping:
     def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
         if process.spared:
             return process.spared
-        if process.ledger in self._asked:
+        if process.key in self._asked:
             return "has been asked to stop before"
-        return "began after the alert did" if process.start > alert.starts_at else ""
+        return "began after the alert did" if process.run_start > alert.starts_at.timestamp() else ""
 
     def _ask(self, processes: Sequence[TrainingProcess], about: dict[str, Any]) -> None:
         results = [process.ask_to_stop() for process in processes]
         for process, result in zip(processes, results, strict=True):
-            sent = {"signal": "SIGTERM", "result": result, "pid": process.pid, "rank": process.rank}
+            sent = {"signal": "SIGTERM", "result": result, "pid": process.pid, "user": process.owner}
+            sent["rank"] = process.rank
             try:
                 self._audit.write("signal", {**sent, **about})
             except OSError as error:  # the signals are sent anyway, and the decision is in the audit

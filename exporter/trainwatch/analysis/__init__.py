@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from trainwatch.report import shares
 from trainwatch.rules.parameters import Value
 from trainwatch.runs.model import NodeSamples, Source, Steps
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.api import without_password
+from trainwatch.runs.prometheus.address import without_secrets
 
 __all__ = ["Run", "UserError", "open"]
 
@@ -51,7 +51,7 @@ def open(  # noqa: A001  # read as trainwatch.analysis.open
         raise UserError(f"price={price:g}: is not a price; give the dollars per hour of a node, as in 14.688")
     if not scan_interval > 0:
         raise UserError(f"scan_interval={scan_interval:g}: is not a duration; give seconds above 0")
-    name = without_password(source) if isinstance(source, str) else str(source)
+    name = without_secrets(source) if isinstance(source, str) else str(source)
     return Run(name, partial(open_source, source), _settings(parameters or {}), price, scan_interval)
 
 
@@ -82,9 +82,14 @@ class Run:
         return self._facts.name
 
     @property
+    def run(self) -> str:
+        """Returns the run's label, unique per launch; the name if the label is unknown."""
+        return self._facts.label
+
+    @property
     def start(self) -> datetime | None:
         """Returns when the run began, in UTC; None if unknown."""
-        return None if self._start is None else datetime.fromtimestamp(self._start, timezone.utc)
+        return tables.moment(self._start)
 
     @property
     def duration(self) -> float | None:
@@ -105,6 +110,21 @@ class Run:
     def unknowns(self) -> list[str]:
         """Returns one sentence for everything that the source does not contain, with the reason."""
         return list(self._evaluated.analysis.unknowns)
+
+    @property
+    def verified(self) -> bool | None:
+        """Returns whether every file had a checksum; None for sources that have none."""
+        return self._evaluated.analysis.verified
+
+    def gaps(self) -> pa.Table:
+        """Returns one row per part of the run that is missing: all tables and figures exclude it.
+
+        what        samples, steps, ranks (their totals), or run (its command, start, end, exit status)
+        node        empty for the whole run
+        start, end  timestamp, UTC; null: unknown, or from the start or to the end of the run
+        count       missing samples or steps; null: unknown
+        reason      why it is missing"""
+        return tables.gaps(self._evaluated.analysis.gaps)
 
     def samples(
         self,
@@ -235,6 +255,18 @@ class Run:
         violations      as Debugger counts them
         datapoints      of which the violations are a part"""
         return tables.findings(self._evaluated.analysis.rules)
+
+    def bands(self) -> pa.Table:
+        """Returns one row per time in which a rule held for its live window, as its alert does.
+
+        rule            the rule's name
+        node            the node's name
+        subject         a GPU or a rank; empty for the node itself
+        start, end      timestamps, UTC: of the first scan that fired, and of the first that did not
+        lasts           whether it held at the end of what was seen
+        worst           the worst value: a ratio, seconds, or a number
+        words           the worst value in words"""
+        return tables.bands(self._evaluated.analysis.rules)
 
     def usage(self) -> pa.Table:
         """Returns one row per node and resource, over the whole run.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from trainwatch.compare.figures import Figure
 from trainwatch.errors import UserError
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.measurements.usage import UsageRow
-from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
+from trainwatch.runs.model import COMPONENTS, PHASES, Gap, RankFacts, Steps, Times
 
 ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows
 BASE_UNITS = {  # by the unit that the report shows
@@ -23,6 +25,8 @@ BASE_UNITS = {  # by the unit that the report shows
     "$": "dollars",
     "steps/s": "steps/second",
     "items/s": "items/second",
+    "tokens/s": "tokens/second",
+    "samples/s": "samples/second",
     "": "",  # a count
 }
 
@@ -30,6 +34,11 @@ BASE_UNITS = {  # by the unit that the report shows
 def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
     """Returns a field with its unit as metadata; names and sentences have no unit."""
     return pa.field(name, kind, metadata={"unit": unit} if unit else None)
+
+
+def moment(time: float | None) -> datetime | None:
+    """Returns a time since the epoch in UTC; None if it is unknown."""
+    return None if time is None else datetime.fromtimestamp(time, timezone.utc)
 
 
 def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:
@@ -64,6 +73,14 @@ RANK_COMPONENTS = pa.schema(
         column("step_time_ratio", pa.float64(), "ratio"),
     ]
 )
+GAPS = pa.schema(
+    [
+        *columns(pa.string(), "", "what", "node"),
+        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+        column("count", pa.int64()),
+        column("reason", pa.string()),
+    ]
+)
 FINDINGS = pa.schema(
     [
         *columns(pa.string(), "", "rule", "status"),
@@ -71,6 +88,15 @@ FINDINGS = pa.schema(
         *columns(pa.string(), "", "finding", "recommendation", "question"),
         column("triggered", pa.int64(), "scans"),
         *columns(pa.int64(), "", "violations", "datapoints"),
+    ]
+)
+BANDS = pa.schema(
+    [
+        *columns(pa.string(), "", "rule", "node", "subject"),
+        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+        column("lasts", pa.bool_()),
+        column("worst", pa.float64(), "see words"),
+        column("words", pa.string()),
     ]
 )
 USAGE = pa.schema(
@@ -190,6 +216,16 @@ def findings(rules: Iterable[RuleResult]) -> pa.Table:
     return pa.Table.from_pylist(rows, FINDINGS)
 
 
+def bands(rules: Iterable[RuleResult]) -> pa.Table:
+    """Returns one row per time in which a rule held."""
+    rows = [
+        {"rule": rule.rule, **asdict(band), "start": moment(band.start), "end": moment(band.end)}
+        for rule in rules
+        for band in rule.bands
+    ]
+    return pa.Table.from_pylist(rows, BANDS)
+
+
 def usage(resources: Iterable[UsageRow]) -> pa.Table:
     """Returns one row per node and resource, percentages as ratios."""
     rows = []
@@ -221,6 +257,14 @@ def figures(compared: Iterable[Figure]) -> pa.Table:
         }
         rows.append(row)
     return pa.Table.from_pylist(rows, FIGURES)
+
+
+def gaps(found: Sequence[Gap]) -> pa.Table:
+    """Returns one row per missing part of the run."""
+    rows = [
+        {**asdict(gap), **{name: moment(getattr(gap, name)) for name in ("start", "end")}} for gap in found
+    ]
+    return pa.Table.from_pylist(rows, GAPS)
 
 
 def _in_base_unit(value: float | None, unit: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
@@ -14,13 +15,15 @@ from trainwatch.sampling.sample import Sample
 
 
 def discover() -> list[type[Collector]]:
-    """Returns every collector in this folder, by name.
+    """Returns every collector in this folder, by name, but after those whose part of the sample it reads.
 
     If a module cannot be imported, a collector of the same name replaces it. That collector fails at each
     tick with the reason, so `trainwatch_collector_success` and the log show it.
     """
     files = [file for folder in __path__ for file in Path(folder).glob("[!_]*.py")]
-    return sorted(filter(None, map(_collector_in, files)), key=lambda collector: collector.name)
+    found = {each.name: each for each in map(_collector_in, files) if each is not None}
+    before = {name: sorted(found.keys() & set(found[name].after)) for name in sorted(found)}
+    return [found[name] for name in TopologicalSorter(before).static_order()]
 
 
 def add_flags(parser: ArgumentParser, collectors: Iterable[type[Collector]]) -> None:

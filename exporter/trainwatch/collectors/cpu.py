@@ -71,8 +71,11 @@ class CpuCollector(Collector):
 
         if names != self._names:  # the same objects at every tick are cheap to compare later
             self._names, self._labels = names, [(name,) for name in names]
-        self.utilization.publish(dict(zip(self._labels, utilization, strict=True)))
-        self.io_wait.publish(dict(zip(self._labels, io_wait, strict=True)))
+        ratios = self.within_limit(
+            dict(zip(self._labels, zip(utilization, io_wait, strict=True), strict=True))
+        )
+        self.utilization.publish({core: ratio for core, (ratio, _) in ratios.items()})
+        self.io_wait.publish({core: ratio for core, (_, ratio) in ratios.items()})
         sample.cpus = self._names
         sample.cpu_utilization = utilization
         sample.cpu_io_wait = io_wait

@@ -68,9 +68,10 @@ class DiskCollector(Collector):
             for name, disk in devices.items()
             if not self.exclude.fullmatch(name) and not _is_partition(name, devices)
         }
-        self.read.publish({device: disk.read_bytes for device, disk in disks.items()})
-        self.written.publish({device: disk.written_bytes for device, disk in disks.items()})
-        self.io_time.publish({device: disk.io_seconds for device, disk in disks.items()})
+        shown = self.within_limit(disks)
+        self.read.publish({device: disk.read_bytes for device, disk in shown.items()})
+        self.written.publish({device: disk.written_bytes for device, disk in shown.items()})
+        self.io_time.publish({device: disk.io_seconds for device, disk in shown.items()})
 
         counted = [disk for (name,), disk in disks.items() if not STACKED.match(name)]
         if counted:

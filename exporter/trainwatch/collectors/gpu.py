@@ -70,11 +70,14 @@ class GpuCollector(Collector):
         """Raises `NoReadingError` without a driver or a GPU, and while a call hangs."""
         reading = self._thread.read(sample.interval, self.patience(sample.interval))
         samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
+        gpus = self.within_limit(reading.samples)
+        left_out = reading.samples.keys() - gpus.keys()
         for family, labels, value in reading.values:
-            samples[family][labels] = value
+            if labels[0] not in left_out:
+                samples[family][labels] = value
         for name, published in samples.items():
             self._families[name].publish(published)
-        sample.gpus = reading.samples
+        sample.gpus = dict(gpus)
         sample.gpu_processes = reading.processes
         sample.driver_version = reading.driver_version
 

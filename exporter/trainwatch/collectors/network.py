@@ -67,11 +67,12 @@ class NetworkCollector(Collector):
     def collect(self, sample: Sample) -> None:
         node, own = self.paths
         devices = read_devices(node if os.access(node, os.R_OK) else own)  # /proc may hide others' processes
-        shown = {(name,): seen for name, seen in devices.items() if not self.exclude.fullmatch(name)}
+        networks = {(name,): seen for name, seen in devices.items() if not self.exclude.fullmatch(name)}
+        shown = self.within_limit(networks)
         self.received.publish({device: seen.received_bytes for device, seen in shown.items()})
         self.transmitted.publish({device: seen.transmitted_bytes for device, seen in shown.items()})
 
-        counted = [seen for (name,), seen in shown.items() if not STACKED.fullmatch(name)]
+        counted = [seen for (name,), seen in networks.items() if not STACKED.fullmatch(name)]
         if counted:
             sample.network_received_bytes = float(sum(seen.received_bytes for seen in counted))
             sample.network_transmitted_bytes = float(sum(seen.transmitted_bytes for seen in counted))
@@ -83,7 +84,10 @@ def read_devices(path: Path) -> dict[str, Interface]:
     Raises OSError if the file cannot be read, ValueError if a line is not understood.
     """
     devices: dict[str, Interface] = {}
-    for line in path.read_text(errors="replace").splitlines()[2:]:  # after two lines of headings
+    lines = (
+        path.read_text(errors="surrogateescape").rstrip("\n").split("\n")
+    )  # a name may have other ends of lines
+    for line in lines[2:]:  # after two lines of headings
         match = LINE.fullmatch(line)
         if match is None:
             raise ValueError(f"{path}: {line!r} is not a line of counters")

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import logging
+import os
+import time
 from argparse import ArgumentParser, Namespace
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from operator import add
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 from trainwatch.durations import parse_duration
+from trainwatch.ledgers.ages import Now
+from trainwatch.ledgers.endings import UNSAID, ending
+from trainwatch.ledgers.folder import PATIENCE_SECONDS, LedgerFolder, user_name
+from trainwatch.ledgers.note import LedgerNote
+from trainwatch.ledgers.observed import observed
+from trainwatch.ledgers.presence import Presence, main_thread_state
+from trainwatch.ledgers.run_processes import Command, RunProcesses
+from trainwatch.ledgers.run_totals import Ledger, Run
 from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.exposition import number
-from trainwatch.sampling.families import Exemplar, Family, HistogramValue, Kind, LabelValues
+from trainwatch.sampling.families import Family, Kind, LabelValues
 from trainwatch.sampling.sample import Sample
 from trainwatch.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
 from trainwatch.training.ledger_files import ledger_directory
-from trainwatch.training.reader import (
-    LedgerError,
-    LedgerHeader,
-    LedgerReader,
-    LedgerTotals,
-    StepRecord,
-    open_ledgers,
-)
-
-logger = logging.getLogger(__name__)
+from trainwatch.training.reader import LedgerError, LedgerHeader, LedgerReader, LedgerTotals, StepRecord
 
 
 @collector
@@ -46,19 +45,31 @@ class TrainingCollector(Collector):
         directory: Path,
         retention: float = 300.0,
         open_ledger: Callable[[Path], LedgerReader] = LedgerReader,
+        procfs: Path = Path("/proc"),
+        monotonic: Callable[[], float] = time.monotonic,
+        command: Command | None = None,
+        state: Callable[[Ledger], str] | None = None,
     ) -> None:
-        self.directory = directory
-        self.retention = retention
-        self._open_ledger = open_ledger
+        self._monotonic = monotonic
+        self._state = state or (lambda ledger: main_thread_state(procfs, ledger.pid))
+        self._command = command
+        self._processes = RunProcesses(procfs, monotonic, command)
+        self.folder = LedgerFolder(directory, retention, open_ledger)
+        self.observed_run: str | None = None  # that was named by a flag; it may have no ledger
         self.keep_steps = False  # whether step records are kept for `take_steps`
-        self.ledgers: list[Ledger] = []
-        self._runs: dict[str, _Run] = {}
-        self._skipped: dict[Path, tuple[_Signature, int]] = {}  # with the number of tries
-        self._steps: list[tuple[LedgerHeader, list[StepRecord]]] = []
+        self._steps: deque[tuple[LedgerHeader, list[StepRecord]]] = deque()
         self._lost = 0
-        self._first_look = True
-        self._families = _Families()
+        # As of the last tick: a sink may ask while a slow look is still at work.
+        self.active_runs: Set[str] = frozenset()  # with a process that held its ledger
+        self.owners: Mapping[str, int] = {}  # the user of each run
+        self.ranks: Sequence[tuple[LedgerHeader, LedgerTotals, bool]] = ()  # whether alive
+        self.presences: Sequence[Presence] = ()  # of `ranks`
+        self._families = Families()
         self.families = self._families.all
+
+    def remember_in(self, directory: Path) -> None:
+        """Keeps the totals of removed ledgers in a file of this directory, over a restart of the exporter."""
+        self.folder.note = LedgerNote(directory)
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -79,268 +90,103 @@ class TrainingCollector(Collector):
 
     @classmethod
     def from_arguments(cls, arguments: Namespace) -> TrainingCollector:
-        return cls(arguments.ledger_dir, arguments.ledger_retention)
+        of_run = arguments.exit_with_parent and arguments.run  # by `trainwatch run`, next to its command
+        return cls(
+            arguments.ledger_dir,
+            arguments.ledger_retention,
+            procfs=arguments.path_procfs,
+            command=Command(arguments.run, os.getppid()) if of_run else None,
+        )
 
     @property
-    def active_runs(self) -> set[str]:
-        """Returns the runs with a training process that held its ledger at the last tick."""
-        return {ledger.header.run for ledger in self.ledgers if ledger.alive}
+    def ledgers(self) -> Sequence[Ledger]:
+        return self.folder.ledgers
 
     def collect(self, sample: Sample) -> None:
-        self._open_new()
-        for ledger in list(self.ledgers):
-            self._read(ledger, sample.time)
-            if ledger.died is not None and sample.time - ledger.died > self.retention:
-                self._remove(ledger)
-        self._first_look = False
-        self._families.publish(self._runs, self._lost)
+        self.folder.look(sample.time, self.reached.limits)
+        now = Now(sample.time, self._monotonic())
+        for place, ledger in enumerate(list(self.ledgers)):
+            self._read(ledger, now)
+            if not ledger.alive or place >= self.folder.descriptors:
+                ledger.reader.close()
+        self.folder.tidy(sample.time)
+        for limit, left_out in self.folder.left_out().items():
+            self.reached.report(limit, left_out)
+        self.active_runs = frozenset(self.folder.labels[each.key] for each in self.ledgers if each.alive)
+        self._adopt()
+        sample.runs = self._processes.of(self.ledgers, self.folder.labels)
+        self.owners = {label: key.owner for key, label in self.folder.labels.items()}
+        for ledger in self.ledgers:
+            ledger.look(now.monotonic, self._state)
+        if self.keep_steps:
+            self.ranks = [(self._header(each), each.totals, each.alive) for each in self.ledgers]
+            self.presences = [each.presence for each in self.ledgers]
+        runs = {label: self.folder.runs[key] for key, label in sorted(self.folder.labels.items())}
+        self._families.ended.publish(dict.fromkeys(self._endings().items(), 1))
+        self._families.publish(runs, now.monotonic, self._lost, self.folder.refused)
+
+    def _adopt(self) -> None:
+        """Finds the label on which the nodes of the command's run have agreed."""
+        if self._command:
+            run = observed(self._command.run, self.folder.labels.values())
+            self._command = self._processes.command = self._command._replace(run=run)
+            self.observed_run = run
+
+    def _endings(self) -> dict[str, str]:
+        """Returns how runs ended, by label."""
+        directory, runs = self.folder.path, self.folder.runs
+        ended = {
+            label: ending(directory, key.run, key.owner)
+            for key, label in self.folder.labels.items()
+            if runs[key].end() is not None
+        }
+        if self.observed_run is not None and self.observed_run not in self.folder.labels.values():
+            reason = ending(directory, self.observed_run, os.geteuid())
+            if reason != UNSAID:
+                ended[self.observed_run] = reason
+        if self._command and ended.get(self._command.run) == UNSAID:  # `trainwatch run` is about to say it
+            del ended[self._command.run]
+        return ended
+
+    def _header(self, ledger: Ledger) -> LedgerHeader:
+        """Returns the ledger's header with the run's label, see LedgerFolder."""
+        return replace(ledger.header, run=self.folder.labels[ledger.key])
 
     def take_steps(self) -> list[tuple[LedgerHeader, list[StepRecord]]]:
         """Returns the steps that finished since the last call, by ledger; needs `keep_steps`."""
-        taken, self._steps = self._steps, []
-        return taken
+        return [self._steps.popleft() for _ in range(len(self._steps))]
 
     def close(self) -> None:
-        for ledger in self.ledgers:
-            ledger.reader.close()
+        self.folder.close()
 
-    def _open_new(self) -> None:
-        known = {ledger.reader.path: ledger for ledger in self.ledgers}
-        found = list(open_ledgers(self.directory))
-        for path in found:
-            try:
-                signature = _signature(path)
-            except FileNotFoundError:
-                continue
-            if path in known and known[path].inode == signature[0]:
-                continue
-            if path in known:  # a new process of the same name has replaced the file
-                self._forget(known[path])
-            if self._may_be_opened(path, signature):
-                self._open(path, signature)
-        for path in self._skipped.keys() - set(found):
-            del self._skipped[path]
-
-    def _open(self, path: Path, signature: _Signature) -> None:
-        try:
-            reader = self._open_ledger(path)
-        except FileNotFoundError:
-            return
-        except (LedgerError, OSError) as error:
-            self._skip(path, signature, error)
-            return
-        self._skipped.pop(path, None)
-        ledger = Ledger(reader, signature[0], counts_losses=not self._first_look)
-        self.ledgers.append(ledger)
-        self._runs.setdefault(ledger.header.run, _Run()).ledgers.append(ledger)
-
-    def _read(self, ledger: Ledger, now: float) -> None:
+    def _read(self, ledger: Ledger, now: Now) -> None:
         if ledger.died is not None:  # its last totals have been read
             return
         try:
             records, lost = ledger.read(now)
-        except (LedgerError, OSError) as error:
-            self._skip(ledger.reader.path, _signature_or_none(ledger.reader.path), error, certain=True)
-            self._forget(ledger)
+        except FileNotFoundError:  # removed while no descriptor was open
+            ledger.end_at(now.wall, now.wall)
+            return
+        except OSError as error:
+            # Too many open files, no memory: it may pass, but nothing stale is published.
+            ledger.failing_since = ledger.failing_since or now.wall
+            if now.wall - ledger.failing_since > PATIENCE_SECONDS:
+                self.folder.refuse(ledger, error)
+            return
+        except LedgerError as error:
+            self.folder.refuse(ledger, error)
+            return
+        if ledger.header.run != ledger.key.run:
+            self.folder.rename(ledger)
             return
         self._lost += lost
         if records:
-            self._runs[ledger.header.run].mark(ledger.header.rank, records)
+            self.folder.runs[ledger.key].mark(ledger.header.rank, records)
             if self.keep_steps:
-                self._steps.append((ledger.header, records))
-
-    def _may_be_opened(self, path: Path, signature: _Signature) -> bool:
-        skipped = self._skipped.get(path)
-        return skipped is None or skipped[0] != signature or skipped[1] < 2
-
-    def _skip(
-        self, path: Path, signature: _Signature | None, error: Exception, certain: bool = False
-    ) -> None:
-        """Skips a file until it changes. Warns at the second try: at the first it may be half-written."""
-        if signature is None:
-            return
-        before = self._skipped.get(path)
-        tries = 2 if certain else before[1] + 1 if before and before[0] == signature else 1
-        self._skipped[path] = (signature, tries)
-        if tries == 2:
-            words = " ".join(str(error).split())
-            logger.warning("%s; skipped", words if str(path) in words else f"{path}: {words}")
-
-    def _remove(self, ledger: Ledger) -> None:
-        path = ledger.reader.path
-        try:
-            if path.exists() and path.stat().st_ino == ledger.inode:
-                path.unlink()
-        except OSError as error:
-            self._skip(path, _signature_or_none(path), error, certain=True)
-        self._forget(ledger)
-
-    def _forget(self, ledger: Ledger) -> None:
-        ledger.reader.close()
-        self.ledgers.remove(ledger)
-        run = self._runs[ledger.header.run]
-        run.retire(ledger)
-        if not run.ledgers:
-            del self._runs[ledger.header.run]
+                self._steps.append((self._header(ledger), records))
 
 
-_Signature = tuple[int, int, int]  # inode, size, last change; a skipped file is tried again if it changes
-
-
-def _signature(path: Path) -> _Signature:
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _signature_or_none(path: Path) -> _Signature | None:
-    try:
-        return _signature(path)
-    except OSError:
-        return None
-
-
-class Ledger:
-    """One ledger and its last totals. Times are seconds since the epoch."""
-
-    def __init__(self, reader: LedgerReader, inode: int, counts_losses: bool) -> None:
-        self.reader = reader
-        self.inode = inode
-        self.totals: LedgerTotals = reader.totals()
-        self.alive = False
-        self.died: float | None = None  # when it was first seen dead
-        self.end: float | None = None  # of the process: from the ledger, otherwise the nearest known time
-        # Records that were overwritten before this exporter started are not this exporter's loss.
-        self._counts_losses = counts_losses
-
-    @property
-    def header(self) -> LedgerHeader:
-        return self.reader.header
-
-    def read(self, now: float) -> tuple[list[StepRecord], int]:
-        """Returns new step records and how many were lost. Raises LedgerError, OSError."""
-        was_alive, self.alive = self.alive, self.reader.alive()
-        self.totals = self.reader.totals()  # after the look at the lock: final if the process is dead
-        records, lost = self.reader.new_steps()
-        if not self.alive:
-            self.died = now
-            seen = now if was_alive else self.totals.last_step_end or self.header.start
-            self.end = self.totals.end or seen
-        counted, self._counts_losses = self._counts_losses, True
-        return records, lost if counted else 0
-
-
-class _Run:
-    """One run: its ledgers, and the sums of removed ledgers."""
-
-    def __init__(self) -> None:
-        self.ledgers: list[Ledger] = []
-        self._retired: dict[int, RankTotals] = {}
-        self._retired_times: list[tuple[float, float | None, float | None]] = []
-        self._exemplars: dict[tuple[int, str], dict[int, Exemplar]] = {}
-
-    def mark(self, rank: int, records: Sequence[StepRecord]) -> None:
-        """Keeps the newest step of each bucket as its exemplar."""
-        for phase in {record.phase for record in records}:
-            self._exemplars[rank, phase] = {
-                **self._exemplars.get((rank, phase), {}),
-                **{
-                    bisect_left(STEP_BOUNDS, record.duration): Exemplar(
-                        {"step": str(record.number)}, record.duration, record.start + record.duration
-                    )
-                    for record in records
-                    if record.phase == phase
-                },
-            }
-
-    def exemplars(self, rank: int, phase: str) -> Mapping[int, Exemplar] | None:
-        return self._exemplars.get((rank, phase))
-
-    def retire(self, ledger: Ledger) -> None:
-        """Removes a ledger, but keeps its counts."""
-        self.ledgers.remove(ledger)
-        self._retired.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
-        self._retired_times.append(_times(ledger))
-        self._retired_times = [_widest(self._retired_times)]
-
-    def ranks(self) -> dict[int, RankTotals]:
-        """Returns the totals of each rank over all of its processes."""
-        totals = deepcopy(self._retired)
-        for ledger in self.ledgers:
-            totals.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
-        return totals
-
-    def newest(self) -> dict[int, Ledger]:
-        """Returns the ledger of each rank that started last, by rank."""
-        return {ledger.header.rank: ledger for ledger in sorted(self.ledgers, key=lambda x: x.header.start)}
-
-    def times(self) -> tuple[float, float | None, float | None]:
-        """Returns the start, the start of the first step and the end of the last step."""
-        return _widest([*self._retired_times, *map(_times, self.ledgers)])
-
-    def end(self) -> float | None:
-        """Returns when the last process ended; None while a process lives."""
-        ends = [ledger.end for ledger in self.ledgers if ledger.end is not None]
-        return max(ends) if len(ends) == len(self.ledgers) else None
-
-
-def _times(ledger: Ledger) -> tuple[float, float | None, float | None]:
-    return ledger.header.start, ledger.totals.first_step_start, ledger.totals.last_step_end
-
-
-def _widest(
-    times: Sequence[tuple[float, float | None, float | None]],
-) -> tuple[float, float | None, float | None]:
-    firsts = [first for _, first, _ in times if first is not None]
-    lasts = [last for _, _, last in times if last is not None]
-    return min(start for start, _, _ in times), min(firsts, default=None), max(lasts, default=None)
-
-
-@dataclass
-class Histogram:
-    """Counts per bucket (not cumulative) and their sum in seconds."""
-
-    counts: list[int]
-    sum: float = 0.0
-
-    def add(self, counts: Sequence[int], sum: float) -> None:
-        self.counts = list(map(add, self.counts, counts))
-        self.sum += sum
-
-    def value(self, exemplars: Mapping[int, Exemplar] | None = None) -> HistogramValue:
-        return HistogramValue(self.counts, self.sum, exemplars)
-
-
-class RankTotals:
-    """The counters of one rank, summed over its processes."""
-
-    def __init__(self) -> None:
-        self.steps: dict[str, Histogram] = {}  # by phase
-        self.squared_seconds: dict[str, float] = {}
-        self.phase_seconds: dict[str, float] = {}
-        self.component_seconds: dict[str, float] = {}
-        self.device_seconds: dict[str, float] = {}
-        self.waits: Histogram | None = None  # None: no loader is watched
-        self.fetches = Histogram([0] * (len(FETCH_BOUNDS) + 1))
-
-    def add(self, totals: LedgerTotals) -> None:
-        for phase, (counts, seconds) in totals.step_histogram.items():
-            self.steps.setdefault(phase, Histogram([0] * len(counts))).add(counts, seconds)
-        _add_to(self.squared_seconds, totals.step_squared_seconds)
-        _add_to(self.phase_seconds, totals.phase_seconds)
-        _add_to(self.component_seconds, totals.component_seconds)
-        _add_to(self.device_seconds, totals.component_device_seconds)
-        for loader in totals.loaders:
-            self.waits = self.waits or Histogram([0] * (len(WAIT_BOUNDS) + 1))
-            self.waits.add(loader.wait_counts, loader.wait_sum)
-        self.fetches.add(totals.fetch_counts, totals.fetch_sum)
-
-
-def _add_to(sums: dict[str, float], values: Mapping[str, float]) -> None:
-    for key, value in values.items():
-        sums[key] = sums.get(key, 0.0) + value
-
-
-class _Families:
+class Families:
     """The metric families of runs, steps, components and data loading (design: "Metrics")."""
 
     def __init__(self) -> None:
@@ -350,8 +196,14 @@ class _Families:
         self.info = self._add(
             "run_info",
             "info",
-            "Framework and size of the run.",
-            ("run", "framework", "framework_version", "world_size"),
+            "Name, user, framework, size and scheduler of the run; attempt: restarts by its launcher so far.",
+            RUN_INFO,
+        )
+        self.launch_unknown = self._add(
+            "run_launch_unknown",
+            "gauge",
+            "1: the nodes of the run share no unique text, so another launch of it looks like the same run.",
+            ("run",),
         )
         self.start = self._add(
             "run_start_time_seconds", "gauge", "Start of the run, since the epoch.", ("run",)
@@ -364,6 +216,40 @@ class _Families:
         )
         self.end = self._add(
             "run_end_time_seconds", "gauge", "End of the last training process, since the epoch.", ("run",)
+        )
+        self.ended = self._add(
+            "run_ended_info",
+            "info",
+            "How the run ended: finished, exit status N, signal NAME, out of memory, or unknown.",
+            ("run", "reason"),
+        )
+        self.age = self._add(
+            "run_age_seconds", "gauge", "Time since the run's start, while a process of it lives.", ("run",)
+        )
+        self.last_step_age = self._add(
+            "run_last_step_age_seconds",
+            "gauge",
+            "Time since a living process of the run last finished a step.",
+            ("run",),
+        )
+        self.phase_age = self._add(
+            "phase_age_seconds",
+            "gauge",
+            "Time that a living rank has spent in its present phase, without a phase ending.",
+            phase,
+        )
+        self.world_size = self._add("run_world_size", "gauge", "Ranks of the run, on all nodes.", ("run",))
+        self.component_age = self._add(
+            "rank_component_age_seconds",
+            "gauge",
+            "Time that a living rank has spent in its component, from 10 s on; host: in no component.",
+            (*component, "operation"),
+        )
+        self.process_state = self._add(
+            "rank_process_state",
+            "gauge",
+            "1: the rank's process is running (or gets on), waiting, stopped, dead, or has ended.",
+            ("run", "rank", "state"),
         )
         self.steps = self._add("step_duration_seconds", "histogram", "Duration of steps.", phase, STEP_BOUNDS)
         self.squared = self._add(
@@ -392,6 +278,18 @@ class _Families:
         self.device = self._add(
             "step_component_device_seconds_total", "counter", "Device time in each component.", component
         )
+        self.own = self._add(
+            "step_own_seconds_total",
+            "counter",
+            "Time in training steps without communication, in which ranks wait for each other.",
+            rank,
+        )
+        self.own_squared = self._add(
+            "step_own_squared_seconds_total",
+            "counter",
+            "Sum of the squares of these times, step by step, for their standard error.",
+            rank,
+        )
         self.wait = self._add("dataloader_wait_seconds", "histogram", "Waits for a batch.", rank, WAIT_BOUNDS)
         self.fetch = self._add(
             "dataloader_fetch_seconds", "histogram", "Fetches of data-loading workers.", rank, FETCH_BOUNDS
@@ -410,15 +308,38 @@ class _Families:
             "Batches that were ready when training took the last batch.",
             phase,
         )
+        self.gauge = self._add(
+            "run_gauge",
+            "gauge",
+            "Numbers that the training script or its framework publishes, such as its loss.",
+            ("run", "rank", "name"),
+        )
+        self.counted = self._add(
+            "run_counted_total",
+            "counter",
+            "Totals that the training script counts, such as its tokens, samples and flops.",
+            ("run", "rank", "name"),
+        )
+        self.refused = self._add(
+            "ledgers_refused_total",
+            "counter",
+            "Ledgers that were refused, by reason; the log names the files.",
+            ("reason",),
+        )
         self.lost = self._add(
             "ledger_records_lost_total",
             "counter",
             "Step records that were overwritten before this exporter read them; their totals are not lost.",
         )
 
-    def publish(self, runs: Mapping[str, _Run], lost: int) -> None:
-        """Publishes all runs. A family has no sample of a run without data for it."""
+    def publish(self, runs: Mapping[str, Run], now: float, lost: int, refused: Mapping[str, int]) -> None:
+        """Publishes all runs. A family has no sample of a run without data for it.
+
+        `now` is the exporter's monotonic time: ages do not depend on any wall clock.
+        """
+        self.refused.publish({(reason,): count for reason, count in refused.items()})
         self._publish_runs(runs)
+        self._publish_ages(runs, now)
         ranks = {
             (run, str(rank)): (totals, runs[run], rank)
             for run in runs
@@ -436,6 +357,11 @@ class _Families:
         self.phase.publish(_flat({key: total.phase_seconds for key, total in totals.items()}))
         self.component.publish(_flat({key: total.component_seconds for key, total in totals.items()}))
         self.device.publish(_flat({key: total.device_seconds for key, total in totals.items()}))
+        self.counted.publish(_flat({key: total.counts for key, total in totals.items()}))
+        own = {key: total for key, total in totals.items() if "train" in total.steps}
+        own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}
+        self.own.publish({key: total.own_seconds for key, total in own.items()})
+        self.own_squared.publish({key: total.own_squared_seconds for key, total in own.items()})
         self.bounds.publish(_BOUND_SAMPLES if any(total.steps for total in totals.values()) else {})
         self.wait.publish_histograms(
             {key: total.waits.value() for key, total in totals.items() if total.waits is not None}
@@ -443,18 +369,47 @@ class _Families:
         self.fetch.publish_histograms(
             {key: total.fetches.value() for key, total in totals.items() if any(total.fetches.counts)}
         )
-        self._publish_loaders(runs)
+        self._publish_present(runs)
         self.lost.publish({(): lost})
 
-    def _publish_runs(self, runs: Mapping[str, _Run]) -> None:
+    def _publish_runs(self, runs: Mapping[str, Run]) -> None:
         times = {run: runs[run].times() for run in runs}
         self.info.publish({_info_labels(run, runs[run]): 1 for run in runs})
+        self.world_size.publish(
+            {(run,): max(each.header.world_size for each in runs[run].ledgers) for run in runs}
+        )
+        self.launch_unknown.publish({(run,): 1 for run in runs if not runs[run].launch_known()})
         self.start.publish({(run,): start for run, (start, _, _) in times.items()})
         self.first_step.publish({(run,): first for run, (_, first, _) in times.items() if first is not None})
         self.last_step.publish({(run,): last for run, (_, _, last) in times.items() if last is not None})
         self.end.publish({(run,): end for run in runs if (end := runs[run].end()) is not None})
 
-    def _publish_loaders(self, runs: Mapping[str, _Run]) -> None:
+    def _publish_ages(self, runs: Mapping[str, Run], now: float) -> None:
+        began = {run: runs[run].began() for run in runs}
+        self.age.publish({(run,): now - start for run, start in began.items() if start is not None})
+        steps = {run: runs[run].last_step() for run in runs}
+        self.last_step_age.publish({(run,): now - step for run, step in steps.items() if step is not None})
+        self.phase_age.publish(
+            {
+                (run, str(rank), ledger.ages.phase): now - ledger.ages.phase_began
+                for run in runs
+                for rank, ledger in runs[run].newest().items()
+                if ledger.alive
+            }
+        )
+        presences = {(run, str(rank)): found for run in runs for rank, found in runs[run].presences().items()}
+        self.component_age.publish(
+            {
+                (*key, found.place.component, found.place.operation): found.seconds
+                for key, found in presences.items()
+                if found.place is not None
+            }
+        )
+        self.process_state.publish(
+            {(*key, found.state): 1 for key, found in presences.items() if found.state}
+        )
+
+    def _publish_present(self, runs: Mapping[str, Run]) -> None:
         loaders = {
             (run, str(rank), loader.phase): loader
             for run in runs
@@ -471,6 +426,15 @@ class _Families:
         ):
             values = {key: getattr(loader, setting) for key, loader in loaders.items()}
             family.publish({key: int(value) for key, value in values.items() if value is not None})
+        self.gauge.publish(
+            {
+                (run, str(rank), name): value
+                for run in runs
+                for rank, ledger in runs[run].newest().items()
+                if ledger.alive
+                for name, value in ledger.totals.gauges.items()
+            }
+        )
 
     def _add(
         self,
@@ -489,11 +453,38 @@ def _flat(values: Mapping[tuple[str, str], Mapping[str, float]]) -> dict[LabelVa
     return {(*key, name): value for key, named in values.items() for name, value in named.items()}
 
 
-def _info_labels(name: str, run: _Run) -> LabelValues:
-    header = max(
-        (ledger.header for ledger in run.ledgers), key=lambda each: (bool(each.framework), each.start)
+RUN_INFO = (
+    "run",
+    "name",
+    "user",
+    "attempt",
+    "framework",
+    "framework_version",
+    "world_size",
+    "scheduler",
+    "scheduler_job",
+    "namespace",
+    "pod",
+)
+
+
+def _info_labels(label: str, run: Run) -> LabelValues:
+    """Returns the values of RUN_INFO."""
+    newest = max(run.ledgers, key=lambda each: (bool(each.header.framework), each.header.start))
+    header = newest.header
+    return (
+        label,
+        header.name,
+        user_name(newest.key.owner),
+        str(max(ledger.header.attempt for ledger in run.ledgers)),
+        header.framework,
+        header.framework_version,
+        str(header.world_size),
+        header.scheduler,
+        header.scheduler_job,
+        header.namespace,
+        header.pod,
     )
-    return name, header.framework, header.framework_version, str(header.world_size)
 
 
 _BOUND_SAMPLES: dict[LabelValues, float] = {(number(bound),): bound for bound in STEP_BOUNDS}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,14 +15,18 @@ from trainwatch.compare.comparison import Comparison, compare
 from trainwatch.compare.document import as_json
 from trainwatch.compare.figures import ALIASES, KINDS, RESOURCES, UTILISATION
 from trainwatch.compare.html import render_comparison
+from trainwatch.compare.sentences import verdict
 from trainwatch.compare.text import as_markdown, as_text
+from trainwatch.console import Console
 from trainwatch.errors import UserError
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
-from trainwatch.report.price import add_price
-from trainwatch.report.progress import Progress
+from trainwatch.report.markdown_text import one_line
+from trainwatch.report.run_list import find_run, read_folder, read_listed, run_before
+from trainwatch.report.terminal import Progress, add_price
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.api import without_password
+from trainwatch.runs.prometheus.address import without_secrets
+from trainwatch.runs.recording.files import RUNS
 from trainwatch.whole_file import write_whole
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
@@ -34,6 +40,8 @@ ENDINGS = {".json": "json", ".md": "markdown", ".txt": "text"}
 EXAMPLES = f"""\
 examples:
   trainwatch compare trainwatch-runs/before trainwatch-runs/after --out comparison.html
+  trainwatch compare                  the newest run in trainwatch-runs/ with the one before of the same name
+  trainwatch compare RUN              this run with the one before
   trainwatch compare before after --price-a 14.688 --price-b 3.825
   trainwatch compare main branch --fail-if "step_p50>+3%" --fail-if CPUBottleneck --format markdown
 
@@ -43,7 +51,8 @@ If no difference is seen between the steps of A and B, their change counts as 0.
 Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
 {", ".join(RESOURCES)}.
 
-The exit status is 1 if a condition of --fail-if is met or cannot be judged, 2 for a wrong argument.
+With --fail-if the exit status is 0 if no condition is met, 1 if one is, and 3 if one is inconclusive: too few
+or too noisy steps, different work, missing data. It is 2 for a wrong argument.
 """
 
 
@@ -53,6 +62,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     for name, meaning in (("a", "the run before"), ("b", "the run after")):
         parser.add_argument(
             f"source_{name}",
+            nargs="?",
             metavar=f"SOURCE_{name.upper()}",
             help=f"{meaning}: a directory, or a run in Prometheus, as `trainwatch report` takes it",
         )
@@ -70,12 +80,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     for name in ("a", "b"):
         add_price(parser, f"--price-{name}", f"a node of {name.upper()}")
+    for name in ("a", "b"):
+        parser.add_argument(
+            f"--workload-{name}",
+            type=_workload,
+            metavar="N",
+            help=f"items (samples, tokens, ...) that {name.upper()} processed, if steps do not show its work",
+        )
     parser.add_argument(
         "--fail-if",
         action="append",
         default=[],
         metavar="CONDITION",
-        help='exit with status 1 if it holds, such as "step_p50>+3%%"; may be repeated',
+        help='exit with status 1 if it holds, such as "step_p50>+3%%", and with 3 if it is inconclusive; '
+        "may be repeated",
     )
     add_parameters(parser)
     add_scan_interval(parser)
@@ -90,26 +108,75 @@ def run(arguments: Namespace) -> int:
     if arguments.out is not None:
         _check_writable(arguments.out)
 
-    a = _read(arguments.source_a, arguments.price_a, settings, arguments.scan_interval)
-    b = _read(arguments.source_b, arguments.price_b, settings, arguments.scan_interval)
+    sources = _sources(arguments.source_a, arguments.source_b)
+    a, b = (
+        _read(place, price, workload, settings, arguments.scan_interval)
+        for place, price, workload in (
+            (sources[0], arguments.price_a, arguments.workload_a),
+            (sources[1], arguments.price_b, arguments.workload_b),
+        )
+    )
     comparison = compare(a, b, conditions)
+    console = Console(sys.stdout)
     if arguments.out is None:
-        sys.stdout.write(FORMATS[arguments.format or "text"](comparison))
+        text = FORMATS[arguments.format or "text"](comparison)
+        lines = text.splitlines() if arguments.format is None else []
+        wrapped = "".join(f"{line}\n" for long in lines for line in console.wrapped(long, rest=4))
+        sys.stdout.write(wrapped or text)
     else:
         rendered = FORMATS[arguments.format or ENDINGS.get(arguments.out.suffix, "html")](comparison)
         _write(arguments.out, rendered)
-        sys.stdout.write(as_text(comparison))
-        print(f"\n{arguments.out}")
-    for outcome in comparison.failed:
-        print(f"trainwatch: failed: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
-    return 1 if comparison.failed else 0
+        said = [line for each in verdict(comparison) for line in console.wrapped(one_line(each), rest=2)]
+        console.write(*said, "", console.link(arguments.out))
+    states = {outcome.state for outcome in comparison.outcomes}
+    for outcome in comparison.not_passed:
+        print(f"trainwatch: {outcome.state}: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
+    return next((status for state, status in gate.STATUSES.items() if state in states), 0)
 
 
-def _read(place: str, price: float | None, settings: Settings, scan_interval: float) -> ComparedRun:
+def _sources(first: str | None, second: str | None) -> tuple[str, str]:
+    """Returns both sources: without the second, a run (by default the newest) and the one before it."""
+    if first is not None and second is not None:
+        return first, second
+    if first is None and not RUNS.is_dir():
+        raise UserError("give two runs to compare, or run this where trainwatch-runs/ is")
+    if first is None:
+        runs = read_folder(RUNS).runs
+    else:
+        after = read_listed(find_run(first, RUNS))
+        runs = [after, *read_folder(after.directory.absolute().parent).runs]
+    if not runs:
+        raise UserError(f"there is no run in {RUNS}; start one: `trainwatch run -- python train.py`")
+    before = run_before(runs[0], runs)
+    if before is None:
+        raise UserError(
+            f"{runs[0].directory} has no run before it with the name {runs[0].name}; give two runs"
+        )
+    return os.path.relpath(before.directory), os.path.relpath(runs[0].directory)
+
+
+def _workload(text: str) -> float:
+    """Parses a number of items. Raises ArgumentTypeError, as the `type` of a flag must."""
+    try:
+        items = float(text.replace("_", ""))
+    except ValueError:
+        items = math.nan
+    if not 0 < items < math.inf:
+        raise ArgumentTypeError(
+            f"{text!r} is not a number of items: give what the whole run processed, as in 1.28e6"
+        )
+    return items
+
+
+def _read(
+    place: str, price: float | None, workload: float | None, settings: Settings, scan_interval: float
+) -> ComparedRun:
     progress = Progress()
     try:
         source = open_source(place, progress.update_bytes)
-        return read_run(without_password(place), source, price, settings, scan_interval, progress.update)
+        return read_run(
+            without_secrets(place), source, price, settings, scan_interval, progress.update, workload
+        )
     finally:
         progress.end()
 

@@ -25,6 +25,7 @@ class ComparedRun:
     ranks: tuple[RankFacts, ...]  # one per process: a rank may have had several
     steps: dict[str, list[StepSeries]]  # by phase, one per rank
     price: float | None = None  # dollars per hour of one node
+    workload: float | None = None  # items that the run processed, as the user gave them
 
 
 def read_run(
@@ -34,6 +35,7 @@ def read_run(
     settings: Settings | None = None,
     scan_interval: float = SCAN_INTERVAL,
     progress: Callable[[int], None] | None = None,
+    workload: float | None = None,
 ) -> ComparedRun:
     """Evaluates a run as `trainwatch report` does, in one pass. Raises UserError like its source."""
     tap = _Tap(source)
@@ -41,7 +43,7 @@ def read_run(
     steps: dict[str, list[StepSeries]] = {}
     for (_, _, phase), series in sorted(tap.steps.items()):
         steps.setdefault(phase, []).append(series)
-    return ComparedRun(place, analysis, usage_rows({"": tap.usage}), tap.facts.ranks, steps, price)
+    return ComparedRun(place, analysis, usage_rows({"": tap.usage}), tap.facts.ranks, steps, price, workload)
 
 
 class _Tap(Source):

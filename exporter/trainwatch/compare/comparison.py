@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainwatch.compare.changes import ChangedRule, Setting, changed_rules, settings
 from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.compare.configuration import Setting, settings
 from trainwatch.compare.figures import Figure, figures
 from trainwatch.compare.gate import Condition, Outcome, judge
+from trainwatch.compare.lines import ComparedLine, compared_lines
 from trainwatch.compare.parts import (
     Difference,
     difference_of_a_step,
@@ -16,7 +17,7 @@ from trainwatch.compare.parts import (
     main_phase,
 )
 from trainwatch.compare.predicted import CheckedPrediction, checked_predictions
-from trainwatch.compare.rules import ChangedRule, changed_rules
+from trainwatch.compare.work import Work, work_of
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,24 @@ class Comparison:
     b: ComparedRun
     phase: str | None  # whose steps are compared; None if no phase has recorded steps in both runs
     figures: dict[str, Figure]
-    step: Difference | None
+    work: Work
+    step: Difference | None  # per item if a step of B has other items than one of A
     run: Difference | None
     rules: list[ChangedRule]
     settings: list[Setting]
     predictions: list[CheckedPrediction]
     outcomes: list[Outcome]
+    lines: list[ComparedLine]  # [] unless lines of both runs were sampled
 
     @property
-    def failed(self) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if not outcome.holds]
+    def not_passed(self) -> list[Outcome]:
+        """Returns the conditions that failed, then those that are inconclusive."""
+        return [
+            outcome
+            for state in ("failed", "inconclusive")
+            for outcome in self.outcomes
+            if outcome.state == state
+        ]
 
     @property
     def changed_settings(self) -> list[Setting]:
@@ -43,17 +52,20 @@ class Comparison:
 
 def compare(a: ComparedRun, b: ComparedRun, conditions: Sequence[Condition] = ()) -> Comparison:
     phase = main_phase(a, b)
-    side_by_side = figures(a, b, phase)
-    rules = changed_rules(a, b)
+    work = work_of(a, b, phase)
+    side_by_side = figures(a, b, phase, work)
+    items = work.items_per_step if work.unit == "item" and work.items_per_step else (1.0, 1.0)
     return Comparison(
         a=a,
         b=b,
         phase=phase,
         figures=side_by_side,
-        step=None if phase is None else difference_of_a_step(a, b, phase),
-        run=difference_of_the_run(a, b, phase),
-        rules=rules,
+        work=work,
+        step=None if phase is None else difference_of_a_step(a, b, phase, items),
+        run=difference_of_the_run(a, b, phase, work.ratio),
+        rules=changed_rules(a, b),
         settings=settings(a, b),
-        predictions=checked_predictions(a, b, phase),
-        outcomes=judge(conditions, side_by_side, rules),
+        predictions=checked_predictions(a, b, work),
+        outcomes=judge(conditions, side_by_side, work, a.analysis, b.analysis),
+        lines=compared_lines(a.analysis, b.analysis),
     )

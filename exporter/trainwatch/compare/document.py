@@ -11,12 +11,13 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.figures import Figure
 from trainwatch.compare.parts import Difference
+from trainwatch.report.verdict import status_of_run
 
-FORMAT = 1
+FORMAT = 2
 
 
 def as_json(comparison: Comparison) -> str:
-    """Returns JSON text in base units, with changes as ratios; an unknown number is null."""
+    """Returns JSON text in base units, with changes as ratios (of shares: in points); unknown is null."""
     return json.dumps(document(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -27,12 +28,19 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "b": _run(comparison.b),
         "verdict": sentences.verdict(comparison),
         "phase": comparison.phase,
+        "work": {
+            "unit": comparison.work.unit,
+            "a": comparison.work.a,
+            "b": comparison.work.b,
+            "same": comparison.work.same,
+        },
         "figures": {key: _figure(figure) for key, figure in comparison.figures.items()},
         "parts": {"step": _difference(comparison.step), "run": _difference(comparison.run)},
         "rules": [
             {"rule": rule.rule, "fate": rule.fate, "a": rule.a.finding, "b": rule.b.finding}
             for rule in comparison.rules
         ],
+        "lines": [asdict(line) for line in comparison.lines],
         "settings": [{**asdict(setting), "differs": setting.differs} for setting in comparison.settings],
         "predictions": [
             {
@@ -56,12 +64,15 @@ def _run(run: ComparedRun) -> dict[str, Any]:
     return {
         "run": analysis.run,
         "source": run.place,
-        "start": analysis.start,
-        "end": analysis.end,
+        "status": status_of_run(analysis),
+        "start": analysis.date,
+        "end": analysis.end_date,
         "finished": analysis.finished,
         "exit_status": analysis.exit_status,
         "price_per_node_hour": run.price,
         "unknowns": analysis.unknowns,
+        "gaps": [asdict(gap) for gap in analysis.gaps],
+        "verified": analysis.verified,
     }
 
 
@@ -85,5 +96,6 @@ def _difference(difference: Difference | None) -> dict[str, Any] | None:
         "a": difference.a,
         "b": difference.b,
         "difference": difference.total,
-        "parts": [asdict(part) for part in difference.parts],
+        "measured_a": difference.measured_a,
+        "parts": [{**asdict(part), "difference": part.difference} for part in difference.parts],
     }

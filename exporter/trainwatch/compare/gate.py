@@ -1,8 +1,11 @@
 """`--fail-if`: conditions under which a comparison ends with exit status 1, as a gate for CI.
 
     condition = RULE | "any_rule" | FIGURE (">" | "<") limit
-    limit     = ("+" | "-") NUMBER "%"      a change from A to B
+    limit     = ("+" | "-") NUMBER "%"      a change from A to B; of a share, in points
               | NUMBER [UNIT]               a value of B
+
+A condition is inconclusive if its data are missing, or if the runs did different work. A change is, if its
+confidence interval contains the limit.
 
 RULE is the name of a rule: it must not fire in B unless it fired in A. FIGURE is one of `figures.KINDS` or
 `figures.USAGE_KINDS`. UNIT is ms, s, m or h for times, % for shares, and may be $ in front of a cost.
@@ -14,28 +17,34 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
-from trainwatch.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_of
-from trainwatch.compare.rules import ChangedRule
-from trainwatch.errors import UserError
+from trainwatch.compare.bootstrap import STEPS_NEEDED, Interval
+from trainwatch.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_in_percent, change_of
+from trainwatch.compare.work import Work
+from trainwatch.errors import UserError, did_you_mean
+from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.report.ended import failed
+from trainwatch.report.sentences import is_overview
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import Effect
-from trainwatch.words import amount, change, listing
+from trainwatch.status import Status
+from trainwatch.words import amount, change, listing, points
 
 ANY_RULE = "any_rule"
 _CONDITION = re.compile(r"\s*(?P<name>\w+)\s*(?:(?P<sign>[<>])\s*(?P<limit>\S(?:.*\S)?)\s*)?")
 _CHANGE = re.compile(r"[+-](\d+(?:\.\d*)?|\.\d+)\s*%")
 _VALUE = re.compile(r"\$?\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>ms|s|m|h|%)?")
+STEP_TIMES = ("step_mean", "step_p50", "step_p95", "item_mean", "steps_per_second", "items_per_second")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-State = Literal["passed", "failed", "cannot be judged"]
+State = Literal["passed", "failed", "inconclusive"]
+STATUSES: dict[State, int] = {"failed": 1, "inconclusive": 3}  # what the command exits with
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One `--fail-if`. A rule has no limit; a change is a ratio, a value is in the figure's unit."""
+    """One `--fail-if`. A rule has no limit; a change is a ratio, or points of a share."""
 
     text: str
     name: str
@@ -53,11 +62,6 @@ class Outcome:
     condition: Condition
     state: State
     reason: str
-
-    @property
-    def holds(self) -> bool:
-        """Returns whether the condition passed; one that cannot be judged counts as failed."""
-        return self.state == "passed"
 
 
 def parse(text: str) -> Condition:
@@ -79,7 +83,9 @@ def parse(text: str) -> Condition:
         raise _unknown(text, name)
     above, limit = match["sign"] == ">", match["limit"]
     if _CHANGE.fullmatch(limit):
-        return Condition(text, name, above, float(limit.rstrip("% ")) / 100, is_change=True)
+        number = float(limit.rstrip("% "))
+        is_share = (KINDS | USAGE_KINDS)[name][1] == "%"
+        return Condition(text, name, above, number if is_share else number / 100, is_change=True)
     return Condition(text, name, above, _value(text, name, limit))
 
 
@@ -88,42 +94,71 @@ def needs_prices(conditions: Sequence[Condition]) -> bool:
 
 
 def judge(
-    conditions: Sequence[Condition], figures: Mapping[str, Figure], rules: Sequence[ChangedRule]
+    conditions: Sequence[Condition],
+    figures: Mapping[str, Figure],
+    work: Work,
+    a: Analysis,
+    b: Analysis,
 ) -> list[Outcome]:
-    """Returns the outcome of each condition, in the order given."""
-    return [
-        _judge_rule(condition, rules) if condition.is_rule else _judge_figure(condition, figures)
+    """Returns the outcome of each condition, in the order given. A run that failed passes no condition."""
+    outcomes = [
+        _judge_rule(condition, a, b) if condition.is_rule else _judge_figure(condition, figures, work)
         for condition in conditions
+    ]
+    names = [name for name, run in (("A", a), ("B", b)) if failed(run)]
+    if not names:
+        return outcomes
+    why = f"{listing(names)} failed"
+    return [
+        Outcome(outcome.condition, "inconclusive", f"{why}: {outcome.reason}")
+        if outcome.state == "passed"
+        else outcome
+        for outcome in outcomes
     ]
 
 
-def _judge_rule(condition: Condition, rules: Sequence[ChangedRule]) -> Outcome:
-    appeared = [rule for rule in rules if rule.fate == "appeared" and condition.name in (rule.rule, ANY_RULE)]
-    if appeared:
-        names = listing([rule.rule for rule in appeared])
-        return Outcome(condition, "failed", f"{names} fired in B and not in A: {appeared[0].b.finding}")
-    stayed = any(rule.rule == condition.name and rule.fate == "stayed" for rule in rules)
-    if stayed:
-        return Outcome(condition, "passed", f"{condition.name} fired in B, but in A as well")
+def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
+    before, after = (
+        {
+            rule.rule: rule
+            for rule in run.rules
+            if not is_overview(rule) and condition.name in (rule.rule, ANY_RULE)
+        }
+        for run in (a, b)
+    )
+    fired = [rule for rule in after.values() if rule.status is Status.FOUND]
+    new = [rule for rule in fired if rule.rule in before and before[rule.rule].status is not Status.FOUND]
+    if new:
+        names = listing([rule.rule for rule in new])
+        return Outcome(condition, "failed", f"{names} fired in B and not in A: {new[0].finding}")
+    unknown = [name for name, rule in before.items() if rule.status.judged and not _judged(after, name)]
+    if unknown or not any(rule.status.judged for rule in after.values()):
+        names = listing(unknown) or (condition.name if condition.name != ANY_RULE else "any rule")
+        return Outcome(condition, "inconclusive", f"B has not enough data to judge {names}")
     if condition.name == ANY_RULE:
         return Outcome(condition, "passed", "no rule fired in B that did not in A")
-    return Outcome(condition, "passed", f"{condition.name} did not fire in B")
+    how = "fired in B, but in A as well" if fired else "did not fire in B"
+    return Outcome(condition, "passed", f"{condition.name} {how}")
 
 
-def _judge_figure(condition: Condition, figures: Mapping[str, Figure]) -> Outcome:
+def _judged(rules: Mapping[str, RuleResult], name: str) -> bool:
+    return name in rules and rules[name].status.judged
+
+
+def _judge_figure(condition: Condition, figures: Mapping[str, Figure], work: Work) -> Outcome:
     figure = figures.get(condition.name)
     if condition.is_change:
-        return _judge_change(condition, figure)
+        return _judge_change(condition, figure, work, has_steps="step_mean" in figures)
     if figure is None or figure.b is None:
-        return Outcome(condition, "cannot be judged", "B does not have it")
+        return Outcome(condition, "inconclusive", "B does not have it")
     limit = amount(condition.limit, figure.unit)
     holds = not _beyond(figure.b, condition)
     relation = "not " * holds + ("above" if condition.above else "below")
     return _outcome(condition, holds, f"{amount(figure.b, figure.unit)} in B, {relation} {limit}")
 
 
-def _judge_change(condition: Condition, figure: Figure | None) -> Outcome:
-    if figure is None or figure.change is None or figure.seen_change is None:
+def _judge_change(condition: Condition, figure: Figure | None, work: Work, has_steps: bool) -> Outcome:
+    if figure is None or figure.change is None:
         missing = (
             "neither run has it"
             if figure is None
@@ -135,10 +170,20 @@ def _judge_change(condition: Condition, figure: Figure | None) -> Outcome:
                 else "it is 0 in A, so there is no change in percent"
             )
         )
-        return Outcome(condition, "cannot be judged", missing)
-    holds = not _beyond(figure.seen_change, condition)
-    relation = "not " * holds + ("above" if condition.above else "below")
-    return _outcome(condition, holds, f"{change_of(figure)}, {relation} {change(condition.limit)}")
+        return Outcome(condition, "inconclusive", missing)
+    limit = points(condition.limit) if figure.is_share else change(condition.limit)
+    if obstacle := work.obstacle(figure.key):
+        return Outcome(condition, "inconclusive", f"{change_in_percent(figure)}, but {obstacle}")
+    if figure.interval is None and figure.key in STEP_TIMES and has_steps:
+        too_few = f"{change_in_percent(figure)}, but too few steps to be sure ({STEPS_NEEDED} are needed)"
+        return Outcome(condition, "inconclusive", too_few)
+    interval = figure.interval or Interval(figure.change, figure.change)
+    beyond = [_beyond(bound, condition) for bound in (interval.low, interval.high)]
+    if beyond[0] != beyond[1]:
+        straddles = f"the limit of {limit} is inside the interval, which more steps narrow"
+        return Outcome(condition, "inconclusive", f"{change_of(figure)}: {straddles}")
+    relation = "not " * (not beyond[0]) + ("above" if condition.above else "below")
+    return _outcome(condition, not beyond[0], f"{change_of(figure)}, {relation} {limit}")
 
 
 def _beyond(number: float, condition: Condition) -> bool:
@@ -175,7 +220,5 @@ def _rules() -> list[str]:
 
 def _unknown(text: str, name: str) -> UserError:
     known = [*KINDS, *ALIASES, *USAGE_KINDS, ANY_RULE, *_rules()]
-    same = [other for other in known if other.lower() == name.lower()]
-    near = same or get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "`trainwatch compare --help` lists them"
+    hint = did_you_mean(name, known, "`trainwatch compare --help` lists them")
     return UserError(f"--fail-if {text}: there is no figure or rule {name!r}; {hint}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,17 @@ import numpy as np
 from trainwatch.compare import sentences, tables
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.figures import RESOURCES, Figure, change_in_percent
-from trainwatch.compare.parts import COUNT, Difference
+from trainwatch.compare.parts import Difference
 from trainwatch.compare.step_series import mean_over_ranks
 from trainwatch.compare.tables import signed_duration
+from trainwatch.compare.text import as_markdown
+from trainwatch.compare.work import WHOLE_RUN
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import sentences as report_sentences
+from trainwatch.report import summary
+from trainwatch.report.ended import failed
 from trainwatch.report.page import ECHARTS, render_page
+from trainwatch.report.verdict import status_of_run
 from trainwatch.runs.model import Times
 from trainwatch.words import NO_NUMBER, amount, duration
 
@@ -30,9 +34,11 @@ SECTIONS = {
     "configuration": "Configuration",
     "predicted": "Predicted and measured",
 }
+LINES = {"code": "Lines of code"}
 CONDITIONS = {"conditions": "Conditions"}
 UNKNOWNS = {"unknowns": "What could not be read"}
-SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js")
+SHARE = {"share": "Share"}
+SCRIPTS = (ECHARTS, "waterfall.js", "histogram.js", "page.js", "copy.js")
 SMALLEST_BAR = 0.002  # of the larger total; smaller parts share a bar
 BINS = 60
 
@@ -45,8 +51,12 @@ def render_comparison(comparison: Comparison) -> str:
         scripts=SCRIPTS,
         data=_chart_data(comparison),
         sections=SECTIONS
+        | (LINES if comparison.lines else {})
         | (CONDITIONS if comparison.outcomes else {})
-        | (UNKNOWNS if sentences.unknowns(comparison) else {}),
+        | (UNKNOWNS if sentences.unknowns(comparison) else {})
+        | SHARE,
+        status_of_run=status_of_run,
+        markdown=as_markdown(comparison),
         comparison=comparison,
         analyses={"A": comparison.a, "B": comparison.b},
         say=sentences,
@@ -58,42 +68,48 @@ def render_comparison(comparison: Comparison) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Glance:
-    """One figure on the first screen."""
-
-    name: str
-    value: str
-    note: str
-    mood: str  # good, bad, or nothing
-
-
-def _at_a_glance(comparison: Comparison) -> list[Glance]:
-    keys = ["step_mean", "item_mean", "steps_per_second", "duration", "cost", "data_wait", "gpu_p50"]
-    return [_glance(comparison.figures[key]) for key in keys if key in comparison.figures][:6]
+def _at_a_glance(comparison: Comparison) -> list[summary.Figure]:
+    """Returns tiles per step or item; those of the whole run only if both did the same work."""
+    unit, work = comparison.work.unit, comparison.work
+    per_unit = (f"{unit}_mean", f"{unit}s_per_second", f"cost_per_1000_{unit}s")
+    keys = (*per_unit, "duration", "cost", "data_wait", "gpu_p50", f"energy_per_{unit}")
+    known = [key for key in keys if key in comparison.figures]
+    shown = [key for key in known if work.same is not False or key not in WHOLE_RUN]
+    return [_glance(comparison, comparison.figures[key]) for key in shown[:6]]
 
 
-def _glance(figure: Figure) -> Glance:
+def _glance(comparison: Comparison, figure: Figure) -> summary.Figure:
     """Returns B's amount, with A's and the change as a note."""
     change = NO_NUMBER if figure.change is None else change_in_percent(figure)
     if figure.interval is not None and not figure.interval.seen:
         change = sentences.NO_DIFFERENCE
     note = f"A: {amount(figure.a, figure.unit)}; {change}"
-    return Glance(figure.name, amount(figure.b, figure.unit), note, _mood_of(figure))
+    return summary.Figure(figure.name, amount(figure.b, figure.unit), note, _mood_of(comparison, figure))
 
 
-def _mood_of(figure: Figure) -> str:
-    """Returns "good" or "bad" if a figure became better or worse by more than noise."""
+def _mood_of(comparison: Comparison, figure: Figure) -> str:
+    """Returns "good" or "bad" if a figure became better or worse for sure: not by noise or other work."""
     change, less = figure.seen_change, figure.less_is_better
-    if change is None or less is None or abs(change) < 0.005:
+    if change is None or less is None or abs(change) < (0.5 if figure.is_share else 0.005):
+        return ""
+    if sentences.too_few_steps(comparison) or sentences.within_noise(comparison, figure):
+        return ""
+    if comparison.work.obstacle(figure.key):
         return ""
     return "good" if (change < 0) == less else "bad"
 
 
 def _mood(comparison: Comparison) -> str:
-    """Returns the mood of the verdict: good, bad, or open if it is neither."""
-    deciding = sentences.pace(comparison) or comparison.figures.get("duration")
-    moods = {_mood_of(figure) for figure in (deciding, comparison.figures.get("cost")) if figure} - {""}
+    """Returns the mood of the verdict: good, bad, or open if it is neither. A failed run never looks good."""
+    if failed(comparison.b.analysis):
+        return "bad"
+    unit = comparison.work.unit
+    cost = f"cost_per_1000_{unit}s" if comparison.work.same is False else "cost"
+    deciding = (
+        sentences.pace(comparison) or comparison.figures.get("duration"),
+        comparison.figures.get(cost),
+    )
+    moods = {_mood_of(comparison, figure) for figure in deciding if figure} - {""}
     return moods.pop() if len(moods) == 1 else "open"
 
 
@@ -124,12 +140,12 @@ def _waterfall(difference: Difference) -> dict[str, Any]:
     least = SMALLEST_BAR * max(difference.a, difference.b)
     shown = [part for part in difference.parts if abs(part.difference) >= least]
     rest = difference.total - sum(part.difference for part in shown)
-    bars = [_total("A", difference.a)]
+    bars = [_total(tables.name_of_a(difference), difference.a)]
     level = difference.a
-    drawn = [(part.name, part.difference, part.key == COUNT) for part in shown]
+    drawn = [(part.name, part.difference) for part in shown]
     if abs(rest) > least / 100:
-        drawn.append(("All else", rest, False))
-    for name, change, _ in drawn:
+        drawn.append(("All else", rest))
+    for name, change in drawn:
         kind = "less" if change < 0 else "more"
         bars.append(
             {
@@ -155,7 +171,7 @@ def _histogram(a: Times, b: Times) -> dict[str, Any]:
     edges = np.linspace(low, high if high > low else low + 1e-3, BINS + 1)
     return {
         "kind": "histogram",
-        "along": "a step",
+        "along": "duration of a step",
         "of": "steps",
         "series": [
             {

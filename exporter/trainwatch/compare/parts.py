@@ -7,7 +7,7 @@ parts of a run always sum to its duration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from trainwatch.report import shares
 from trainwatch.runs.model import COMPONENTS, PHASES
 
 OUTSIDE = "outside"
-COUNT = "count"  # the part due to a different number of steps
 REST = "rest"
 NAMES = {OUTSIDE: "Before and after the ranks"}
 
@@ -27,18 +26,22 @@ class Part:
 
     key: str
     name: str
-    a: float | None  # None if the part exists only as a difference between the runs
-    b: float | None
-    difference: float  # b - a, without the effect of a different number of steps
+    a: float
+    b: float
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
 
 
 @dataclass(frozen=True)
 class Difference:
     """The totals of both runs, and the parts that sum to their difference."""
 
-    a: float
+    a: float  # the time of A for the work of B
     b: float
     parts: list[Part]  # without those of zero time in both runs
+    measured_a: float  # differs from `a` if A did other work
 
     @property
     def total(self) -> float:
@@ -88,30 +91,41 @@ def step_time(run: ComparedRun, phase: str) -> StepTime:
     return StepTime(count / len(series), each, {**known, REST: each - sum(known.values())})
 
 
-def difference_of_a_step(a: ComparedRun, b: ComparedRun, phase: str) -> Difference:
-    """Returns the difference of the mean step of the phase, by recorded component."""
-    before, after = step_time(a, phase), step_time(b, phase)
-    return Difference(before.seconds, after.seconds, _component_parts(before, after))
+def difference_of_a_step(
+    a: ComparedRun, b: ComparedRun, phase: str, items: tuple[float, float] = (1, 1)
+) -> Difference:
+    """Returns the difference of the mean step of the phase, by recorded component.
+
+    `items`: the items of a step of A and of B; times are then per item.
+    """
+    parts = _component_parts(step_time(a, phase), step_time(b, phase), (1 / items[0], 1 / items[1]))
+    before, after = (step_time(run, phase).seconds / each for run, each in zip((a, b), items, strict=True))
+    return Difference(before, after, parts, before)
 
 
-def difference_of_the_run(a: ComparedRun, b: ComparedRun, phase: str | None) -> Difference | None:
+def difference_of_the_run(
+    a: ComparedRun, b: ComparedRun, phase: str | None, work: float = 1
+) -> Difference | None:
     """Returns the difference of the whole durations; None if one is unknown, or has no phases.
 
-    The steps of `phase` become two parts: n_b x b - n_a x a = (n_b - n_a) x a + n_b x (b - a). The first is
-    due to a different number of steps, the second to the time per step.
+    `work`: how many times the work of A was done by B. The steps of A count that often, so that what is left
+    is the difference for the same work. What is outside the steps counts as it was.
     """
     whole_a, whole_b = shares.run_seconds(a.analysis), shares.run_seconds(b.analysis)
     times = _phase_seconds(a, phase), _phase_seconds(b, phase)
     if whole_a is None or whole_b is None or not (times[0] and times[1]):
         return None
     parts = [_phase_part("initialization", *times)]
+    longer = 0.0
     if phase is not None:
-        parts += _parts_of_the_steps(step_time(a, phase), step_time(b, phase), phase)
+        steps = step_time(a, phase), step_time(b, phase)
+        parts += _component_parts(*steps, (work * steps[0].count, steps[1].count))
+        longer = (work - 1) * steps[0].count * steps[0].seconds
     other_phases = [name for name in PHASES if name != phase]
     parts += [_phase_part(name, *times) for name in (*other_phases, "other", "finalization")]
     outside_a, outside_b = whole_a - sum(times[0].values()), whole_b - sum(times[1].values())
-    parts.append(Part(OUTSIDE, NAMES[OUTSIDE], outside_a, outside_b, outside_b - outside_a))
-    return Difference(whole_a, whole_b, [part for part in parts if part.a or part.b or part.difference])
+    parts.append(Part(OUTSIDE, NAMES[OUTSIDE], outside_a, outside_b))
+    return Difference(whole_a + longer, whole_b, [part for part in parts if part.a or part.b], whole_a)
 
 
 def _phase_seconds(run: ComparedRun, main: str | None) -> dict[str, float]:
@@ -129,32 +143,18 @@ def _phase_seconds(run: ComparedRun, main: str | None) -> dict[str, float]:
 
 def _phase_part(name: str, a: dict[str, float], b: dict[str, float]) -> Part:
     before, after = a.get(name, 0.0), b.get(name, 0.0)
-    return Part(name, shares.NAMES[name], before, after, after - before)
+    return Part(name, shares.NAMES[name], before, after)
 
 
-def _parts_of_the_steps(a: StepTime, b: StepTime, phase: str) -> list[Part]:
-    """Returns the parts of the main phase's steps over the whole run."""
-    more = b.count - a.count
-    name = f"{'More' if more > 0 else 'Fewer'} {phase} steps"
-    count = [Part(COUNT, name, None, None, more * a.seconds)] if more else []
-    return count + [
-        replace(
-            part,
-            a=a.count * (part.a or 0.0),
-            b=b.count * (part.b or 0.0),
-            difference=b.count * part.difference,
-        )
-        for part in _component_parts(a, b)
-    ]
-
-
-def _component_parts(a: StepTime, b: StepTime) -> list[Part]:
-    """Returns the parts of one step by component; a single part if none was recorded."""
+def _component_parts(a: StepTime, b: StepTime, counts: tuple[float, float]) -> list[Part]:
+    """Returns the parts of `counts` steps of A and B by component; one part if none was recorded."""
     names = [name for name in (*COMPONENTS, REST) if name in a.components or name in b.components]
-    parts = []
-    for name in names:
-        before, after = a.components.get(name, 0.0), b.components.get(name, 0.0)
-        parts.append(
-            Part(name, "The steps" if names == [REST] else shares.NAMES[name], before, after, after - before)
+    return [
+        Part(
+            name,
+            "The steps" if names == [REST] else shares.NAMES[name],
+            counts[0] * a.components.get(name, 0.0),
+            counts[1] * b.components.get(name, 0.0),
         )
-    return parts
+        for name in names
+    ]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trainwatch.compare.compared_run import ComparedRun
+from trainwatch.compare.work import Work
 from trainwatch.report.document import SCHEMA_VERSION
 from trainwatch.report.figures import figure
 from trainwatch.report.right_sizing import Prediction, predictions
 
 STORED = "report.json"  # `trainwatch run` and `trainwatch report` write it next to the page
-READABLE = (1, SCHEMA_VERSION)  # versions with the same fields of predictions
-SAME_WORK = 0.01  # numbers of steps that differ by less are the same work
+READABLE = range(1, SCHEMA_VERSION + 1)  # versions with the same fields of predictions
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def predictions_of(run: ComparedRun) -> list[Prediction]:
     return [row for row in stored if row.metric != "cost"] + [row for row in now if row.metric == "cost"]
 
 
-def checked_predictions(a: ComparedRun, b: ComparedRun, phase: str | None) -> list[CheckedPrediction]:
+def checked_predictions(a: ComparedRun, b: ComparedRun, work: Work) -> list[CheckedPrediction]:
     """Compares those predictions of A whose change was made in B with B's figures."""
     found = []
     for prediction in predictions_of(a):
@@ -65,30 +65,23 @@ def checked_predictions(a: ComparedRun, b: ComparedRun, phase: str | None) -> li
         if after is None or before is None or before != prediction.current:
             continue
         if (after - before) * (prediction.suggested - prediction.current) > 0:
-            found.append(_checked(prediction, after, a, b, phase))
+            found.append(_checked(prediction, after, a, b, work))
     return found
 
 
 def _checked(
-    predicted: Prediction, made: float, a: ComparedRun, b: ComparedRun, phase: str | None
+    predicted: Prediction, made: float, a: ComparedRun, b: ComparedRun, work: Work
 ) -> CheckedPrediction:
     measured = figure(b.analysis, predicted.metric, b.price)
     why_not = ""
     if measured is None:
         why_not = "B did not record it"
-    elif predicted.metric != "step_seconds_mean" and not _same_work(a, b, phase):
-        why_not = "B made a different number of steps"
+    elif predicted.metric != "step_seconds_mean" and work.same is False:
+        why_not = "B did different work"
     elif predicted.metric == "cost" and a.price != b.price:
         why_not = "B's nodes have a different price"
     in_range = None if why_not or measured is None else predicted.low <= measured <= predicted.high
     return CheckedPrediction(predicted, made, measured, in_range, why_not)
-
-
-def _same_work(a: ComparedRun, b: ComparedRun, phase: str | None) -> bool:
-    if phase is None:
-        return True  # no steps to count
-    before, after = (sum(rank.count for rank in run.steps[phase]) / len(run.steps[phase]) for run in (a, b))
-    return abs(after - before) <= SAME_WORK * before
 
 
 def _prediction(row: dict[str, Any]) -> Prediction:
@@ -117,10 +110,6 @@ def _cores(run: ComparedRun) -> float | None:
     return _same(run.analysis.cores.values())
 
 
-def _gpus(run: ComparedRun) -> float | None:
-    return _same(len(names) for names in run.analysis.gpus.values())
-
-
 # How much of the resource a run has, by the change that a prediction suggests.
 _AMOUNT_OF: dict[str, Callable[[ComparedRun], float | None]] = {
     "more_workers": _of_train_loaders("workers"),
@@ -128,6 +117,6 @@ _AMOUNT_OF: dict[str, Callable[[ComparedRun], float | None]] = {
     "larger_batch": _of_train_loaders("batch_size"),
     "more_cores": _cores,
     "fewer_cores": _cores,
-    "fewer_gpus": _gpus,
+    "fewer_gpus": lambda run: _same(len(names) for names in run.analysis.gpus.values()),
     "fewer_nodes": lambda run: len(run.analysis.nodes) or None,
 }

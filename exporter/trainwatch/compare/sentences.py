@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from trainwatch.compare.changes import Fate
+from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.figures import Figure, saved
-from trainwatch.compare.parts import COUNT, Difference
-from trainwatch.compare.predicted import SAME_WORK, CheckedPrediction
-from trainwatch.compare.rules import Fate
+from trainwatch.compare.parts import Difference
+from trainwatch.compare.predicted import CheckedPrediction
+from trainwatch.report.ended import failed, failure
+from trainwatch.report.sentences import gaps, not_verified
 from trainwatch.words import (
     amount,
     capitalised,
@@ -18,10 +21,13 @@ from trainwatch.words import (
     money,
     number,
     share,
+    uncapitalised,
 )
 
+PLURALS = ("The", "Training", "Evaluation", "Prediction")  # steps
 TIMES = 1.1  # ratios from here on are written as "1.8 times", smaller ones in percent
 NO_DIFFERENCE = "no difference seen"
+ASK = "To compare the whole runs, give the items that each processed: `--workload-a N --workload-b N`"
 PREDICTED = {
     "step_seconds_mean": ("a step takes", "s"),
     "run_seconds": ("the run takes", "s"),
@@ -30,26 +36,49 @@ PREDICTED = {
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """Returns a sentence on speed and cost, then the explanation, the rules and the caveats."""
+    """Returns which run failed, speed and cost, whether the work was the same, and the explanation."""
     said = [part for part in (_speed(comparison), _money(comparison)) if part]
     if not said:
         said = ["Neither steps nor durations are known in both runs, so speed and cost cannot be compared"]
     first = capitalised("; ".join(said)) + "."
-    return [first, *_explanation(comparison), *_rules_in_short(comparison), *caveats(comparison)]
+    why = [*_explanation(comparison), *_rules_in_short(comparison)]
+    return [*failures(comparison), first, *work(comparison), *why, *caveats(comparison)]
+
+
+def failures(comparison: Comparison) -> list[str]:
+    """Says which run failed, and how: what was measured until then says little about its work."""
+    return [
+        f"{name} failed: {uncapitalised(failure(run.analysis))}"
+        for name, run in (("A", comparison.a), ("B", comparison.b))
+        if failed(run.analysis)
+    ]
 
 
 def pace(comparison: Comparison) -> Figure | None:
-    """Returns the figure that decides which run is faster: per item if batch sizes differ, or per step."""
-    item, step = comparison.figures.get("item_mean"), comparison.figures.get("step_mean")
-    if item is not None and step is not None and item.change != step.change:
-        return _known(item)
-    return _known(step)
+    """Returns the figure that decides which run is faster: the time per item or per step."""
+    return _known(comparison.figures.get(f"{comparison.work.unit}_mean"))
 
 
-def same_work(comparison: Comparison) -> bool | None:
-    """Returns whether both runs made about as many steps; None if that is unknown."""
-    steps = comparison.figures.get("steps")
-    return None if steps is None or steps.change is None else abs(steps.change) <= SAME_WORK
+def work(comparison: Comparison) -> list[str]:
+    """Says that the runs did different work, or that this is not known, and asks for the workload."""
+    known = comparison.work
+    ask = [] if failures(comparison) else [f"{ASK}."]
+    if known.same is False and known.a and known.b:
+        of_a, of_b = number(round(known.a)), number(round(known.b))
+        per_step = known.unit == "step"
+        of_b = f"made {of_b} steps per rank" if per_step else f"processed {of_b} items"
+        said = f"B {of_b} and A {of_a}: different work, so compare them per {known.unit}, not as a whole."
+        return [said, *(ask if known.items_per_step is None else [])]
+    if known.same is None and not known.same_steps:
+        ranks = f"B has {_ranks(comparison.b)} and A {_ranks(comparison.a)}"
+        return [f"{ranks}, with unknown batch sizes: a step of B may be different work.", *ask]
+    if known.same is None and _known(comparison.figures.get("duration")) is not None:
+        return ["Without steps it is not known whether both did the same work.", *ask]
+    return []
+
+
+def _ranks(run: ComparedRun) -> str:
+    return count(max(run.analysis.world_size, 1), "rank")
 
 
 def _known(figure: Figure | None) -> Figure | None:
@@ -70,7 +99,22 @@ def _speed(comparison: Comparison) -> str:
     if figure.a == figure.b:
         return f"B takes as long per {work}"
     said = _faster_or_slower(figure.a, figure.b, work)
-    return said if interval is not None else f"{said} (too few steps to be sure)"
+    return f"{said} (too few steps to be sure)" if too_few_steps(comparison) else said
+
+
+def within_noise(comparison: Comparison, figure: Figure) -> bool:
+    """Returns whether the noise of the steps may be all that changed a duration or a cost."""
+    deciding = pace(comparison)
+    if deciding is None or deciding.interval is None or deciding.interval.seen or figure.change is None:
+        return False
+    from_steps = figure.key == "duration" or figure.key.startswith("cost")
+    return from_steps and abs(figure.change) <= max(-deciding.interval.low, deciding.interval.high)
+
+
+def too_few_steps(comparison: Comparison) -> bool:
+    """Returns whether the runs have steps, but too few to say whether a difference is chance."""
+    figure = pace(comparison)
+    return comparison.phase is not None and figure is not None and figure.interval is None
 
 
 def _faster_or_slower(a: float, b: float, work: str) -> str:
@@ -93,17 +137,20 @@ def _durations(comparison: Comparison) -> str:
 
 def _money(comparison: Comparison) -> str:
     total = _known(comparison.figures.get("cost"))
-    each = _known(comparison.figures.get("cost_per_1000_steps"))
-    figure = each if each is not None and same_work(comparison) is False else total
+    each = _known(comparison.figures.get(f"cost_per_1000_{comparison.work.unit}s"))
+    figure = each if comparison.work.same is False else total
     if figure is None or not figure.a or figure.b is None:
         return ""
+    unit = comparison.work.unit
     if money(figure.a) == money(figure.b):
-        return f"{'1000 steps cost' if figure is each else 'it costs'} the same, {money(figure.b)}"
+        return f"{f'1000 {unit}s cost' if figure is each else 'it costs'} the same, {money(figure.b)}"
+    if within_noise(comparison, figure):
+        return ""
     less = _written_difference(figure.a, figure.b)
     percent = exact_percent(100 * abs(saved(figure.a, figure.b)))
     if figure is each:
         more = "less" if less > 0 else "more"
-        return f"1000 steps cost {money(figure.b)} instead of {money(figure.a)}, {percent} {more}"
+        return f"1000 {unit}s cost {money(figure.b)} instead of {money(figure.a)}, {percent} {more}"
     return f"it saves {money(less)}, {percent}" if less > 0 else f"it costs {money(-less)} more, {percent}"
 
 
@@ -113,10 +160,10 @@ def _written_difference(a: float, b: float) -> float:
 
 
 def _explanation(comparison: Comparison) -> list[str]:
-    figure = comparison.figures.get("step_mean")
+    figure = pace(comparison)
     if comparison.step is None or figure is None or not figure.seen_change:
         return []
-    return [f"{largest_part(comparison.step, ' per step')}."]
+    return [f"{largest_part(comparison.step, f' per {comparison.work.unit}')}."]
 
 
 def largest_part(difference: Difference, of_what: str = "") -> str:
@@ -126,13 +173,12 @@ def largest_part(difference: Difference, of_what: str = "") -> str:
         return "The parts cancel out"
     less = "less" if part.difference < 0 else "more"
     amount = duration(abs(part.difference))
-    if part.key == COUNT:
-        return f"{part.name} make {amount} {less}"
     moved, total = abs(part.difference), abs(difference.total)
     alone = len(difference.parts) == 1 or moved > 1.005 * total  # or other parts take some of it back
     how_much = "all" if moved > 0.995 * total else share(moved, total)
     explains = "" if alone else f" ({how_much} of the difference)"
-    return f"{part.name} takes {amount} {less}{of_what}{explains}"
+    takes = "take" if part.name.endswith(" steps") and part.name.split()[0] in PLURALS else "takes"
+    return f"{part.name} {takes} {amount} {less}{of_what}{explains}"
 
 
 def _rules_in_short(comparison: Comparison) -> list[str]:
@@ -148,41 +194,39 @@ def _rules_in_short(comparison: Comparison) -> list[str]:
 def caveats(comparison: Comparison) -> list[str]:
     """Returns reasons why the comparison may mislead."""
     said = []
-    steps = comparison.figures.get("steps")
-    if steps is not None and same_work(comparison) is False and steps.a and steps.b:
-        said.append(
-            f"B made {number(round(steps.b))} steps per rank and A {number(round(steps.a))}: "
-            "do not compare the duration and cost of the whole runs."
-        )
     for name, run in (("A", comparison.a), ("B", comparison.b)):
+        if run.analysis.gaps:
+            said.append(f"{name} is incomplete: its figures exclude what is missing, which is listed below.")
         if not run.analysis.finished:
             said.append(
                 f"{name} has not finished, or its end was not recorded: figures cover the recorded part."
-            )
-        if run.analysis.exit_status:
-            said.append(
-                f"{name} failed with exit status {run.analysis.exit_status}: figures cover the run so far."
             )
     return said
 
 
 def unknowns(comparison: Comparison) -> list[str]:
-    """Returns the data of either run that could not be read, and why."""
-    runs = (("A", comparison.a), ("B", comparison.b))
-    return [f"{name}: {sentence}" for name, run in runs for sentence in run.analysis.unknowns]
+    """Returns the data of either run that are missing or could not be read, and why."""
+    runs = (("A", comparison.a.analysis), ("B", comparison.b.analysis))
+    return [
+        f"{name}: {sentence}"
+        for name, run in runs
+        for sentence in (*gaps(run.gaps)[1:], *not_verified(run.verified), *run.unknowns)
+    ]
 
 
 def figures(comparison: Comparison) -> str:
     seconds = _known(comparison.figures.get("duration"))
     if seconds is None:
         return "The duration of a run is not known."
-    return f"{_durations(comparison)}."
+    return f"{_durations(comparison)}{', for different work' * (comparison.work.same is False)}."
 
 
 def parts_of_the_run(comparison: Comparison) -> str:
     difference = comparison.run
     if difference is None:
         return "The duration of a run is not known, or no step of it was recorded: it cannot be split."
+    if difference.a != difference.measured_a:
+        return _for_the_work_of_b(difference)
     if duration(difference.a) == duration(difference.b):
         moved = any(abs(part.difference) > 0.01 * difference.a for part in difference.parts)
         same = "Both runs took the same time."
@@ -191,14 +235,26 @@ def parts_of_the_run(comparison: Comparison) -> str:
     return f"B took {duration(abs(difference.total))} {less}. {largest_part(difference)}."
 
 
+def _for_the_work_of_b(difference: Difference) -> str:
+    """Says how long A would need for the work of B, at its own pace."""
+    own, scaled = duration(difference.measured_a), duration(difference.a)
+    took = f"A took {own}, and would need {scaled} for the work of B"
+    if duration(difference.a) == duration(difference.b):
+        return f"{took}, as B did."
+    less = "less" if difference.total < 0 else "more"
+    than = f"B took {duration(difference.b)}, {duration(abs(difference.total))} {less}"
+    return f"{took}. {than}. {largest_part(difference)}."
+
+
 def parts_of_a_step(comparison: Comparison) -> str:
-    difference, figure = comparison.step, comparison.figures.get("step_mean")
+    difference, figure = comparison.step, pace(comparison)
     if difference is None or figure is None:
         return "Not both runs recorded steps of the same phase."
     if figure.interval is not None and not figure.interval.seen:
         return "No difference seen between the steps; the parts below may be noise."
     less = "less" if difference.total < 0 else "more"
-    took = f"A {comparison.phase} step of B takes {duration(abs(difference.total))} {less}"
+    unit = f"A {comparison.phase} step" if comparison.work.unit == "step" else "An item"
+    took = f"{unit} of B takes {duration(abs(difference.total))} {less}"
     return f"{took}. {largest_part(difference)}."
 
 
@@ -250,3 +306,9 @@ def predictions(comparison: Comparison) -> str:
         return "The predictions cannot be compared with the measured figures."
     verb = "is" if sum(checked) == 1 else "are"
     return f"{sum(checked)} of {count(len(checked), 'predicted figure')} {verb} within the predicted range."
+
+
+def lines(comparison: Comparison) -> str:
+    """Says which line changed most."""
+    line = max(comparison.lines, key=lambda line: abs(line.b - line.a))
+    return f"{line.name}: {share(line.a, 1)} of the time of the main threads in A, {share(line.b, 1)} in B."

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trainwatch.compare import sentences
+from trainwatch.compare.changes import Setting
 from trainwatch.compare.comparison import Comparison
-from trainwatch.compare.configuration import Setting
 from trainwatch.compare.figures import KINDS, RESOURCES, Figure, change_of
+from trainwatch.compare.gate import STATUSES
+from trainwatch.compare.lines import ComparedLine
 from trainwatch.compare.parts import Difference
-from trainwatch.words import NO_NUMBER, amount, capitalised, count, duration, share
+from trainwatch.words import NO_NUMBER, amount, capitalised, change, count, duration, listing, share
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: tables omit smaller parts
-WORTH_SHARING = 1e-3  # of a total: a smaller difference is not split in percent
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,19 @@ def sections(comparison: Comparison) -> list[Section]:
             [sentences.parts_of_a_step(comparison), sentences.parts_of_the_run(comparison)],
             [
                 parts(difference, name)
-                for difference, name in ((comparison.step, "Step"), (comparison.run, "Whole run"))
+                for difference, name in (
+                    (comparison.step, comparison.work.unit.capitalize()),
+                    (comparison.run, "Whole run"),
+                )
                 if difference is not None
             ],
         ),
         Section("usage", "Utilisation", [], [utilisation(comparison)]),
+        *(
+            [Section("lines", "Lines of code", [sentences.lines(comparison)], [lines(comparison.lines)])]
+            if comparison.lines
+            else []
+        ),
         Section("rules", "Rules", [sentences.rules(comparison)], _rules(comparison)),
         Section(
             "configuration",
@@ -75,7 +84,11 @@ def sections(comparison: Comparison) -> list[Section]:
 
 def figures(comparison: Comparison) -> Table:
     """Returns all figures except the utilisation, which has its own table."""
-    rows = [_figure_row(figure) for key, figure in comparison.figures.items() if key in KINDS]
+    rows = [
+        _figure_row(figure, comparison.work.obstacle(key) if comparison.work.same is not None else "")
+        for key, figure in comparison.figures.items()
+        if key in KINDS
+    ]
     return Table(("", "A", "B", "Change"), rows)
 
 
@@ -93,26 +106,39 @@ def utilisation(comparison: Comparison) -> Table:
 def parts(difference: Difference, name: str) -> Table:
     """Returns times; the last row sums all parts, also those that are too small to be listed."""
     whole = max(difference.a, difference.b)
-    shared = difference.total if abs(difference.total) > WORTH_SHARING * whole else 0.0
 
-    def row(title: str, a: float | None, b: float | None, change: float) -> tuple[str, ...]:
-        change = change if abs(change) > UNSEEN * whole else 0.0
-        amounts = [NO_NUMBER if seconds is None else duration(seconds) for seconds in (a, b)]
-        return title, *amounts, signed_duration(change), _signed_share(change, shared)
+    def row(title: str, a: float, b: float) -> tuple[str, ...]:
+        moved = b - a if abs(b - a) > UNSEEN * whole else 0.0
+        of_a = change(moved / difference.a) if difference.a else NO_NUMBER
+        return title, duration(a), duration(b), signed_duration(moved), of_a
 
     rows = [
-        row(part.name, part.a, part.b, part.difference)
+        row(part.name, part.a, part.b)
         for part in difference.parts
-        if max(abs(part.a or 0.0), abs(part.b or 0.0), abs(part.difference)) > UNSEEN * whole
+        if max(abs(part.a), abs(part.b)) > UNSEEN * whole
     ]
-    total = row("Total", difference.a, difference.b, difference.total)
-    return Table((name, "A", "B", "Difference", "Share"), rows, total)
+    total = row("Total", difference.a, difference.b)
+    return Table((name, name_of_a(difference), "B", "Difference", "Relative to A"), rows, total)
+
+
+def name_of_a(difference: Difference) -> str:
+    return "A" if difference.a == difference.measured_a else "A, for B's work"
+
+
+def lines(compared: Sequence[ComparedLine]) -> Table:
+    """Returns shares of the sampled time of the main threads."""
+    rows = [
+        (line.name, line.component.replace("_", " ") or NO_NUMBER, share(line.a, 1), share(line.b, 1))
+        for line in compared
+    ]
+    return Table(("Line", "Component", "A", "B"), rows, words=2)
 
 
 def gate(comparison: Comparison) -> Section:
-    failed = len(comparison.failed)
-    conditions = count(len(comparison.outcomes), "condition")
-    said = f"{failed} of {conditions} failed." if failed else f"{capitalised(conditions)} given, none failed."
+    states = [outcome.state for outcome in comparison.outcomes]
+    parts = [f"{states.count(state)} {state}" for state in STATUSES if state in states]
+    conditions = count(len(states), "condition")
+    said = f"{listing(parts)} of {conditions}." if parts else f"{capitalised(conditions)} given, all passed."
     rows = [(outcome.condition.text, outcome.state, outcome.reason) for outcome in comparison.outcomes]
     return Section("gate", "Conditions", [said], [Table(("--fail-if", "", "Why"), rows, words=3)])
 
@@ -125,16 +151,9 @@ def signed_duration(seconds: float) -> str:
     return f"+{duration(seconds)}" if seconds > 0 else duration(seconds)
 
 
-def _signed_share(part: float, whole: float) -> str:
-    """Writes the share of the difference; negative if the part goes in the opposite direction."""
-    if not part or not whole:
-        return NO_NUMBER
-    said = share(abs(part), abs(whole))
-    return f"−{said}" if part * whole < 0 and said[0] != "<" else said
-
-
-def _figure_row(figure: Figure) -> tuple[str, ...]:
-    return figure.name, amount(figure.a, figure.unit), amount(figure.b, figure.unit), change_of(figure)
+def _figure_row(figure: Figure, obstacle: str = "") -> tuple[str, ...]:
+    values = amount(figure.a, figure.unit), amount(figure.b, figure.unit)
+    return figure.name, *values, obstacle or change_of(figure)
 
 
 def _rules(comparison: Comparison) -> list[Table]:

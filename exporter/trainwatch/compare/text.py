@@ -9,7 +9,8 @@ from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import Comparison
 from trainwatch.compare.tables import Table, sections
 from trainwatch.report.markdown_text import code, one_line, sentence, table
-from trainwatch.words import UNKNOWN, count
+from trainwatch.report.verdict import status_of_run
+from trainwatch.words import UNKNOWN, count, in_columns
 
 
 def as_text(comparison: Comparison) -> str:
@@ -18,7 +19,8 @@ def as_text(comparison: Comparison) -> str:
     for section in sections(comparison):
         lines += ["", section.title.upper(), *section.sentences]
         for rows in section.tables:
-            lines += ["", *_aligned(rows)]
+            total = [rows.total] if rows.total else []
+            lines += ["", *in_columns([rows.headings, *rows.rows, *total], rows.words)]
     return "\n".join(one_line(line) for line in lines) + "\n"
 
 
@@ -51,21 +53,13 @@ def _table(words: Table) -> str:
 
 
 def _named_in_markdown(run: ComparedRun) -> str:
-    return f"{code(run.analysis.run) or 'a run without a name'} from {code(run.place)}"
+    status = status_of_run(run.analysis)
+    return (
+        f"{code(run.analysis.run) or 'a run without a name'} from {code(run.place)} ({status.icon} {status})"
+    )
 
 
 def _named(run: ComparedRun) -> str:
-    analysis = run.analysis
-    known = [run.place, count(len(analysis.nodes), "node"), analysis.framework]
+    analysis, status = run.analysis, status_of_run(run.analysis)
+    known = [f"{status.icon} {status}", run.place, count(len(analysis.nodes), "node"), analysis.framework]
     return f"{analysis.run or UNKNOWN} ({', '.join(filter(None, known))})"
-
-
-def _aligned(table: Table) -> Iterator[str]:
-    rows = [table.headings, *table.rows, *([table.total] if table.total else [])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(table.headings))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < table.words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()

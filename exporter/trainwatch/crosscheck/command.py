@@ -11,15 +11,17 @@ from trainwatch.crosscheck.compare import Outcome, check_rules
 from trainwatch.crosscheck.hidden.check import compare_with_recording
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
-from trainwatch.crosscheck.rendered import rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.rule_files import rendered
 from trainwatch.crosscheck.scrape_times import scrape_times
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.crosscheck.table import disagreements, hidden, summary
 from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.report.sentences import gaps
 from trainwatch.rules import all_rules
+from trainwatch.runs.prometheus.api import newest_of
 
 HOUR = 3_600_000
 # The latest evaluation may be stored only in part: a rule's alerts are written after its records.
@@ -30,6 +32,7 @@ examples:
   trainwatch crosscheck --prometheus http://localhost:9090
   trainwatch crosscheck --prometheus http://localhost:9090 --run resnet --start 2026-11-20T12:00:00Z
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
+  trainwatch crosscheck --prometheus http://victoriametrics:8428 --ruler http://prometheus:9090
   trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server
   trainwatch crosscheck --prometheus http://localhost:9090 --recording trainwatch-runs/resnet-1
 
@@ -40,7 +43,16 @@ The exit status is 1 if anything disagrees.
 def add_arguments(parser: ArgumentParser) -> None:
     """Adds the flags of `trainwatch crosscheck`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--prometheus", metavar="URL", help="such as http://localhost:9090")
+    parser.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="such as http://localhost:9090, or of Mimir, Thanos or VictoriaMetrics (docs/readers.md)",
+    )
+    parser.add_argument(
+        "--ruler",
+        metavar="URL",
+        help="the server that evaluates the rules, if that is another one",
+    )
     parser.add_argument(
         "--recording",
         type=Path,
@@ -48,7 +60,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the recording of a run: alone, it is replayed into a temporary Prometheus (prometheus must be "
         "on the PATH); with --prometheus, each stored value is compared with the recorded samples",
     )
-    parser.add_argument("--run", metavar="NAME", help="the run to check (default: every run of that time)")
+    parser.add_argument(
+        "--run",
+        help="the run to check, or a name, which means its newest launch (default: every run of that time)",
+    )
     parser.add_argument(
         "--start",
         type=moment,
@@ -73,16 +88,20 @@ def run(arguments: Namespace) -> int:
     if arguments.recording and rules.options.speed != 1:
         raise UserError("--rules were rendered with --speed, for a demo; a recording needs rules without it")
     recorded = RecordedRun(arguments.recording) if arguments.recording else None
-    if recorded and arguments.run not in (None, recorded.name):
+    if recorded and arguments.run not in (None, recorded.name, recorded.facts.name):
         raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
     compared: list[Compared] = []
     if arguments.prometheus:
-        with Server(arguments.prometheus) as server:
+        with Server(arguments.prometheus, arguments.ruler) as server:
             outcomes, compared = _check_server(server, rules.options, arguments, recorded)
+            for warning in server.warnings:
+                print(f"The server's answers may be incomplete. It warns: {warning}")
     elif recorded:
         outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
     else:
         raise UserError("give --prometheus URL, --recording DIR, or both")
+    for line in gaps(recorded.facts.gaps) if recorded else []:
+        print(line)
     found = [outcome.disagreements for outcome in outcomes] + [series.excesses for series in compared]
     for of_rule in found:
         for line in disagreements(of_rule):
@@ -119,7 +138,10 @@ def _check_server(
     start, end = _time(server, arguments, recorded)
     intervals = server.intervals()
     if not any(f"trainwatch-{rule}" in intervals for rule in all_rules()):
-        raise UserError("Prometheus has loaded no rules of Trainwatch; load rules/*.yml (docs/rules.md)")
+        elsewhere = "" if arguments.ruler else ", or name the server that has with --ruler URL"
+        raise UserError(
+            f"Prometheus has loaded no rules of Trainwatch; load rules/*.yml (docs/rules.md){elsewhere}"
+        )
     runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
@@ -150,6 +172,11 @@ def _runs(server: Server, name: str | None, start: Milliseconds, end: Millisecon
     if name is None and not runs:
         raise UserError("Prometheus has no samples of a run in that time; give another --start and --end")
     if name is not None and name not in runs:
+        if starts := server.launches(name, start, end):
+            run, earlier = newest_of(name, starts)
+            if earlier:
+                print(earlier)
+            return [run]
         known = f"it has {', '.join(runs)}" if runs else "it has no other run either"
         raise UserError(f"--run {name}: Prometheus has no samples of it in that time; {known}")
     return runs if name is None else [name]

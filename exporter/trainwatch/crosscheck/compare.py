@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import Any
 
 from trainwatch.crosscheck.expected import Expected, alert_states, expected
-from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.readings import Readings
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
 from trainwatch.measurements.scraped import Labels
 from trainwatch.prometheus_rules.groups import STATUS
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.prometheus_rules.profiles import alerting_rules
+from trainwatch.report.terminal import shown
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
 
@@ -55,15 +56,17 @@ def check_rules(
     server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
 ) -> list[Outcome]:
     """Checks every rule for every run; `intervals` are by group. Raises UserError if Prometheus fails."""
-    rules = [rule for rule in options.settings.rules() if rule.prometheus_rules(options.scraping) is not None]
+    rules = alerting_rules(options)
     outcomes: list[Outcome] = []
     with shown("rules checked", len(rules) * len(windows)) as progress:
         for rule in rules:
             group = f"trainwatch-{rule.name}"
             for window in windows:
                 if group in intervals:
-                    stored = Stored(server, rule, options.scraping, intervals[group], window)
-                    outcome = check_rule(server, rule, options.scraping, stored)
+                    stored = Stored(
+                        server, rule, options.scraping, intervals[group], window, options.labels()
+                    )
+                    outcome = _Check(server, rule, options.scraping, stored).outcome()
                 else:
                     missing = Disagreement(
                         rule.name, window.end, f"group {group}", frozenset(), "a group", None
@@ -74,12 +77,9 @@ def check_rules(
     return outcomes
 
 
-def check_rule(server: Server, rule: Rule[Any, Any], scraping: Scraping, stored: Stored) -> Outcome:
-    """Checks what was stored of one rule. Raises UserError if Prometheus fails."""
-    return _Check(server, rule, scraping, stored).outcome()
-
-
 class _Check:
+    """The check of what was stored of one rule. Raises UserError if Prometheus fails."""
+
     def __init__(self, server: Server, rule: Rule[Any, Any], scraping: Scraping, stored: Stored) -> None:
         self.server, self.stored = server, stored
         self.rule, self.scraping = rule, scraping

@@ -44,7 +44,7 @@ class Expected:
 def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
     """Judges what was scraped with the code that judges recordings."""
     scraped = rule.scraped(now, scraping)
-    judged = rule.judge(scraped.view)
+    judged = rule.judge_live(scraped.view, scraping.sample_interval)
     findings = tuple(
         {
             labels: value

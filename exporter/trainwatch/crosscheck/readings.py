@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
 import numpy as np
 
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
-from trainwatch.measurements.scraped import Labels, Points, Vector
-
-
-class Selection(NamedTuple):
-    """Series of one name; `matchers` are PromQL's, `of_run` selects the series of the checked run."""
-
-    name: str
-    matchers: str = ""
-    of_run: bool = True
-
-
-class Reader(Protocol):
-    """The source of a rule's series at each of its evaluations, which are numbered."""
-
-    @property
-    def limits_late(self) -> bool: ...
-
-    def time(self, index: int) -> float:
-        """Returns the evaluation's time in seconds since the epoch."""
-
-    def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
-        """Returns the values of raw or recorded series, `ago` before the evaluation."""
-
-    def window(
-        self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
-    ) -> dict[Labels, Points]:
-        """Returns the samples of a range of this length; leaves out series without samples."""
+from trainwatch.measurements.scraped import Labels, Moment, Points, Selection, Vector
 
 
 class Readings:
@@ -72,6 +44,14 @@ class Readings:
             self._read[key] = self._server.instants(selector, self._grid.earlier(earlier))
         return self._read[key][index]
 
+    def held(self, index: int, chosen: Selection, ago: Milliseconds, hold: Milliseconds) -> Vector:
+        """Returns the last values in a range; current ones are delayed."""
+        selector = f"last_over_time({self._selector(chosen)}[{round(hold / self._speed)}ms])"
+        key = selector, round(ago / self._speed) or self._delay
+        if key not in self._read:
+            self._read[key] = self._server.instants(selector, self._grid.earlier(key[1]))
+        return self._read[key][index]
+
     def window(
         self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool
     ) -> dict[Labels, Points]:
@@ -102,50 +82,6 @@ class Readings:
     def _selector(self, chosen: Selection) -> str:
         of_run = matcher("run", self._run) if chosen.of_run else ""
         return f"{chosen.name}{{{','.join(filter(None, (of_run, chosen.matchers)))}}}"
-
-
-class Moment:
-    """The series that a rule sees when it is evaluated at one moment."""
-
-    def __init__(self, readings: Reader, index: int) -> None:
-        self._readings, self._index = readings, index
-
-    @property
-    def time(self) -> float:
-        """Returns the time in seconds since the epoch."""
-        return self._readings.time(self._index)
-
-    @property
-    def limits_late(self) -> bool:
-        """Returns `Server.limits_late`."""
-        return self._readings.limits_late
-
-    @property
-    def milliseconds(self) -> Milliseconds:
-        return round(1000 * self.time)
-
-    def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
-        """Returns the values of a raw series, `ago` seconds earlier; labels without the name."""
-        chosen = Selection(name, matchers, of_run)
-        return self._readings.vector(self._index, chosen, round(1000 * ago), is_raw=True)
-
-    def recorded(self, name: str, ago: float = 0.0) -> Vector:
-        """Returns the values that another rule of the group has recorded.
-
-        Each recorded value is checked on its own; values computed from it are checked against the stored one.
-        """
-        return self._readings.vector(self._index, Selection(name), round(1000 * ago), is_raw=False)
-
-    def over(
-        self, name: str, seconds: float, matchers: str = "", of_run: bool = True
-    ) -> dict[Labels, Points]:
-        """Returns the samples of a raw series in the last seconds."""
-        chosen = Selection(name, matchers, of_run)
-        return self._readings.window(self._index, chosen, round(1000 * seconds), is_raw=True)
-
-    def recorded_over(self, name: str, seconds: float) -> dict[Labels, Points]:
-        """Returns the samples of a recorded series in the last seconds."""
-        return self._readings.window(self._index, Selection(name), round(1000 * seconds), is_raw=False)
 
 
 def matcher(label: str, value: str) -> str:

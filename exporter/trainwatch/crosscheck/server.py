@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
-import requests
+from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Points, Vector
-from trainwatch.runs.prometheus.api import TIMEOUT, answered
+from trainwatch.runs.malformed import naming
+from trainwatch.runs.prometheus.address import Access, without_secrets
+from trainwatch.runs.prometheus.api import Api
+from trainwatch.runs.prometheus.api import Series as ApiSeries
 
 Milliseconds = int
 Samples = Sequence[tuple[Milliseconds, float | None]]  # None: the series ends here
 Series = tuple[Mapping[str, str], Samples]  # its labels, `__name__` included
-
-POINTS = 10_000  # per series and query; Prometheus refuses more than 11,000
 
 
 @dataclass(frozen=True)
@@ -45,64 +45,81 @@ class Grid:
 
 
 class Server:
-    """A Prometheus server; every call raises UserError if it does not answer, or refuses."""
+    """A server with Prometheus's API; every call raises UserError if it does not answer, or refuses.
 
-    def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise UserError(f"--prometheus {url}: is not a URL; give one such as http://localhost:9090")
-        self._url = url.rstrip("/")
-        self._shown = _without_password(self._url)
-        self._session = requests.Session()
+    `ruler` evaluates the rules, if the server itself does not.
+    """
+
+    def __init__(self, url: str, ruler: str | None = None) -> None:
+        self._api = _api("--prometheus", url)
+        self._ruler = self._api if ruler is None else _api("--ruler", ruler)
 
     def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session.close()
+        self._api.close()
+        self._ruler.close()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Returns the reasons why answers may lack something."""
+        return self._api.warnings
 
     def now(self) -> Milliseconds:
         """Returns the server's time."""
-        return _milliseconds(self._post("query", query="time()")["result"])
+        with self._trusting_nothing():
+            return round(1000 * self._api.now())
 
-    def started(self) -> Milliseconds:
-        """Returns the start time of the server's process."""
-        text = self._answer("GET", "status/runtimeinfo", {})["startTime"]
-        whole_seconds = re.sub(r"\.\d+", "", text)
-        return round(1000 * datetime.strptime(whole_seconds, "%Y-%m-%dT%H:%M:%S%z").timestamp())
+    def started(self) -> Milliseconds | None:
+        """Returns the start time of the process that evaluates rules; None if it does not say."""
+        with self._trusting_nothing():
+            found = self._ruler.find("status/runtimeinfo")
+            if found is None:
+                return None
+            whole_seconds = re.sub(r"\.\d+", "", found["startTime"])
+            return round(1000 * datetime.strptime(whole_seconds, "%Y-%m-%dT%H:%M:%S%z").timestamp())
 
     def runs(self, start: Milliseconds, end: Milliseconds) -> list[str]:
         """Returns the runs with samples between the two times."""
-        selector = f"last_over_time(trainwatch_samples_total[{_range(start, end)}])"
-        data = self._post("query", query=f"count by (run) ({selector})", time=_seconds(end))
-        return sorted(series["metric"]["run"] for series in data["result"])
+        with self._trusting_nothing():
+            found = self._api.over_time("last", "trainwatch_samples_total", start / 1000, end / 1000)
+            return sorted({series.labels["run"] for series in found})
+
+    def launches(self, name: str, start: Milliseconds, end: Milliseconds) -> dict[str, float]:
+        """Returns the start of each run of this name that had samples between the two times."""
+        with self._trusting_nothing():
+            return self._api.launches(name, start / 1000, end / 1000)
 
     def intervals(self) -> dict[str, Milliseconds]:
         """Returns the evaluation interval of each group of rules, by the group's name."""
-        groups = self._answer("GET", "rules", {})["groups"]
-        return {group["name"]: round(1000 * group["interval"]) for group in groups}
+        with self._trusting_nothing():
+            groups = self._ruler.data("rules")["groups"]
+            return {group["name"]: round(1000 * float(group["interval"])) for group in groups}
 
     def longest_scrape(self, start: Milliseconds, end: Milliseconds) -> float:
         """Returns the seconds of the longest scrape of any target."""
-        window = f"[{_range(start, end)}]"
-        data = self._post(
-            "query", query=f"max(max_over_time(scrape_duration_seconds{window}))", time=_seconds(end)
-        )
-        return max((float(series["value"][1]) for series in data["result"]), default=0.0)
-
-    def vector(self, selector: str, time: Milliseconds) -> Vector:
-        data = self._post("query", query=selector, time=_seconds(time))
-        return {_labels(series["metric"]): float(series["value"][1]) for series in data["result"]}
+        with self._trusting_nothing():
+            found = self._api.over_time("max", "scrape_duration_seconds", start / 1000, end / 1000)
+            return max((float(series.values[0]) for series in found), default=0.0)
 
     @cached_property
     def version(self) -> tuple[int, ...]:
         """Returns the server's version, such as (2, 42)."""
-        text = self._answer("GET", "status/buildinfo", {})["version"]
-        return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+        with self._trusting_nothing():
+            text = self._api.data("status/buildinfo")["version"]
+            return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
-    @property
+    @cached_property
     def closed_on_the_left(self) -> bool:
-        """Returns whether a range includes its left end, as before Prometheus 3."""
-        return self.version < (3, 0)
+        """Returns whether a range includes its left end, as before Prometheus 3.
+
+        Mimir, Thanos and VictoriaMetrics have versions of their own, so a query shows it.
+        """
+        with self._trusting_nothing():
+            seconds = self._api.now() // 1
+            (moments,) = self._api.values("count_over_time(vector(1)[1s:1s])", seconds)
+            return float(moments.values[0]) > 1
 
     @property
     def limits_late(self) -> bool:
@@ -122,66 +139,39 @@ class Server:
 
     def points(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Labels, Points]:
         """Returns the stored samples by series; includes both ends, for every version."""
-        data = self._post("query", query=f"{selector}[{_range(start - 1, end)}]", time=_seconds(end))
-        return {
-            _labels(series["metric"]): (
-                np.array([_milliseconds(point) for point in series["values"]], np.int64),
-                np.array([float(point[1]) for point in series["values"]]),
-            )
-            for series in data["result"]
-        }
+        with self._trusting_nothing():
+            return {
+                frozenset(series.labels.items()): (_milliseconds(series), series.values)
+                for series in self._api.samples(selector, (start - 1) / 1000, end / 1000)
+            }
 
     def instants(self, selector: str, grid: Grid) -> list[Vector]:
         """Returns the selector's values at each moment of the grid, as a rule evaluated then sees them."""
         found: list[Vector] = [{} for _ in range(grid.count)]
-        for first, part in _parts(grid):
-            data = self._post(
-                "query_range",
-                query=selector,
-                start=_seconds(part.start),
-                end=_seconds(part.time(part.count - 1)),
-                step=_seconds(part.step),
-            )
-            for series in data["result"]:
-                labels = _labels(series["metric"])
-                for point in series["values"]:
-                    index = part.index(_milliseconds(point))
-                    assert index is not None
-                    found[first + index][labels] = float(point[1])
+        if not grid.count:
+            return found
+        with self._trusting_nothing():
+            start, end = grid.start / 1000, grid.time(grid.count - 1) / 1000
+            for series in self._api.ranges(selector, start, end, grid.step / 1000):
+                labels = frozenset(series.labels.items())
+                for time, value in zip(_milliseconds(series).tolist(), series.values.tolist(), strict=True):
+                    index = grid.index(time)
+                    if index is None:
+                        raise UserError(
+                            f"{self._api.url}: rounds the times of queries; ask Thanos Query itself, or "
+                            "start its query frontend with --query-range.align-range-with-step=false"
+                        )
+                    found[index][labels] = value
         return found
 
-    def _post(self, path: str, **parameters: str) -> Any:
-        return self._answer("POST", path, parameters)
-
-    def _answer(self, method: str, path: str, parameters: Mapping[str, str]) -> Any:
-        def ask() -> requests.Response:
-            url = f"{self._url}/api/v1/{path}"
-            return self._session.request(method, url, data=parameters, timeout=TIMEOUT)
-
-        return answered(ask, self._shown, "choose a shorter time with --start")
+    def _trusting_nothing(self) -> AbstractContextManager[None]:
+        return naming(self._api.url, "answers of Prometheus", "is it the address of Prometheus?")
 
 
-def _parts(grid: Grid) -> Iterator[tuple[int, Grid]]:
-    for first in range(0, grid.count, POINTS):
-        yield first, Grid(grid.time(first), grid.step, min(POINTS, grid.count - first))
+def _api(flag: str, url: str) -> Api:
+    shown = without_secrets(url)
+    return Api(Access.parse(url, f"{flag} {shown}: is not a URL; give one such as http://localhost:9090"))
 
 
-def _labels(metric: Mapping[str, str]) -> Labels:
-    return frozenset((name, value) for name, value in metric.items() if name != "__name__")
-
-
-def _milliseconds(point: Any) -> Milliseconds:
-    return round(1000 * float(point[0]))
-
-
-def _seconds(time: Milliseconds) -> str:
-    return f"{time / 1000:.3f}"
-
-
-def _range(start: Milliseconds, end: Milliseconds) -> str:
-    return f"{max(1, end - start)}ms"
-
-
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+def _milliseconds(series: ApiSeries) -> NDArray[np.int64]:
+    return np.rint(1000 * series.times).astype(np.int64)

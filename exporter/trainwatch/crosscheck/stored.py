@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +11,7 @@ from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Grid, Milliseconds, Server
 from trainwatch.errors import UserError
-from trainwatch.measurements.scraped import Labels, Vector
+from trainwatch.measurements.scraped import Labels, Vector, without
 from trainwatch.prometheus_rules.groups import FINDING, STATUS
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Alert, Scraping
@@ -19,6 +19,8 @@ from trainwatch.rules.promql import Alert, Scraping
 # Prometheus stores no ALERTS at the first two evaluations after a start: it restores their states first
 # (rules/manager.go, Group.run; rules/alerting.go, AlertingRule.Eval).
 RESTORING = 2
+# What other exporters' readings decide is not checked.
+OURS = 'resolution=""'
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,25 @@ class Stored:
         scraping: Scraping,
         interval: Milliseconds,
         window: Window,
+        added: Mapping[str, str],
     ) -> None:
+        """Reads the series. `added` are labels that all alerts got when they were rendered."""
         rules = rule.prometheus_rules(scraping)
         assert rules is not None
         self._rule, self.name, self.window = rule, rule.name, window
-        self.rules = replace(rules, alerts=[_at_speed(alert, window.speed) for alert in rules.alerts])
+        speed = window.speed
+        alerts = [
+            replace(alert, pending=alert.pending / speed, keep_firing=alert.keep_firing / speed)
+            for alert in rules.alerts
+        ]
+        self.rules = replace(rules, alerts=alerts)
         # An alert that is pending or kept firing at the window's start began before it.
         memory = max(alert.pending + alert.keep_firing for alert in self.rules.alerts)
         since = window.start - round(1000 * memory) - interval
         of_rule, of_run = matcher("rule", rule.name), matcher("run", window.run)
 
         def samples(name: str, *matchers: str) -> dict[Milliseconds, Vector]:
-            return server.samples(f"{name}{{{','.join((of_run, *matchers))}}}", since, window.end)
+            return server.samples(f"{name}{{{','.join((of_run, OURS, *matchers))}}}", since, window.end)
 
         self.records = {record.name: samples(record.name) for record in self.rules.records}
         for series in (FINDING, STATUS):
@@ -69,7 +78,8 @@ class Stored:
                 time: {labels - {("rule", rule.name)}: value for labels, value in vector.items()}
                 for time, vector in samples(series, of_rule).items()
             }
-        self._alerting = samples("ALERTS", matcher("alertname", rule.name))
+        self._alerting = samples("ALERTS", of_rule)
+        self._added = frozenset(added.items())
         self.times = sorted(
             {*self._alerting, *(time for samples in self.records.values() for time in samples)}
         )
@@ -78,14 +88,13 @@ class Stored:
     @cached_property
     def alerting(self) -> list[tuple[Milliseconds, dict[Labels, str]]]:
         """Returns the states of the alerts by all their other labels, at each evaluation of the window."""
-        name = ("alertname", self.name)
         found = []
         for time in self.times:
             if time >= self.window.start:
                 states = {}
                 for labels in self._alerting.get(time, {}):
-                    state = dict(labels)["alertstate"]
-                    states[labels - {name, ("alertstate", state)}] = state
+                    own = without(labels - self._added, "alertname", "alertstate")
+                    states[own] = dict(labels)["alertstate"]
                 found.append((time, states))
         return found
 
@@ -99,10 +108,6 @@ class Stored:
     def own_labels(self, alert: Alert) -> Labels:
         """Returns the labels that distinguish an alert of the rule from its others."""
         return frozenset(self._rule.alert_labels(alert).items())
-
-
-def _at_speed(alert: Alert, speed: float) -> Alert:
-    return replace(alert, pending=alert.pending / speed, keep_firing=alert.keep_firing / speed)
 
 
 def _grid(rule: str, times: Sequence[Milliseconds], interval: Milliseconds) -> Grid:

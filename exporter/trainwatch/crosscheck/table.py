@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from trainwatch.crosscheck.compare import Disagreement, Outcome
 from trainwatch.crosscheck.hidden.compared import Compared
-from trainwatch.words import machine_time, number
+from trainwatch.words import in_columns, machine_time, number
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
 HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
@@ -27,7 +27,7 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         counts = (outcome.evaluations, outcome.firing, outcome.values, outcome.by_last_scrape)
         rows.append((outcome.rule, outcome.run, *map(number, (*counts, len(outcome.disagreements)))))
-    yield from _columns(rows)
+    yield from in_columns(rows, 2)
 
 
 def hidden(lines: Sequence[Compared]) -> Iterator[str]:
@@ -38,18 +38,7 @@ def hidden(lines: Sequence[Compared]) -> Iterator[str]:
         differences = (f"{value:.6g}{unit}" for value in (line.largest, line.bound))
         counts = number(line.values), number(len(line.excesses))
         rows.append((line.subject, line.series, counts[0], *differences, counts[1]))
-    yield from _columns(rows)
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yields the rows, the first two columns aligned left and the numbers right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
+    yield from in_columns(rows, 2)
 
 
 def _line(found: Disagreement) -> str:

@@ -44,9 +44,19 @@ def numbered(word: str) -> list[Override]:
     ]
 
 
-def wrapped(name: str) -> Override:
-    """Wraps a column of sentences, which Grafana can since 10.4; a click shows the whole text."""
-    return by_name(name, custom__cellOptions={"type": "auto", "wrapText": True}, custom__inspect=True)
+def wrapped(name: str, width: int = 900) -> Override:
+    """Wraps a column of sentences, which Grafana can since 10.4; before, `width` holds most sentences."""
+    return by_name(
+        name,
+        custom__cellOptions={"type": "auto", "wrapText": True},
+        custom__inspect=True,
+        custom__minWidth=width,
+    )
+
+
+def hidden_column(name: str) -> Override:
+    """Hides a column that only links read."""
+    return by_name(name, custom__hidden=True)
 
 
 def dashed_thresholds() -> Override:

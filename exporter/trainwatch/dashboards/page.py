@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from trainwatch.dashboards.looks import PURPLE, VERMILION
 from trainwatch.dashboards.panels import WIDTH, Panel
 from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
-from trainwatch.dashboards.variables import Variable, data_source, instance, run
+from trainwatch.dashboards.variables import (
+    Variable,
+    cluster,
+    data_source,
+    gpu,
+    hidden,
+    instance,
+    job,
+    rank,
+    run,
+)
 
 Dashboard = dict[str, Any]
 Annotation = dict[str, Any]
 
 TAG = "trainwatch"
+VARIABLES = (
+    "datasource",
+    "cluster",
+    "job",
+    "run",
+    "instance",
+    "gpu",
+    "rank",
+)  # of every dashboard, in this order
 SCHEMA_VERSION = 37  # of Grafana 9.4; later versions migrate it when they load it
 
 
@@ -21,13 +40,13 @@ def dashboard(
     uid: str,
     title: str,
     description: str,
-    panels: Iterable[Panel],
+    groups: Sequence[Sequence[Panel]],
     variables: Sequence[Variable],
     annotations: Sequence[Annotation] = (),
 ) -> Dashboard:
-    """Returns a dashboard. Raises ValueError if two panels have the same id."""
-    placed = laid_out(panels)
-    ids = [panel["id"] for panel in placed]
+    """Returns a dashboard. Raises ValueError if a group has so many panels that two have the same id."""
+    placed = laid_out(_folded(_identified(groups)))
+    ids = [panel["id"] for panel in _unfolded(placed)]
     if len(set(ids)) < len(ids):
         raise ValueError(f"{title}: two panels have the same id among {sorted(ids)}")
     return {
@@ -37,7 +56,7 @@ def dashboard(
         "tags": [TAG],
         "schemaVersion": SCHEMA_VERSION,
         "version": 1,
-        "editable": True,
+        "editable": False,  # a save would be lost when the dashboards are provisioned again
         "graphTooltip": 1,  # one crosshair for all panels
         "fiscalYearStartMonth": 0,
         "liveNow": False,
@@ -54,33 +73,88 @@ def dashboard(
 
 
 def of_one_run(
-    uid: str, title: str, description: str, panels: Iterable[Panel], *variables: Variable
+    uid: str,
+    title: str,
+    description: str,
+    groups: Sequence[Sequence[Panel]],
+    *variables: Variable,
+    shown: Sequence[str] = (),
 ) -> Dashboard:
-    """Returns a dashboard of one run and its chosen nodes, with more `variables` to choose."""
-    chosen = (data_source(), run(), instance(), *variables)
-    return dashboard(uid, title, description, panels, chosen, [alerts(), *phases()])
+    """Returns a dashboard of one run and its chosen nodes, with more `variables` to choose.
+
+    All such dashboards have the variables `gpu` and `rank`, so that links keep them; only those in `shown`
+    can be chosen.
+    """
+    devices = (each if each["name"] in shown else hidden(each) for each in (gpu(), rank()))
+    chosen = (data_source(), cluster(), job(), run(), instance(), *devices, *variables)
+    return dashboard(uid, title, description, groups, chosen, [alerts(), *phases()])
 
 
-def laid_out(panels: Iterable[Panel]) -> list[Panel]:
+def of_all_runs(
+    uid: str,
+    title: str,
+    description: str,
+    groups: Sequence[Sequence[Panel]],
+    variables: Sequence[Variable],
+    annotations: Sequence[Annotation],
+) -> Dashboard:
+    """Returns a dashboard that keeps the chosen run for the links to the dashboards of one run."""
+    kept = {each["name"]: hidden(each) for each in (run(), instance(), gpu(), rank())}
+    own = {each["name"]: each for each in variables}
+    ordered = {name: own.get(name) or kept.get(name) for name in (*VARIABLES, *own)}
+    return dashboard(uid, title, description, groups, [*filter(None, ordered.values())], annotations)
+
+
+def _identified(groups: Sequence[Sequence[Panel]]) -> Iterator[Panel]:
+    """Yields panels with their ids, which are in links: in the second group 10 (its heading), 11, 12, ..."""
+    for number, group in enumerate(groups):
+        first = 10 * number + (group[0]["type"] != "row")
+        yield from ({"id": first + place, **panel} for place, panel in enumerate(group))
+
+
+def _folded(panels: Iterable[Panel]) -> Iterator[Panel]:
+    """Yields the panels; those below a collapsed heading become a part of it."""
+    heading: Panel | None = None
+    for panel in panels:
+        if panel["type"] == "row" or heading is None:
+            if heading is not None:
+                yield heading
+            heading = panel if panel["type"] == "row" and panel["collapsed"] else None
+            if heading is None:
+                yield panel
+        else:
+            heading = {**heading, "panels": [*heading["panels"], panel]}
+    if heading is not None:
+        yield heading
+
+
+def _unfolded(panels: Iterable[Panel]) -> Iterator[Panel]:
+    for panel in panels:
+        yield panel
+        yield from panel.get("panels", ())
+
+
+def laid_out(panels: Iterable[Panel], top: int = 0) -> list[Panel]:
     """Places panels from left to right and from top to bottom, like words in a text."""
     placed: list[Panel] = []
-    x = y = tallest = 0
+    x, y, tallest = 0, top, 0
     for panel in panels:
         size = panel["gridPos"]
         if x + size["w"] > WIDTH or panel["type"] == "row":
             x, y, tallest = 0, y + tallest, 0
-        placed.append({**panel, "gridPos": {**size, "x": x, "y": y}})
+        inside = {"panels": laid_out(panel["panels"], y + 1)} if panel.get("panels") else {}
+        placed.append({**panel, **inside, "gridPos": {**size, "x": x, "y": y}})
         x, tallest = x + size["w"], max(tallest, size["h"])
     return placed
 
 
 def alerts(matchers: str = OF_RUN) -> Annotation:
-    """Marks the time in which each alert fires."""
+    """Marks the time in which each alert fires, once per run: with many ranks, regions would hide lines."""
     return _annotation(
         "Alerts",
-        f'ALERTS{{alertstate="firing", {matchers}}}',
+        f'max by (cluster, run, alertname, severity) (ALERTS{{alertstate="firing", {matchers}}})',
         title="{{alertname}}",
-        text="{{severity}}: {{instance}} {{gpu}} {{rank}}",
+        text="{{severity}} {{run}}",
         colour=VERMILION,
         tags="alertname",
     )
@@ -146,3 +220,11 @@ def _to_other_dashboards() -> dict[str, Any]:
         "tooltip": "",
         "url": "",
     }
+
+
+def panel_id(board: Dashboard, title: str) -> int:
+    """Returns the id of a panel, for a link to it. Raises ValueError if there is none of that title."""
+    found = [panel["id"] for panel in _unfolded(board["panels"]) if panel["title"] == title]
+    if len(found) != 1:
+        raise ValueError(f"{board['title']} has {len(found)} panels with the title {title!r}")
+    return int(found[0])

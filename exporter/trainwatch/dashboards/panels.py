@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-from trainwatch.dashboards.looks import BLUE, Override, by_name, dashed_thresholds, fixed, steps
+from trainwatch.dashboards.looks import (
+    BLUE,
+    Override,
+    by_name,
+    by_pattern,
+    dashed_thresholds,
+    fixed,
+    steps,
+)
 from trainwatch.dashboards.queries import DATASOURCE, Target
 
 Panel = dict[str, Any]
@@ -19,6 +27,17 @@ Panel = dict[str, Any]
 WIDTH = 24  # columns of Grafana's grid
 COLUMNS = 500  # of heatmaps; more would not be visible
 LEGEND = {"showLegend": True, "displayMode": "list", "placement": "bottom", "calcs": []}
+# For many series: it scrolls, and takes nothing of the height.
+LEGEND_BESIDE = {
+    **LEGEND,
+    "displayMode": "table",
+    "placement": "right",
+    "calcs": ["lastNotNull"],
+    "width": 230,
+}
+# Instead of "No data": nothing that is missing looks healthy.
+NOTHING = "not measured; the verdict in Run overview or Cluster says why"
+EMPTY_CELL = "–"
 NOTHING_HIDDEN = {"tooltip": False, "viz": False, "legend": False}
 VIRIDIS = {
     "mode": "scheme",
@@ -28,11 +47,14 @@ VIRIDIS = {
     "fill": "dark-orange",
     "reverse": False,
     "scale": "exponential",
+    "min": 0,
+    "max": 1,
 }
+# Its darkest colour is visible on a dark page: a rare value does not look like none.
+VISIBLE = {**VIRIDIS, "scheme": "Cool"}
 
 
 def time_series(
-    id: int,
     title: str,
     description: str,
     *targets: Target,
@@ -44,9 +66,15 @@ def time_series(
     highest: float | None = None,
     logarithmic: bool = False,
     points: int | None = None,
+    at_least: float | None = None,
+    many: bool = False,
+    nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
 ) -> Panel:
-    """Draws lines over time, or `stacked` areas for parts of a sum. `points` limits their number."""
+    """Draws lines over time, or `stacked` areas for parts of a sum. `points` limits their number.
+
+    The axis reaches `at_least` that high. `many` series have their legend to the right.
+    """
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "linear",
@@ -62,22 +90,31 @@ def time_series(
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
+        **({"axisSoftMax": at_least} if at_least is not None else {}),
     }
-    options = {"legend": LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}}
-    panel = _panel("timeseries", id, title, description, targets, width, height, options)
-    panel["fieldConfig"] = _fields(
-        custom, unit, [*overrides, dashed_thresholds()], lowest, highest, color={"mode": "palette-classic"}
+    options = {
+        "legend": LEGEND_BESIDE if many else LEGEND,
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    colours = {"mode": "palette-classic"}
+    fields = _fields(
+        custom,
+        unit,
+        [*overrides, dashed_thresholds()],
+        lowest,
+        highest,
+        color=colours,
+        # Grafana would write the text at each mark of a logarithmic axis.
+        noValue=None if logarithmic else nothing,
     )
-    if points:
-        panel["maxDataPoints"] = points
-    return panel
+    limit = {"maxDataPoints": points} if points else {}
+    return _panel("timeseries", title, description, targets, width, height, options, fields, **limit)
 
 
 shares = partial(time_series, unit="percentunit", highest=1)  # from 0 to 100 %
 
 
 def stat(
-    id: int,
     title: str,
     description: str,
     *targets: Target,
@@ -86,20 +123,26 @@ def stat(
     height: int = 4,
     decimals: int | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    show_names: bool = False,
-    nothing: str | None = None,
+    show: Literal["value", "name", "value_and_name"] = "value",
+    sideways: bool = False,
+    size: int | None = None,
+    mappings: Sequence[dict[str, Any]] = (),
+    nothing: str = "not known",
 ) -> Panel:
-    """Shows one big value per series, or the text `nothing` if there is no value."""
+    """Shows one big value per series, or the text `nothing` if there is no value.
+
+    Sentences need a `size` in pixels: the one that Grafana chooses cuts those of two lines.
+    """
     options = {
         "reduceOptions": {"values": False, "calcs": ["lastNotNull"], "fields": ""},
-        "orientation": "auto",
-        "textMode": "value_and_name" if show_names else "value",
-        "colorMode": "value" if thresholds else "none",
+        "orientation": "horizontal" if sideways else "auto",
+        "textMode": show,
+        "colorMode": "value" if thresholds or mappings else "none",
         "graphMode": "none",
         "justifyMode": "auto",
+        "text": {"valueSize": size, "titleSize": size} if size else {},
     }
-    panel = _panel("stat", id, title, description, targets, width, height, options)
-    panel["fieldConfig"] = _fields(
+    fields = _fields(
         {"hideFrom": NOTHING_HIDDEN},
         unit,
         (),
@@ -107,18 +150,19 @@ def stat(
         thresholds=thresholds or steps("text"),
         decimals=decimals,
         noValue=nothing,
+        mappings=list(mappings),
     )
-    return panel
+    return _panel("stat", title, description, targets, width, height, options, fields)
 
 
 def bars(
-    id: int,
     title: str,
     description: str,
     *targets: Target,
     unit: str,
     width: int = 8,
     highest: float | None = None,
+    nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
 ) -> Panel:
     """Draws one horizontal bar per series, to compare values at one moment."""
@@ -131,29 +175,29 @@ def bars(
         "minVizHeight": 10,
         "valueMode": "text",
     }
-    panel = _panel("bargauge", id, title, description, targets, width, 8, options)
-    panel["fieldConfig"] = _fields(
-        {"hideFrom": NOTHING_HIDDEN}, unit, overrides, 0, highest, color=fixed(BLUE), thresholds=steps(BLUE)
+    custom = {"hideFrom": NOTHING_HIDDEN}
+    fields = _fields(
+        custom, unit, overrides, 0, highest, color=fixed(BLUE), thresholds=steps(BLUE), noValue=nothing
     )
-    return panel
+    return _panel("bargauge", title, description, targets, width, 8, options, fields)
 
 
 def table(
-    id: int,
     title: str,
     description: str,
     *targets: Target,
     columns: Mapping[str, str],
-    unit: str = "none",
     width: int = WIDTH,
     height: int = 8,
     sort_by: tuple[str, bool] | None = None,
+    nothing: str = NOTHING,
     overrides: Sequence[Override] = (),
 ) -> Panel:
     """Shows the rows of instant queries, merged by their labels.
 
     `columns` has the heading of each shown label or `Value` (with several targets `Value #A`, `Value #B`), in
-    this order. `sort_by` is a heading, and whether the highest value comes first.
+    this order. `sort_by` is a heading, and whether the highest value comes first. Units are overrides of
+    columns: a unit of the table would apply to a rank, too.
     """
     options = {
         "showHeader": True,
@@ -161,10 +205,12 @@ def table(
         "footer": {"show": False, "reducer": ["sum"], "countRows": False, "fields": ""},
         "sortBy": [{"displayName": sort_by[0], "desc": sort_by[1]}] if sort_by else [],
     }
-    panel = _panel("table", id, title, description, targets, width, height, options)
     custom = {"align": "auto", "displayMode": "auto", "inspect": False, "filterable": False}
-    panel["fieldConfig"] = _fields(custom, unit, overrides, color=fixed("text"), thresholds=steps("text"))
-    panel["transformations"] = [
+    cells = by_pattern(".*", noValue=EMPTY_CELL)  # `nothing` is for the table as a whole
+    fields = _fields(
+        custom, "none", [cells, *overrides], color=fixed("text"), thresholds=steps("text"), noValue=nothing
+    )
+    merged = [
         {"id": "merge", "options": {}},
         {"id": "filterFieldsByName", "options": {"include": {"names": list(columns)}}},
         {
@@ -176,11 +222,12 @@ def table(
             },
         },
     ]
-    return panel
+    return _panel(
+        "table", title, description, targets, width, height, options, fields, transformations=merged
+    )
 
 
 def bar_chart(
-    id: int,
     title: str,
     description: str,
     target: Target,
@@ -219,17 +266,10 @@ def bar_chart(
         "thresholdsStyle": {"mode": "off"},
         "hideFrom": NOTHING_HIDDEN,
     }
-    panel = _panel("barchart", id, title, description, (target,), width, 9, options)
-    panel["fieldConfig"] = _fields(
-        custom,
-        unit,
-        [*overrides, by_name(first_column, unit=across_unit)],
-        0,
-        highest,
-        color={"mode": "palette-classic"},
-    )
+    columns = [*overrides, by_name(first_column, unit=across_unit)]
+    fields = _fields(custom, unit, columns, 0, highest, color={"mode": "palette-classic"}, noValue=NOTHING)
     # Sorts as numbers; the axis of bars must be text.
-    panel["transformations"] = [
+    matrix = [
         _converted(across, "number"),
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": across}]}},
         _converted(across, "string"),
@@ -238,7 +278,9 @@ def bar_chart(
             "options": {"rowField": across, "columnField": colour, "valueField": "Value"},
         },
     ]
-    return panel
+    return _panel(
+        "barchart", title, description, (target,), width, 9, options, fields, transformations=matrix
+    )
 
 
 def _converted(field: str, type: str) -> dict[str, Any]:
@@ -246,40 +288,44 @@ def _converted(field: str, type: str) -> dict[str, Any]:
     return {"id": "convertFieldType", "options": {"fields": {}, "conversions": conversions}}
 
 
-def device_heatmap(id: int, title: str, description: str, *targets: Target, height: int = 16) -> Panel:
+def device_heatmap(title: str, description: str, *targets: Target, height: int = 16, names: int = 0) -> Panel:
     """Draws one row per device, from dark (0) to bright (1).
 
     The targets have one series per row. Prometheus sorts series by their labels, so numbers are padded with
     zeros; the axis is reversed, so that the first is on top. Grafana draws no cell for 0 (an empty bucket),
-    so values must be at least 0.01.
+    so values must be at least 0.01. `names` is the width of long names in pixels.
     """
     look = {
-        "yAxis": {"axisPlacement": "left", "reverse": True, "unit": "short"},
+        "yAxis": {
+            "axisPlacement": "left",
+            "reverse": True,
+            "unit": "short",
+            **({"axisWidth": names} if names else {}),
+        },
         "cellValues": {"unit": "percentunit", "decimals": 0},
-        "color": {**VIRIDIS, "min": 0, "max": 1},
+        "color": VIRIDIS,
         "rowsFrame": {"layout": "auto", "value": "utilisation"},
     }
-    return _heatmap(id, title, description, targets, WIDTH, height, look)
+    return _heatmap(title, description, targets, WIDTH, height, look)
 
 
-def histogram_heatmap(id: int, title: str, description: str, target: Target, unit: str) -> Panel:
-    """Draws a histogram over time: the brightness is the number of samples per bucket."""
+def histogram_heatmap(title: str, description: str, target: Target, unit: str) -> Panel:
+    """Draws a histogram over time: the brightness is the share of each bucket, in per cent of the column."""
     look = {
         "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
-        "cellValues": {"unit": "short", "decimals": 1},
-        "color": VIRIDIS,
-        "rowsFrame": {"layout": "auto", "value": "count"},
+        "cellValues": {"unit": "percentunit", "decimals": 1},
+        "color": VISIBLE,
+        "rowsFrame": {"layout": "auto", "value": "share"},
     }
-    return _heatmap(id, title, description, (target,), 12, 9, look)
+    return _heatmap(title, description, (target,), 12, 9, look)
 
 
-def section(id: int, title: str) -> Panel:
-    """Returns a heading across the page."""
+def section(title: str, collapsed: bool = False) -> Panel:
+    """Returns a heading across the page; panels below a collapsed one ask nothing until it is opened."""
     return {
-        "id": id,
         "type": "row",
         "title": title,
-        "collapsed": False,
+        "collapsed": collapsed,
         "panels": [],
         "gridPos": {"h": 1, "w": WIDTH, "x": 0, "y": 0},
     }
@@ -293,7 +339,6 @@ def repeated(panel: Panel, variable: str, in_a_row: int = 1) -> Panel:
 
 
 def _heatmap(
-    id: int,
     title: str,
     description: str,
     targets: Sequence[Target],
@@ -314,22 +359,23 @@ def _heatmap(
         "tooltip": {"show": True, "mode": "single", "showColorScale": True, "yHistogram": is_histogram},
         **look,
     }
-    panel = _panel("heatmap", id, title, description, targets, width, height, options)
     custom = {"hideFrom": NOTHING_HIDDEN, "scaleDistribution": {"type": "linear"}}
-    panel["fieldConfig"] = {"defaults": {"custom": custom}, "overrides": []}
-    panel["maxDataPoints"] = COLUMNS
-    return panel
+    fields: dict[str, Any] = {"defaults": {"custom": custom, "noValue": NOTHING}, "overrides": []}
+    return _panel(
+        "heatmap", title, description, targets, width, height, options, fields, maxDataPoints=COLUMNS
+    )
 
 
 def _panel(
     type: str,
-    id: int,
     title: str,
     description: str,
     targets: Sequence[Target],
     width: int,
     height: int,
     options: dict[str, Any],
+    fields: dict[str, Any],
+    **more: Any,
 ) -> Panel:
     if not description.strip():
         raise ValueError(f"{title}: has no description")
@@ -337,7 +383,6 @@ def _panel(
         raise ValueError(f"{title}: has no query")
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     return {
-        "id": id,
         "type": type,
         "title": title,
         "description": " ".join(description.split()),
@@ -345,6 +390,8 @@ def _panel(
         "gridPos": {"h": height, "w": width, "x": 0, "y": 0},
         "targets": [{"refId": letter, **target} for letter, target in zip(letters, targets, strict=False)],
         "options": options,
+        "fieldConfig": fields,
+        **more,
     }
 
 

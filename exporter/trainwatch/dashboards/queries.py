@@ -15,14 +15,18 @@ Target = dict[str, Any]
 # The datasource is a variable, so that the same file fits every Grafana.
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
-# Matchers of the variables.
-OF_RUN = 'run="$run", instance=~"$instance"'
+# Matchers of the variables. Series without the label `cluster` belong to every cluster: it is not required.
+OF_CLUSTER = 'cluster=~"$cluster|"'
+OF_JOB = f'{OF_CLUSTER}, job=~"$job"'
+OF_NODE = f'{OF_JOB}, instance=~"$instance"'
+OF_RUN = f'run="$run", {OF_NODE}'
 OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
 OF_RANK = f'{OF_RUN}, rank=~"$rank"'
 # Also matches series that are recorded without the label, whatever is chosen.
 OF_RANK_IF_KNOWN = f'{OF_RUN}, rank=~"$rank|"'
-OF_NODE = 'instance=~"$instance"'
 OF_NODE_GPU = f'{OF_NODE}, gpu=~"$gpu"'
+# Alerts of rules in all runs; those on Trainwatch itself have no `kind`.
+FIRING = f'ALERTS{{alertstate="firing", kind!="", {OF_CLUSTER}}}'
 
 THRESHOLD = "fires"  # legends of thresholds begin with it; dashed_thresholds matches it
 
@@ -40,6 +44,21 @@ def per_second(selector: str) -> str:
 def gained(selector: str) -> str:
     """Returns the increase of a counter in the same time."""
     return f"increase({selector}[$__rate_interval])"
+
+
+def in_range(selector: str) -> str:
+    """Returns the increase of a counter in the dashboard's time range, also of a run that has ended."""
+    return f"increase({selector}[$__range])"
+
+
+def share_of_column(counts: str) -> str:
+    """Returns cumulative counts by `le` as shares of all of them."""
+    return f"{counts} / on () group_left () (max({counts}) > 0)"
+
+
+def or_zero(expression: str, measured: str) -> str:
+    """Returns 0 instead of nothing only if `measured`, the series that are counted, exist."""
+    return f"{expression} or 0 * count({measured})"
 
 
 def lines(expression: str, legend: str, exemplars: bool = False) -> Target:
@@ -79,7 +98,7 @@ def threshold(rule: str, name: str, side: str = "above", percent: bool = True) -
 
 def parameter(rule: str, name: str) -> str:
     """Returns the value of a rule's parameter."""
-    return f'{PARAMETER}{{rule="{rule}", parameter="{name}"}}'
+    return f'{PARAMETER}{{rule="{rule}", parameter="{name}", {OF_CLUSTER}}}'
 
 
 def _target(expression: str, legend: str) -> Target:

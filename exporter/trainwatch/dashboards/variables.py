@@ -1,10 +1,10 @@
-"""The variables at the top of a dashboard: data source, then run, instance, gpu and rank."""
+"""The variables at the top of a dashboard: data source, cluster, job, run, instance, gpu and rank."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.dashboards.queries import DATASOURCE, OF_RUN
+from trainwatch.dashboards.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN
 
 Variable = dict[str, Any]
 
@@ -14,9 +14,12 @@ HOUR = 3600
 LONG_RANGE = 4 * 24 * HOUR
 # For queries of one moment that read the whole range.
 LONG_FOR_ONE_MOMENT = 6 * HOUR
-ALPHABETICAL, NUMERICAL = 1, 3  # orders of Grafana
+UNSORTED, ALPHABETICAL, NUMERICAL = 0, 1, 3  # orders of Grafana
 ON_TIME_RANGE_CHANGE = 2
 SHOWN, HIDDEN = 0, 2
+
+# Ends legends of nodes and GPUs: the node's name only if there are several nodes.
+OF_WHICH_NODE = "${of_node}"
 
 
 def data_source() -> Variable:
@@ -36,14 +39,30 @@ def data_source() -> Variable:
     }
 
 
+def cluster(metric: str = "trainwatch_samples_total") -> Variable:
+    """Returns the variable of the clusters; it has no values if series have no label `cluster`."""
+    return query("cluster", "Cluster", f"label_values({metric}, cluster)", several=True)
+
+
+def job(metric: str = "trainwatch_samples_total") -> Variable:
+    """Returns the variable of the scrape jobs."""
+    of_cluster = f"label_values({metric}{{{OF_CLUSTER}}}, job)"
+    return {**query("job", "Job", of_cluster, several=True), "allValue": ".+"}
+
+
 def run() -> Variable:
-    """Returns the variable of the runs in the time range."""
-    return query("run", "Run", "label_values(trainwatch_samples_total, run)")
+    """Returns the variable of the runs in the time range, the newest first.
+
+    The subquery reads one value every five minutes: a month of a thousand nodes would be too much.
+    """
+    start = f"trainwatch_run_start_time_seconds{{{OF_JOB}}}"
+    newest = f"sort_desc(max by (run) ({start} or last_over_time({start}[$__range:5m])))"
+    return named("run", "Run", newest, "run")
 
 
 def instance() -> Variable:
     """Returns the variable of the run's nodes. "All" lists them, because metrics of a node have no run."""
-    of_run = 'label_values(trainwatch_samples_total{run="$run"}, instance)'
+    of_run = f'label_values(trainwatch_samples_total{{run="$run", {OF_JOB}}}, instance)'
     variable = query("instance", "Node", of_run, several=True)
     del variable["allValue"]
     return variable
@@ -59,18 +78,34 @@ def rank() -> Variable:
     return query("rank", "Rank", f"label_values({of}, rank)", several=True, sort=NUMERICAL)
 
 
+def of_node() -> Variable:
+    """Returns the hidden variable OF_WHICH_NODE; a variable cannot be empty, so it may be a space."""
+    nodes = f"count(count by (instance) (trainwatch_run_start_time_seconds{{{OF_RUN}}})) > 1"
+    name, space = (
+        f'label_replace(vector(1), "node", "{text}", "", "")' for text in (" {{instance}}", "\xa0")
+    )
+    return hidden(
+        named("of_node", "Node in legends", f"({name} and on () ({nodes})) or on () {space}", "node")
+    )
+
+
 def price() -> Variable:
-    """Returns the variable of a node's hourly price; 1 shows node hours."""
+    """Returns the variable of a node's hourly price, at first unknown: see `priced`."""
     return {
         "name": "price",
         "label": "Price of a node ($/h)",
         "type": "textbox",
-        "query": "1",
-        "current": {"text": "1", "value": "1", "selected": True},
-        "options": [{"text": "1", "value": "1", "selected": True}],
+        "query": "",
+        "current": {"text": "", "value": "", "selected": True},
+        "options": [{"text": "", "value": "", "selected": True}],
         "hide": SHOWN,
         "skipUrlSync": False,
     }
+
+
+def priced(node_hours: str) -> str:
+    """Returns the cost; nothing without a price, because `e0` then is the name of a series that none has."""
+    return f"{node_hours} * ${{price}}e0"
 
 
 def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Variable:
@@ -83,11 +118,18 @@ def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Vari
         f'label_replace(vector(1), "series", "{series}", "", "") and on () (vector($__range_s) {comparison})'
         for series, comparison in ((short, f"<= {beyond}"), (long, f"> {beyond}"))
     )
-    return {
-        **query(name, name, f"query_result({choice})", sort=0),
-        "regex": '/series="([^"]+)"/',
-        "hide": HIDDEN,
-    }
+    return hidden(named(name, name, choice, "series"))
+
+
+def named(name: str, label: str, expression: str, of: str, several: bool = False) -> Variable:
+    """Returns a variable with the values of a label in a query's result, in its order; "All" lists them."""
+    variable = query(name, label, f"query_result({expression})", several, UNSORTED)
+    variable.pop("allValue", None)
+    return {**variable, "regex": f'/\\b{of}="([^"]+)"/'}
+
+
+def hidden(variable: Variable) -> Variable:
+    return {**variable, "hide": HIDDEN}
 
 
 def query(

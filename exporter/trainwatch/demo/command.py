@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
 
+from trainwatch.console import BOLD, Console
 from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.scenario import Scenario
@@ -21,14 +23,13 @@ from trainwatch.demo.scenarios import all_scenarios, summary
 from trainwatch.demo.simulation import Simulation
 from trainwatch.demo.write import Written
 from trainwatch.durations import parse_duration, parse_speed, positive_duration
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, did_you_mean
 from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.exporter.pages import Pages
+from trainwatch.report.terminal import shown
 from trainwatch.training.ledger_files import SHARED_MEMORY
-from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import log_to_stderr, serve_until_stopped
-from trainwatch.web.web_config import WebConfig
-from trainwatch.words import number
+from trainwatch.web.log import log_to_stderr
+from trainwatch.web.serving import Serving
 
 logger = logging.getLogger(__name__)
 
@@ -96,18 +97,28 @@ def run(arguments: Namespace) -> int:
         _print_list()
         return 0
     scenario = _scenario(arguments.scenario)
-    log_to_stderr("info")
     writes = bool(arguments.write_recording or arguments.write_debugger)
     listen = arguments.listen or ([] if writes else [DEFAULT_ADDRESS])
+    log_to_stderr("info" if listen else "warning")
+    serving = Serving(listen)
     with ExitStack() as stack:
-        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
+        sockets = serving.bind(stack)
         directory = stack.enter_context(simulated_directory())
         demo = _Demo(scenario, arguments, directory, without_waiting=not sockets)
         if sockets:
-            demo.serve(sockets)
+            demo.serve(serving, sockets)
         else:
             demo.write()
+    _say_what_is_next([each for each in (arguments.write_recording, arguments.write_debugger) if each])
     return 0
+
+
+def _say_what_is_next(written: Sequence[Path]) -> None:
+    console = Console(sys.stderr)
+    for directory in written:
+        console.write(f"wrote {console.link(directory)}")
+        command = f"trainwatch report {shlex.quote(str(directory))}"
+        console.write(f"next: {console.styled(command, BOLD)}")
 
 
 @contextmanager
@@ -146,14 +157,14 @@ class _Demo:
             [debugger.sample] if debugger else [],
         )
 
-    def serve(self, sockets: list[socket]) -> None:
+    def serve(self, serving: Serving, sockets: list[socket]) -> None:
         """Serves until SIGTERM or SIGINT."""
         logger.info("simulated: %s", summary(type(self._simulation.scenario)))
         try:
             if self._begun_ago:
                 self._simulate_the_past()
             self._exporter.start()
-            asyncio.run(serve_until_stopped(Pages(self._exporter).answer, WebConfig(), sockets))
+            asyncio.run(serving.until_stopped(Pages(self._exporter, serving).answer, sockets))
         finally:
             self._close()
         logger.info("stopped")
@@ -171,13 +182,14 @@ class _Demo:
         assert self._simulation.duration is not None
         ticks = 1 + int(self._simulation.duration / INTERVAL)
         try:
-            for tick in range(ticks):
-                if tick:
-                    self._clock.advance(INTERVAL)
-                self._exporter.tick()
-                if tick % CATCH_UP_TICKS == 0:
-                    self._exporter.catch_up()
-                _show_progress(tick + 1, ticks)
+            with shown("samples written", ticks) as progress:
+                for tick in range(ticks):
+                    if tick:
+                        self._clock.advance(INTERVAL)
+                    self._exporter.tick()
+                    if tick % CATCH_UP_TICKS == 0:
+                        self._exporter.catch_up()
+                    progress(tick + 1)
         finally:
             self._close()
 
@@ -192,7 +204,8 @@ def _scenario(name: str | None) -> Scenario:
     if name is None:
         raise UserError(f"no SCENARIO given; choose one of {known}")
     if name not in scenarios:
-        raise UserError(f"scenario {name!r} does not exist; choose one of {known}")
+        hint = did_you_mean(name, scenarios, f"choose one of {known}")
+        raise UserError(f"scenario {name!r} does not exist; {hint}")
     return scenarios[name]()
 
 
@@ -202,11 +215,3 @@ def _print_list() -> None:
     for name, scenario in scenarios.items():
         print(f"{name:{width}}  {summary(scenario)}")
         print(f"{'':{width}}  fires: {', '.join(sorted(scenario.fires)) or 'nothing'}")
-
-
-def _show_progress(done: int, ticks: int) -> None:
-    """Shows the progress of writing if stderr is a terminal."""
-    if sys.stderr.isatty() and (done % 100 == 0 or done == ticks):
-        end = "\r\033[K" if done == ticks else ""
-        sys.stderr.write(f"\rwrote {number(done)} of {number(ticks)} samples{end}")
-        sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class SimulatedHost:
         self._waited = {"cpu": 0.0, "io": 0.0, "memory": 0.0}  # seconds
         for folder in ("net", "pressure"):
             (procfs / folder).mkdir(parents=True, exist_ok=True)
+        (procfs / "self").symlink_to(str(os.getpid()))  # it shows the processes of this PID namespace
         self.write(memory)
 
     def advance(

@@ -9,15 +9,20 @@ from pathlib import Path
 from trainwatch.collectors.cpu import CpuCollector
 from trainwatch.collectors.disk import DiskCollector
 from trainwatch.collectors.gpu import GpuCollector
+from trainwatch.collectors.gpu_holders import GpuHoldersCollector
 from trainwatch.collectors.memory import MemoryCollector
 from trainwatch.collectors.network import NetworkCollector
 from trainwatch.collectors.pressure import PressureCollector
+from trainwatch.collectors.rank_pauses import RankPausesCollector
+from trainwatch.collectors.run_gpus import RunGpusCollector
+from trainwatch.collectors.run_processes import RunProcessesCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.ranks import AliveReader
-from trainwatch.demo.simulation import Simulation
+from trainwatch.demo.simulation import SimulatedNode
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.sampling.collector import Collector
+from trainwatch.sampling.profiles import Profile
 from trainwatch.sampling.sample import Sample
 
 NODE = "simulated-node"
@@ -37,8 +42,11 @@ class SimulatedGpus(GpuCollector):
 class SimulatedTraining(TrainingCollector):
     """The real collector. If the simulation is faster than real time, it moves moments to keep their age."""
 
-    def __init__(self, directory: Path, simulation: Simulation, clock: SimulatedClock) -> None:
-        super().__init__(directory, open_ledger=partial(AliveReader, living=simulation.living))
+    def __init__(self, directory: Path, simulation: SimulatedNode, clock: SimulatedClock) -> None:
+        open_ledger = partial(AliveReader, living=simulation.living, owners=simulation.owners)
+        super().__init__(
+            directory, open_ledger=open_ledger, procfs=directory / "proc", monotonic=clock.monotonic
+        )
         self._clock = clock
 
     def collect(self, sample: Sample) -> None:
@@ -54,11 +62,13 @@ class SimulatedTraining(TrainingCollector):
 
 
 def make_exporter(
-    simulation: Simulation,
+    simulation: SimulatedNode,
     clock: SimulatedClock,
     directory: Path,
     recording: Path | None = None,
     sinks: Sequence[Sink] = (),
+    name: str = NODE,
+    profile: Profile = "default",
 ) -> Exporter:
     """Returns the exporter of the simulated node; `directory` has its ledgers and its /proc.
 
@@ -74,15 +84,20 @@ def make_exporter(
         PressureCollector(procfs),
         SimulatedGpus(clock=clock.monotonic, nvml=simulation.nvml),
         SimulatedTraining(directory, simulation, clock),
+        RunGpusCollector(procfs, clock.monotonic),
+        GpuHoldersCollector(procfs, clock.monotonic),
+        RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
+        RankPausesCollector(procfs, directory / "cgroup"),
     ]
     return Exporter(
         collectors,
         interval=INTERVAL,
-        node=NODE,
+        node=name,
         state_directory=directory,
         recording=recording,
         clock=clock,
         sinks=sinks,
-        simulated=simulation.scenario.name,
+        profile=profile,
+        simulated=simulation.title,
         patience=PATIENCE,
     )

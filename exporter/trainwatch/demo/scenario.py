@@ -84,19 +84,27 @@ class Scenario:
     fires: ClassVar[frozenset[str]] = frozenset()
     minutes: ClassVar[float] = 10
 
-    ranks: ClassVar[int] = GPUS
-    workers: ClassVar[int] = CORES // GPUS  # of the data loader, per rank
-    fetch_cpu_share: ClassVar[float] = 0.9  # of a worker's fetch; the rest is waiting for storage
-    fetch_seconds: ClassVar[float] = 0.6
-    waits_show: ClassVar[bool] = True  # whether marked communication includes the waiting for other ranks
-    setup_seconds: ClassVar[float] = 12.0  # from the start to the first step
+    ranks: int = GPUS
+    core_count: int = CORES  # of each node of the run
+    workers: int = CORES // GPUS  # of the data loader, per rank
+    fetch_cpu_share: float = 0.9  # of a worker's fetch; the rest is waiting for storage
+    fetch_seconds: float = 0.6
+    waits_show: bool = True  # whether marked communication includes the waiting for other ranks
+    setup_seconds: float = 12.0  # from the start to the first step
 
-    cpu: ClassVar[Range] = (0.25, 0.5)
-    io_wait: ClassVar[Range] = (0.0, 0.04)
-    memory: ClassVar[float] = 0.4  # share of the host's
-    disk_bytes: ClassVar[float] = 180e6  # read per second
-    gpu_load: ClassVar[Range] = (0.96, 1.0)  # while its rank computes
-    celsius: ClassVar[float] = 64.0  # of a busy GPU
+    cpu: Range = (0.25, 0.5)
+    io_wait: Range = (0.0, 0.04)
+    memory: float = 0.4  # share of the host's
+    disk_bytes: float = 180e6  # read per second
+    neighbours: float = 0.0  # share of the run's cores that processes of another user take
+    waits_for_cores: float = 0.005  # share of the time in which main threads could run, but have no core
+    throttled: float = 0.0  # CPU time for which its limit stops the run, as a share of what it grants
+    gpu_load: Range = (0.96, 1.0)  # while its rank computes
+    celsius: float = 64.0  # of a busy GPU
+
+    def at(self, elapsed: float) -> Scenario:
+        """Returns the scenario in force at `elapsed` seconds: a run may be healthy at times only."""
+        return self
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         """Returns the work of a rank in step `number`."""
@@ -110,13 +118,17 @@ class Scenario:
         """Returns whether the exchange of the step that begins at `elapsed` seconds never ends."""
         return False
 
+    def stuck(self, rank: int) -> tuple[str, str] | None:
+        """Returns the component in which a rank is when training hangs, and the operation; None: unknown."""
+        return None
+
     def cores(self, random: Random) -> list[float]:
         """Returns the utilisation of each core since the last tick, 0..1."""
-        return [random.uniform(*self.cpu) for _ in range(CORES)]
+        return [random.uniform(*self.cpu) for _ in range(self.core_count)]
 
     def waiting_cores(self, random: Random) -> list[float]:
         """Returns the I/O wait of each core, 0..1; the sum with `cores` is cut off at 1."""
-        return [random.uniform(*self.io_wait) for _ in range(CORES)]
+        return [random.uniform(*self.io_wait) for _ in range(self.core_count)]
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         """Yields the GPU work of a step: all but waiting for data and writing checkpoints.

@@ -1,30 +1,124 @@
-"""Plays a scenario: every tick of the sampler advances the host, the GPUs and the ranks."""
+"""Plays a node: every tick of the sampler advances the host, the GPUs and the ranks."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 from trainwatch.demo.gpus import MEMORY_BYTES, SimulatedNvml
 from trainwatch.demo.host import SimulatedHost
-from trainwatch.demo.ranks import RankLedger, steps_of_ranks
-from trainwatch.demo.scenario import GPUS, Busy, Scenario, Step
+from trainwatch.demo.processes import SimulatedProcesses
+from trainwatch.demo.runs import OnStep, SimulatedRun
+from trainwatch.demo.scenario import CORES, Scenario
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.sample import Sample
 
+IDLE = 0.02  # share of the host's cores and memory that the system uses
 IDLE_MEMORY = 0.01  # of a GPU, when no process is on it
-OnStep = Callable[[RankLedger, Step], None]
+CELSIUS = 64.0  # of a busy GPU
 
 
-class Simulation(Collector):
-    """The first collector of each tick: it writes what the others read.
+class SimulatedNode(Collector):
+    """The first collector of each tick: it writes what the others read. Its runs share no core and no GPU.
 
-    The same scenario and seed give the same readings and steps, whatever the speed.
+    The same scenarios and seeds give the same readings and steps, whatever the speed.
     """
 
     name = "simulation"
+
+    def __init__(self, title: str, start: float, directory: Path) -> None:
+        """Prepares a node without runs, whose simulation begins at `start` since the epoch.
+
+        `directory` gets the ledgers and the simulated /proc.
+        """
+        self.title = title
+        self.start = start
+        self.nvml = SimulatedNvml()
+        self.runs: list[SimulatedRun] = []
+        self.living: set[Path] = set()  # ledgers of processes that are alive
+        self.owners: dict[Path, int] = {}  # of ledgers, if their users are simulated
+        self._directory = directory
+        self._elapsed = 0.0
+        self._host = SimulatedHost(directory / "proc", IDLE)
+        self._processes = SimulatedProcesses(directory / "proc", directory / "cgroup")
+
+    def add(self, run: SimulatedRun) -> None:
+        """Adds a run that begins now."""
+        self.runs.append(run)
+        for ledger in run.ledgers:
+            self.living.add(ledger.path)
+            if run.place.uid is not None:
+                self.owners[ledger.path] = run.place.uid
+        self._processes.begin(run)
+        self._use_gpus(self._elapsed)
+        self._host.write(self._memory())
+
+    def collect(self, sample: Sample) -> None:
+        """Advances everything to the sample's time."""
+        until = sample.time - self.start
+        seconds = until - self._elapsed
+        if seconds <= 0:
+            return
+        for run in self.runs:
+            run.train(until - run.start)
+        self._advance_host(until, seconds)
+        self._advance_gpus(until, seconds)
+        self._use_gpus(until)
+        for run in self.runs:
+            run.forget(until - run.start)
+            if run.alive and run.duration is not None and until - run.start >= run.duration:
+                self.end(run, run.duration)
+        self._elapsed = until
+
+    def end(self, run: SimulatedRun, moment: float, well: bool = True) -> None:
+        """Ends a run `moment` seconds after its start; kills its processes unless it ends `well`."""
+        self.living.difference_update(ledger.path for ledger in run.ledgers)
+        self._processes.end(run)
+        run.end(moment, well)
+
+    def _memory(self) -> float:
+        return max((run.scenario.memory for run in self.runs if run.alive), default=IDLE)
+
+    def _advance_host(self, until: float, seconds: float) -> None:
+        busy, waiting, disk_bytes = [IDLE] * CORES, [0.0] * CORES, 0.0
+        for run in self.runs:
+            own, own_waiting, own_bytes = run.cores(until - run.start)
+            disk_bytes += own_bytes
+            present = run.scenario.at(until - run.start)
+            for core, ratio, wait in zip(run.place.cores, own, own_waiting, strict=True):
+                busy[core], waiting[core] = min(1.0, ratio + present.neighbours), wait
+            if run.alive:
+                self._processes.advance(run, seconds, sum(own), present)
+        self._host.advance(seconds, busy, waiting, disk_bytes)
+        self._host.write(self._memory())
+
+    def _advance_gpus(self, until: float, seconds: float) -> None:
+        idle = set(range(len(self.nvml.gpus)))
+        for run in self.runs:
+            spinning = run.stalled and run.alive
+            for own, gpu in enumerate(run.place.gpus):
+                if run.alive or gpu in idle:
+                    idle.discard(gpu)
+                    load, hot = run.load(own, self._elapsed - run.start, until - run.start)
+                    self.nvml.gpus[gpu].advance(seconds, load, run.scenario.celsius, hot, spinning)
+        for gpu in idle:
+            self.nvml.gpus[gpu].advance(seconds, 0.0, CELSIUS, False, False)
+
+    def _use_gpus(self, elapsed: float) -> None:
+        """Sets memory and processes of each GPU."""
+        for gpu in self.nvml.gpus:
+            gpu.pids, gpu.memory_bytes = (), round(MEMORY_BYTES * IDLE_MEMORY)
+        for run in self.runs:
+            pids = run.pids
+            for own, gpu_number in enumerate(run.place.gpus if pids else ()):
+                gpu = self.nvml.gpus[gpu_number]
+                gpu.pids = (pids[own % len(pids)],)
+                present = run.scenario.at(elapsed - run.start)
+                share = present.gpu_memory(run.first_gpu + own, elapsed - run.start)
+                gpu.memory_bytes = round(MEMORY_BYTES * share)
+
+
+class Simulation(SimulatedNode):
+    """A node with one run, which plays a scenario on the whole node."""
 
     def __init__(
         self,
@@ -38,98 +132,18 @@ class Simulation(Collector):
     ) -> None:
         """Prepares a run of `duration` seconds (None: without an end) that starts at `start` since the epoch.
 
-        `directory` gets the ledgers and the simulated /proc. `on_step` is called with each finished step.
+        `on_step` is called with each finished step.
         """
+        super().__init__(scenario.name, start, directory)
         self.scenario = scenario
-        self.start = start
         self.duration = duration
-        self.nvml = SimulatedNvml()
-        self.living: set[Path] = set()
-        self.stalled = False
-        self.ended_well = False  # the run is over, and its processes ended normally
-        self._on_step = on_step
-        self._elapsed = 0.0
-        self._random = Random(f"{scenario.name} {seed} node")
-        self._host = SimulatedHost(directory / "proc", scenario.memory)
-        self._ledgers = [RankLedger(directory, run, rank, scenario, start) for rank in range(scenario.ranks)]
-        self.living.update(ledger.path for ledger in self._ledgers)
-        self._coming = steps_of_ranks(scenario, Random(f"{scenario.name} {seed} steps"))
-        self._next: list[Step] | None = next(self._coming)
-        self._begun: deque[list[Step]] = deque()
-        self._busy: list[list[Busy]] = [[] for _ in range(GPUS)]
-        self._use_gpus(0.0)
+        self._run = SimulatedRun(scenario, seed, run, directory, start, duration=duration, on_step=on_step)
+        self.add(self._run)
 
-    def collect(self, sample: Sample) -> None:
-        """Advances everything to the sample's time."""
-        until = sample.time - self.start
-        seconds = until - self._elapsed
-        if seconds <= 0:
-            return
-        if self.living:
-            self._train(until)
-        self._advance_host(seconds)
-        for gpu in range(GPUS):
-            self._advance_gpu(gpu, self._elapsed, until)
-        self._use_gpus(until)
-        self._busy = [[busy for busy in work if busy.end > until] for work in self._busy]
-        self._elapsed = until
-        if self.living and self.duration is not None and until >= self.duration:
-            self._end(self.duration)
+    @property
+    def stalled(self) -> bool:
+        return self._run.stalled
 
-    def _train(self, until: float) -> None:
-        """Begins the steps that begin before `until`, and records those that end."""
-        while self._next is not None and self._next[0].start < until:
-            self._begun.append(self._next)
-            for rank, step in enumerate(self._next):
-                for busy in self.scenario.busy(rank, step, self._random):
-                    self._busy[busy.gpu].append(busy)
-            self._next = next(self._coming, None)
-        while self._begun and self._begun[0][0].end <= until:
-            for ledger, step in zip(self._ledgers, self._begun.popleft(), strict=True):
-                ledger.record(step)
-                if self._on_step:
-                    self._on_step(ledger, step)
-        if self._next is None and not self._begun:
-            self.stalled = True
-
-    def _end(self, moment: float) -> None:
-        """Ends the processes; kills those that hang."""
-        self.ended_well = not self.stalled
-        if self.ended_well:
-            for ledger in self._ledgers:
-                ledger.finish(moment)
-        self.living.clear()
-        self._next = None
-        self._busy = [[] for _ in range(GPUS)]
-
-    def _advance_host(self, seconds: float) -> None:
-        scenario, random = self.scenario, self._random
-        busy, waiting = scenario.cores(random), scenario.waiting_cores(random)
-        if not self.living or self.stalled:
-            busy, waiting = [0.02 * ratio for ratio in busy], [0.0] * len(waiting)
-        self._host.advance(seconds, busy, waiting, scenario.disk_bytes if any(waiting) else 0.0)
-        self._host.write(scenario.memory if self.living else 0.02)
-
-    def _advance_gpu(self, gpu: int, since: float, until: float) -> None:
-        spinning = self.stalled and bool(self.living)
-        load = 1.0 if spinning else self._load(gpu, since, until)
-        share = self.scenario.heat_throttling(gpu, until) if load > 0 else 0.0
-        hot = share > 0 and self._random.random() < share
-        self.nvml.gpus[gpu].advance(until - since, load, self.scenario.celsius, hot, spinning)
-
-    def _load(self, gpu: int, since: float, until: float) -> float:
-        """Returns the share of the time between two moments in which the GPU had work."""
-        seconds = sum(
-            busy.load * (min(busy.end, until) - max(busy.begin, since))
-            for busy in self._busy[gpu]
-            if busy.begin < until and busy.end > since
-        )
-        return min(1.0, seconds / (until - since))
-
-    def _use_gpus(self, elapsed: float) -> None:
-        """Sets memory and processes of each GPU."""
-        pids = [ledger.pid for ledger in self._ledgers] if self.living else []
-        for number, gpu in enumerate(self.nvml.gpus):
-            gpu.pids = (pids[number % len(pids)],) if pids else ()
-            share = self.scenario.gpu_memory(number, elapsed) if pids else IDLE_MEMORY
-            gpu.memory_bytes = round(MEMORY_BYTES * share)
+    @property
+    def ended_well(self) -> bool:
+        return self._run.ended_well

@@ -10,6 +10,7 @@ from trainwatch.demo.debugger import DebuggerWriter
 from trainwatch.demo.node import INTERVAL
 from trainwatch.demo.scenario import Scenario
 from trainwatch.errors import UserError
+from trainwatch.ledgers.endings import FINISHED
 
 ENDED_BY_SIGTERM = 143
 
@@ -48,8 +49,8 @@ class Written:
     def end(self, moment: float, well: bool) -> None:
         """Completes the output after the exporter has closed. Unfinished runs get the status of SIGTERM."""
         if self._recording:
-            status = 0 if well else ENDED_BY_SIGTERM
-            replace(self._run, end=moment, exit_status=status).write(self._recording)
+            status, ended = (0, FINISHED) if well else (ENDED_BY_SIGTERM, "signal SIGTERM")
+            replace(self._run, end=moment, exit_status=status, ended=ended).write(self._recording)
         if self.debugger:
             self.debugger.close()
 

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from trainwatch.measurements.counted import Counted
 from trainwatch.measurements.energy import Energy
 from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
+from trainwatch.measurements.last_steps import LastStep
+from trainwatch.measurements.steps import StepDistribution
 from trainwatch.measurements.timeline import StepTimeline
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.topics import About
+from trainwatch.runs.malformed import is_date
+from trainwatch.runs.model import DeviceTime, Gap, ThreadTime
 from trainwatch.status import Status
+
+
+@dataclass(frozen=True)
+class Band:
+    """A time in which a rule held for the live window before, as its alert does. Times are since the epoch.
+
+    It begins with the first scan that fired and ends with the first that did not, or with the last scan.
+    """
+
+    node: str
+    subject: str  # "GPU 0", "rank 3"; "" for the node
+    start: float
+    end: float
+    lasts: bool  # until the end of what was seen
+    worst: float
+    words: str  # the worst value: "83 % of the samples"
 
 
 @dataclass(frozen=True)
@@ -24,7 +46,7 @@ class RuleResult:
     recommendation: str  # for this run; names the cause if it is known
     status: Status
     finding: str  # one sentence with values, or why nothing could be judged
-    triggered: int  # RuleTriggered: scans that fired
+    triggered: int  # scans that fired
     violations: int
     datapoints: int
     parameters: dict[str, float | int | str | None]
@@ -32,9 +54,11 @@ class RuleResult:
     seconds_lost: float = 0.0  # an estimate, for the order of rules; 0 if there is none
     details: dict[str, Any] = field(default_factory=dict)  # JSON values only
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
+    debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
+    bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
 
     @classmethod
-    def of(cls, rule: Rule[Any, Any], verdict: Verdict) -> RuleResult:
+    def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> RuleResult:
         return cls(
             rule=rule.name,
             question=rule.question,
@@ -50,6 +74,8 @@ class RuleResult:
             seconds_lost=verdict.seconds_lost,
             details=verdict.details,
             debugger_parameters=rule.debugger_parameters(),
+            debugger_triggered=verdict.debugger_triggered,
+            bands=sorted(bands, key=lambda band: (band.start, band.node, band.subject)),
         )
 
 
@@ -79,27 +105,6 @@ class UtilisationHistogram:
 
 
 @dataclass(frozen=True)
-class StepDistribution:
-    """The step durations of one rank in one phase, in seconds.
-
-    `counts[i]` steps took `edges[i]` to `edges[i + 1]`; the outliers of StepOutlier are in no bin.
-    """
-
-    rank: int
-    phase: str
-    count: int
-    mean: float
-    standard_deviation: float
-    min: float
-    p50: float
-    p95: float
-    p99: float
-    max: float
-    edges: list[float]
-    counts: list[int]
-
-
-@dataclass(frozen=True)
 class GpuUse:
     """The use of one GPU over the whole run, in percent; NaN if it was not read."""
 
@@ -113,13 +118,37 @@ class GpuUse:
     memory_p95: float
     memory_max: float
     memory_bytes: float  # the GPU's size; 0 if unknown
+    by: str | None = None  # the evidence that the run uses it; None: not recorded
+
+
+@dataclass(frozen=True)
+class RunCores:
+    """The cores of one node that the run may use, and how many of them were used on average."""
+
+    node: str
+    allowed: float
+    own: float
+    others: float
+
+
+@dataclass(frozen=True)
+class RunUse:
+    """The use of one node by the run's processes, on average; NaN: not known."""
+
+    node: str
+    cores: float
+    allowed: float  # cores that they may use
+    waited_share: float  # of the time in which their main threads could run: they had no core
+    read_per_second: float  # bytes from disks
+    written_per_second: float
 
 
 @dataclass(frozen=True)
 class Analysis:
     """A whole evaluation. Times are seconds since the epoch, None if unknown."""
 
-    run: str
+    run: str  # the label; the name if the label is unknown
+    name: str
     command: str
     exit_status: int | None
     start: float | None
@@ -138,7 +167,7 @@ class Analysis:
     samples_missed: int
     versions: dict[str, str]
     unknowns: list[str]
-    rules: list[RuleResult]  # found first, by seconds lost, then by times triggered
+    rules: list[RuleResult]  # in the order of evaluation/problems.py
     usage: list[UsageRow]
     heatmaps: list[Heatmap]
     steps: list[StepDistribution]
@@ -151,3 +180,31 @@ class Analysis:
     timelines: list[StepTimeline] = field(default_factory=list)  # one per node with recorded steps
     box_plots: list[BoxPlot] = field(default_factory=list)
     utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)  # parts of the run that all figures exclude
+    verified: bool | None = None  # whether every file had a checksum; None: such sources have none
+    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
+    run_cores: list[RunCores] = field(default_factory=list)  # of nodes on which the run's use was measured
+    run_use: list[RunUse] = field(default_factory=list)  # by node
+    gauges: dict[str, float] = field(default_factory=dict)  # of the first rank that has any
+    counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
+    flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
+    threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
+    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    last_steps: list[LastStep] = field(default_factory=list)  # by rank
+    is_trace: bool = False  # it has neither the run's start nor samples
+    unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
+    devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
+
+    @property
+    def date(self) -> float | None:
+        """Returns when the run began; None also if its times count from its start, as in some profiles."""
+        return _date(self.start)
+
+    @property
+    def end_date(self) -> float | None:
+        """Returns when it ended, likewise."""
+        return _date(self.end)
+
+
+def _date(time: float | None) -> float | None:
+    return time if time is not None and is_date(time) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
 from trainwatch.durations import positive_duration
@@ -34,3 +34,22 @@ def add_scan_interval(parser: ArgumentParser) -> None:
         metavar="DURATION",
         help="time between two scans of the rules, in the run's time (default: %(default)s)",
     )
+
+
+def add_docs_url(parser: ArgumentParser, without: str, *names: str) -> None:
+    """Adds `--docs-url`, "" if it is not given. `without`: what happens then; `names`: of the same flag."""
+    parser.add_argument(
+        "--docs-url",
+        *names,
+        type=url,
+        default="",
+        metavar="URL",
+        help=f"of a copy of docs/ (default: {without})",
+    )
+
+
+def url(text: str) -> str:
+    """Parses the address of a site. Raises ArgumentTypeError, as the `type` of a flag must."""
+    if text and not text.startswith(("http://", "https://")):
+        raise ArgumentTypeError(f"{text!r} must be a URL such as https://grafana.example.com")
+    return text.rstrip("/")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import floor
 from typing import Generic, TypeVar
 
@@ -19,6 +19,15 @@ BLOCK_ROWS = 4096
 C = TypeVar("C", NodeSamples, Steps)
 
 
+@dataclass(frozen=True)
+class Block(Generic[C]):
+    """Consecutive rows, the scans that end in them, and when these end, in seconds since the epoch."""
+
+    rows: C
+    scans: Scans
+    times: Times
+
+
 class Blocks(State, Generic[C]):
     """The samples of one node or the steps of one rank, cut into blocks of `BLOCK_ROWS` rows and into scans.
 
@@ -31,10 +40,12 @@ class Blocks(State, Generic[C]):
         self.rows = 0
         self.origin = 0.0
         self.last_scan = -1  # the number of the scan of the last yielded row
+        self.last_end = -np.inf  # of the scans so far
+        self.last_time = -np.inf  # of the last yielded row
         self.pending: list[C] = []
         self.pending_rows = 0
 
-    def add(self, chunk: C) -> Iterator[tuple[C, Scans]]:
+    def add(self, chunk: C) -> Iterator[Block[C]]:
         """Yields the blocks that the chunk completes."""
         if not len(chunk):
             return
@@ -47,25 +58,29 @@ class Blocks(State, Generic[C]):
             whole = _joined(self.pending)
             self.pending = [_rows(whole, BLOCK_ROWS, len(whole))]
             self.pending_rows -= BLOCK_ROWS
-            block = _rows(whole, 0, BLOCK_ROWS)
-            yield block, self._scans(block)
+            yield self._block(_rows(whole, 0, BLOCK_ROWS))
 
-    def rest(self) -> Iterator[tuple[C, Scans]]:
+    def rest(self) -> Iterator[Block[C]]:
         """Yields the rows of the incomplete block; the last, shorter scan ends with it."""
         if self.rows:
-            block = _joined(self.pending)
-            yield block, np.append(self._scans(block), len(block))
+            block = self._block(_joined(self.pending))
+            end = max(self.last_time, self.last_end)  # an earlier one where a clock was set back
+            yield Block(block.rows, np.append(block.scans, len(block.rows)), np.append(block.times, end))
 
-    def _scans(self, block: C) -> Scans:
-        if not len(block):
-            return np.empty(0, np.intp)
-        numbers = np.floor((_times(block) - self.origin) / self.scan_interval)
+    def _block(self, rows: C) -> Block[C]:
+        if not len(rows):
+            return Block(rows, np.empty(0, np.intp), np.empty(0))
+        moments = _times(rows)
+        numbers = np.floor((moments - self.origin) / self.scan_interval)
         numbers = np.maximum.accumulate(np.concatenate(([self.last_scan], numbers)))
         ends = np.flatnonzero(np.diff(numbers))
         if self.last_scan < 0:
             ends = ends[1:]  # before the first row no scan ended
-        self.last_scan = int(numbers[-1])
-        return ends
+        times = self.origin + (numbers[ends] + 1) * self.scan_interval
+        self.last_scan, self.last_time = int(numbers[-1]), float(moments[-1])
+        if len(times):
+            self.last_end = float(times[-1])
+        return Block(rows, ends, times)
 
 
 def _times(chunk: NodeSamples | Steps) -> Times:

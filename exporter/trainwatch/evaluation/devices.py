@@ -6,7 +6,6 @@ import math
 from typing import Literal
 
 from trainwatch.evaluation.analysis import BoxPlot, UtilisationHistogram
-from trainwatch.measurements.box_plot import box_plot
 from trainwatch.measurements.load import NodeLoad
 from trainwatch.measurements.sketch import RatioSketch
 from trainwatch.measurements.usage import NodeUsage
@@ -26,7 +25,7 @@ def box_plots(node: str, readings: NodeUsage, facts: RunFacts) -> list[BoxPlot]:
 def _box_plot(
     node: str, device: str, quantity: Literal["utilisation", "memory"], readings: RatioSketch
 ) -> BoxPlot:
-    box = box_plot(readings, 5)
+    box = readings.box_plot(5)
     return BoxPlot(
         node,
         device,

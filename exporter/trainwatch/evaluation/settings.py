@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, did_you_mean
 from trainwatch.rules import all_rules
 from trainwatch.rules.base import Rule
-from trainwatch.rules.parameters import Specification, Value, specifications
+from trainwatch.rules.parameters import Parameters, Specification, Value, specifications
+from trainwatch.rules.silences import SILENCES
+
+P = TypeVar("P", bound=Parameters)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ class Settings:
         """Returns every rule with these parameters."""
         return [rule(rule.parameters_type(**self.values.get(name, {}))) for name, rule in all_rules().items()]
 
+    def silence(self, parameters: type[P]) -> P:
+        """Returns the parameters of an alert on Trainwatch itself."""
+        return parameters(**self.values.get(parameters.__name__, {}))
+
 
 class _Naming:
     """A context that turns a ValueError into a UserError with the place of the value."""
@@ -87,13 +94,15 @@ class _Naming:
 
 
 def _specification(rule: str, parameter: str, where: str) -> Specification:
-    rules = all_rules()
-    if rule not in rules:
-        raise UserError(f"{where}: there is no rule {rule!r}; the rules are {', '.join(rules)}")
-    known = specifications(rules[rule].parameters_type)
+    types = {**{name: known.parameters_type for name, known in all_rules().items()}, **SILENCES}
+    if rule not in types:
+        hint = did_you_mean(rule, types, f"the rules are {', '.join(types)}")
+        raise UserError(f"{where}: there is no rule {rule!r}; {hint}")
+    known = specifications(types[rule])
     if parameter not in known:
         has = f"its parameters are {', '.join(known)}" if known else "it has none"
-        raise UserError(f"{where}: {rule} has no parameter {parameter!r}; {has}")
+        hint = did_you_mean(parameter, known, has)
+        raise UserError(f"{where}: {rule} has no parameter {parameter!r}; {hint}")
     return known[parameter]
 
 

@@ -6,18 +6,22 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from argparse import ArgumentParser, Namespace
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from trainwatch.collectors import add_flags, discover, enabled, summary
 from trainwatch.durations import parse_duration, positive_duration
+from trainwatch.errors import UserError
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.pages import Pages
+from trainwatch.sampling.limits import Limits, add_limit_flags
+from trainwatch.sampling.profiles import PROFILES
+from trainwatch.sampling.state_directory import state_directory
 from trainwatch.training.ledger_files import open_directory
-from trainwatch.web.server import bind, parse_address
-from trainwatch.web.serving import add_log_level, add_serving_flags, log_to_stderr, serve_until_stopped
-from trainwatch.web.web_config import read_web_config
+from trainwatch.web.log import add_log_level, log_to_stderr
+from trainwatch.web.serving import Serving, add_serving_flags
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +47,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     web = add_serving_flags(parser, DEFAULT_ADDRESS)
     web.add_argument(
+        "--web.listen-fd",
+        dest="listen_fd",
+        type=int,
+        metavar="N",
+        help="serve on the listening socket inherited as descriptor N (trainwatch run)",
+    )
+    web.add_argument(
         "--report-dir", type=Path, metavar="DIR", help="serve DIR/report.html at /report (trainwatch run)"
     )
 
@@ -61,7 +72,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--state-dir",
         type=Path,
         metavar="DIR",
-        help="directory that keeps the sample counters over a restart (default: the ledger directory)",
+        help="directory that keeps the sample counters over a restart; no other user may have write access"
+        " (default: systemd's STATE_DIRECTORY, or trainwatch/NODE-PORT in XDG_STATE_HOME, or in /var/lib)",
     )
     sampling.add_argument(
         "--run-retention",
@@ -78,6 +90,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="also record every sample and step",
     )
     sampling.add_argument(
+        "--recording.lines",
+        dest="record_lines",
+        action="store_true",
+        help="also record the lines that processes under TRAINWATCH_LINES=1 sample",
+    )
+    sampling.add_argument(
         "--node", metavar="NAME", help="name of this node in recordings (default: the host name)"
     )
 
@@ -92,6 +110,15 @@ def add_arguments(parser: ArgumentParser) -> None:
             help="default: %(default)s",
         )
     add_flags(parser, collectors)
+    parser.add_argument(
+        "--metrics.profile",
+        dest="profile",
+        choices=PROFILES,
+        default="default",
+        help="which metrics a scrape has: those of fewer rules for large clusters, those that rules, "
+        "dashboards and reports read, or all (default: %(default)s)",
+    )
+    add_limit_flags(parser)
     add_log_level(parser)
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="exit when the process that started the exporter ends"
@@ -105,30 +132,45 @@ def run(arguments: Namespace) -> int:
     if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent = os.getppid() if arguments.exit_with_parent else None
-    web = read_web_config(arguments.web_config)
-    listen = arguments.listen or [DEFAULT_ADDRESS]
+    serving = Serving.of(arguments, DEFAULT_ADDRESS)
     with ExitStack() as stack:
         # The ports come first: if one is taken, nothing has been written yet.
-        sockets = [stack.enter_context(bind(parse_address(text))) for text in listen]
+        sockets = _sockets(serving, arguments.listen_fd, stack)
+        state = stack.enter_context(state_directory(arguments.state_dir, serving.addresses[0].port))
+        _make_ledger_directory(arguments.ledger_dir)
         exporter = Exporter(
             enabled(arguments, arguments.collectors),
             interval=arguments.sample_interval,
             node=arguments.node,
             run=arguments.run,
-            state_directory=arguments.state_dir or _shared_directory(arguments.ledger_dir),
+            state_directory=state,
             run_retention=arguments.run_retention,
             recording=arguments.recording,
+            record_lines=arguments.record_lines,
+            limits=Limits.from_arguments(arguments),
+            profile=arguments.profile,
         )
         stack.callback(exporter.close)
         exporter.start()
-        pages = Pages(exporter, arguments.report_dir, web.authentication)
-        asyncio.run(serve_until_stopped(pages.answer, web, sockets, parent=parent))
+        pages = Pages(exporter, serving, arguments.report_dir)
+        asyncio.run(serving.until_stopped(pages.answer, sockets, parent))
     logger.info("stopped")
     return 0
 
 
-def _shared_directory(ledgers: Path) -> Path:
-    """Returns the ledger directory, made as a training process makes it: every user can write to it."""
-    with suppress(OSError):  # reported when the directory is used
-        os.close(open_directory(str(ledgers)))
-    return ledgers
+def _make_ledger_directory(path: Path) -> None:
+    """Makes the ledger directory if no training process has, as that would: for all users."""
+    try:
+        os.close(open_directory(str(path)))
+    except OSError as error:
+        if not path.is_dir():  # otherwise the collector reads it, or logs why not
+            logger.warning("%s: the ledger directory cannot be made: %s", path, error.strerror)
+
+
+def _sockets(serving: Serving, inherited: int | None, stack: ExitStack) -> list[socket.socket]:
+    if inherited is None:
+        return serving.bind(stack)
+    try:
+        return [stack.enter_context(socket.socket(fileno=inherited))]
+    except (OSError, OverflowError, ValueError):
+        raise UserError(f"--web.listen-fd {inherited}: is not an inherited socket") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure, Views
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Views
 from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import NodeSamples, RunFacts, Times, gpu_labels
 
@@ -80,16 +80,6 @@ class EnergyOfGpu(GpuMeasurement[None]):
         self.joules += float(np.sum(apart * (watts[1:] + watts[:-1]) / 2))
         self.seconds += float(np.sum(apart))
         self.last = float(times[-1]), float(watts[-1])
-
-
-@dataclass(frozen=True)
-class EnergyUse(Measure[EnergyOfNode]):
-    """Asks for the energy of GPUs that are sampled every `interval` seconds."""
-
-    interval: float
-
-    def new(self) -> EnergyOfNode:
-        return EnergyOfNode(self.interval)
 
 
 def energy(nodes: dict[str, EnergyOfNode], facts: RunFacts) -> Energy | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.measurements.increases import Last, increases
 from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure
-from trainwatch.measurements.state import Scans
+from trainwatch.measurements.state import Last, Scans, increases
 from trainwatch.runs.model import NodeSamples, Times
 from trainwatch.xids import XIDS, Xid, xid
 
@@ -28,6 +26,13 @@ class ErrorCounts(NamedTuple):
 
     known: NDArray[np.bool_]
     errors: tuple[Times, ...]
+
+    def moments(self) -> Times:
+        """Returns (scans, kinds) numbers; see Cumulative."""
+        return np.column_stack(self.errors)
+
+    def of(self, moments: Times) -> ErrorCounts:
+        return ErrorCounts(self.known, tuple(moments.T))
 
 
 class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
@@ -67,12 +72,7 @@ class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
 ErrorsOfGpus = ByGpu[ErrorCounts, ErrorsOfGpu]
 
 
-@dataclass(frozen=True)
-class GpuErrors(Measure[ErrorsOfGpus]):
-    """Asks for XID errors and memory errors."""
-
-    def new(self) -> ErrorsOfGpus:
-        return ByGpu(ErrorsOfGpu)
+GPU_ERRORS = Measure(ErrorsOfGpus, ErrorsOfGpu)
 
 
 def described(number: int) -> Xid:

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwatch.measurements.starved import StarvedSamples
-from trainwatch.measurements.state import State
+from trainwatch.measurements.state import Last, State, increases
 from trainwatch.runs.model import NodeSamples, RunFacts, gpu_labels
 
 MOST_COLUMNS = 600
 SHORTEST_COLUMN = 1.0  # seconds
+LONGEST_STRETCH = 10.0  # seconds between two readings of the use of cores; after that, nothing was used
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Heatmap:
     `rows` are labels ("GPU 0", "CPU 17"), GPUs first. `values[row][column]` is in percent, None without
     samples. `times` are the start of each column, seconds since the epoch. `gpu_memory` is the memory in use,
     one row per GPU. `starved` contains, for "cpu" and "io", the percentage of each column's samples that
-    CPUBottleneck and IOBottleneck count.
+    CPUBottleneck and IOBottleneck count. `core_use` is the use of the cores that the run may use, by its
+    "own" processes and by "others", in percent of them. It is empty if that was not recorded.
     """
 
     node: str
@@ -32,6 +34,7 @@ class Heatmap:
     values: list[list[int | None]]
     gpu_memory: list[list[int | None]] = field(default_factory=list)
     starved: dict[str, list[int | None]] = field(default_factory=dict)
+    core_use: dict[str, list[int | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class HeatmapOfNode(State):
         self.cores = _Grid()
         self.gpu_memory = _Grid()
         self.starved = _Grid()  # by CPU, by I/O
+        self.core_use = _Grid()  # by the run, by others
+        self.core_shares = _CoreShares()
         self.low: NDArray[np.int64] = np.zeros(5, np.int64)  # samples: all, low, by CPU, by I/O, by both
 
     def observe(self, samples: NodeSamples, by_cpu: StarvedSamples, by_io: StarvedSamples) -> None:
@@ -70,12 +75,13 @@ class HeatmapOfNode(State):
         offsets = np.maximum.accumulate(np.maximum(samples.times - self.origin, 0))
         while offsets[-1] >= MOST_COLUMNS * self.column_seconds:
             self.column_seconds *= 2
-            for grid in (self.gpus, self.cores, self.gpu_memory, self.starved):
+            for grid in (self.gpus, self.cores, self.gpu_memory, self.starved, self.core_use):
                 grid.halve()
         columns = (offsets / self.column_seconds).astype(np.intp)
         self.gpus.add(columns, samples.gpu)
         self.cores.add(columns, samples.cpu)
         self.gpu_memory.add(columns, samples.gpu_memory)
+        self.core_use.add(columns, self.core_shares.of(samples))
         cpu, io = by_cpu.starved_in_block, by_io.starved_in_block
         if samples.gpu.shape[1]:
             self.starved.add(columns, np.column_stack((cpu, io)).astype(np.float32))
@@ -100,11 +106,53 @@ class HeatmapOfNode(State):
             values=values,
             gpu_memory=self.gpu_memory.percent(),
             starved=dict(zip(("cpu", "io"), self.starved.percent(), strict=False)),
+            core_use=dict(zip(("own", "others"), self.core_use.percent(), strict=False)),
         )
 
     def low_gpu_snapshots(self, node: str) -> LowGpuSamples | None:
         """Returns the counts so far; None if no GPU was read."""
         return LowGpuSamples(node, *self.low.tolist()) if self.gpus.devices else None
+
+
+class _CoreShares(State):
+    """The shares of the run's cores that it and others used.
+
+    The counters are read less often than samples are taken: what they gained is spread over the samples since
+    they changed before.
+    """
+
+    def __init__(self) -> None:
+        self._time = Last()
+        self._used = {"cpu_seconds": Last(), "other_cpu_seconds": Last()}
+        self._open = 0.0  # core seconds since the last change
+        self._shares: NDArray[np.float64] = np.full(2, np.nan)  # until then
+
+    def of(self, samples: NodeSamples) -> NDArray[np.float32]:
+        """Returns (n, 2), NaN where the use is not known; (n, 0) if it never is."""
+        there = ~np.any([np.isnan(samples.of_run(name)) for name in (*self._used, "allowed_cores")], axis=0)
+        if not there.any():
+            return np.empty((len(samples), 0), np.float32)
+        allowed = samples.of_run("allowed_cores")[there]
+        granted = increases(samples.times[there], self._time, after_reset=False) * allowed
+        gains = np.column_stack(
+            [
+                increases(samples.of_run(name)[there], last, after_reset=False)
+                for name, last in self._used.items()
+            ]
+        )
+        changed = gains.any(axis=1)
+        stretch = np.cumsum(changed) - changed  # ends with a change; the last one is open
+        lasted = np.bincount(stretch, granted, minlength=int(changed.sum()) + 1)
+        lasted[0] += self._open
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = np.where(lasted[:-1, None] > 0, gains[changed] / lasted[:-1, None], np.nan)
+        before = np.vstack((self._shares, shares))[-1]
+        idle = lasted[-1] > LONGEST_STRETCH * allowed[-1]
+        self._open, self._shares = float(lasted[-1]), before
+        shares = np.vstack((shares, np.zeros(2) if idle else before))
+        found = np.full((len(samples), 2), np.nan, np.float32)
+        found[there] = np.minimum(shares, 1)[stretch]
+        return found
 
 
 class _Grid(State):

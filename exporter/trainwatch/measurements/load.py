@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +27,30 @@ class Distances(NamedTuple):
     distances: NDArray[np.float64]  # (scans, pairs)
     readings: NDArray[np.float64]  # (scans, pairs) of the GPU of the pair that has fewer
     new: NDArray[np.bool_] | None = None  # scans with a new reading; None for all
+    counts: Counts = np.zeros((0, 0, BINS), np.int64)  # (scans, GPUs, BINS)
+
+    @classmethod
+    def between(cls, counts: Counts, new: NDArray[np.bool_] | None = None) -> Distances:
+        """Compares the GPUs at each scan; `counts` is (scans, GPUs, BINS)."""
+        readings = counts.sum(axis=2)
+        one, other = np.triu_indices(counts.shape[1], 1)
+        fewer = np.minimum(readings[:, one], readings[:, other]).astype(float)
+        return cls(distances_between(counts), fewer, new, counts)
+
+    def moments(self) -> Counts:
+        """Returns the counts; see Cumulative."""
+        return self.counts
+
+    def of(self, moments: Counts) -> Distances:
+        return self.between(moments)
+
+    @property
+    def at_tenths(self) -> NDArray[np.float64]:
+        """Returns the distances at every 10 % of utilisation; those of scraped counters are of this kind."""
+        scans, gpus, bins = self.counts.shape
+        if not gpus:
+            return self.distances
+        return distances_between(self.counts.reshape(scans, gpus, 10, bins // 10).sum(3))
 
 
 class NodeLoad(Measurement[Distances]):
@@ -43,17 +66,11 @@ class NodeLoad(Measurement[Distances]):
             self.counts = np.pad(self.counts, ((0, grown), (0, 0)))
         until = self.counts + np.cumsum(_counts_between(samples.gpu, scans), axis=0)
         self.counts = until[-1]
-        return [("", self._distances(until[:-1]))]
-
-    def _distances(self, counts: Counts) -> Distances:
-        """Compares what each scan sees, `counts` (scans, GPUs, BINS)."""
-        readings = counts.sum(axis=2)
-        new = np.diff(readings.sum(axis=1), prepend=self.at_last_scan) > 0
-        if len(counts):
-            self.at_last_scan = int(readings[-1].sum())
-        one, other = np.triu_indices(counts.shape[1], 1)
-        fewer = np.minimum(readings[:, one], readings[:, other]).astype(float)
-        return Distances(distances_between(counts), fewer, new)
+        readings = until[:-1].sum(axis=(1, 2))
+        new = np.diff(readings, prepend=self.at_last_scan) > 0
+        if len(readings):
+            self.at_last_scan = int(readings[-1])
+        return [("", Distances.between(until[:-1], new))]
 
     @property
     def readings(self) -> NDArray[np.int64]:
@@ -61,12 +78,7 @@ class NodeLoad(Measurement[Distances]):
         return np.asarray(self.counts.sum(axis=1))
 
 
-@dataclass(frozen=True)
-class Load(Measure[NodeLoad]):
-    """Asks for the distribution of the utilisation of each GPU."""
-
-    def new(self) -> NodeLoad:
-        return NodeLoad()
+LOAD = Measure(NodeLoad)
 
 
 def distances_between(counts: Counts) -> NDArray[np.float64]:

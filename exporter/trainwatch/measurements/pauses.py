@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.measure import Measurement, Views
 from trainwatch.measurements.sketch import SizeSketch
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
@@ -108,7 +107,7 @@ def _lived_until(process: RankFacts, failed: bool) -> float | None:
 
 
 class NodePauses(Measurement[None]):
-    """The pauses of the ranks of a node."""
+    """The times between steps of the ranks of a node; keeps those of more than `longer_than` seconds."""
 
     def __init__(self, longer_than: float) -> None:
         self.longer_than = longer_than
@@ -118,13 +117,3 @@ class NodePauses(Measurement[None]):
         if len(steps):
             self.ranks.setdefault(steps.rank, Pauses(self.longer_than)).add(steps)
         return ()
-
-
-@dataclass(frozen=True)
-class LongPauses(Measure[NodePauses]):
-    """Asks for the times between steps, and keeps those that last more than `longer_than` seconds."""
-
-    longer_than: float
-
-    def new(self) -> NodePauses:
-        return NodePauses(self.longer_than)

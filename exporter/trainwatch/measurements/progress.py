@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from trainwatch.measurements.sketch import SizeSketch
 from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import COMPONENTS, NodeSamples, RankFacts, Steps, Times
 
+RECORD_MISSING = 1.0  # seconds by which the first record is later than the first step
 DATA_WAIT = COMPONENTS.index("data_wait")
 
 
@@ -22,6 +22,7 @@ class Initialization(NamedTuple):
 
     seconds: Times
     over: NDArray[np.bool_]
+    past: NDArray[np.bool_] | bool = False  # it was over for longer than live alerts look back
 
 
 class NodeProgress(Measurement[None]):
@@ -69,18 +70,15 @@ class NodeProgress(Measurement[None]):
             for one in processes
             if one.first_step_start is not None and any(one.steps.values())
         ]
+        # If the first step's record was read, it says when that step had finished: it may have compiled.
+        counted = [start for start in counted if start < self.first_start - RECORD_MISSING]
         first_end = min([self.first_end, *counted])
         now = max(known(self.last_time, self.last_end), default=start)
         moments = np.append(self.scan_times, now if np.isinf(first_end) else max(now, first_end))
         return Initialization(np.minimum(moments, first_end) - start, moments >= first_end)
 
 
-@dataclass(frozen=True)
-class Progress(Measure[NodeProgress]):
-    """Asks for the moments of a node's samples and steps, and the data waits."""
-
-    def new(self) -> NodeProgress:
-        return NodeProgress()
+PROGRESS = Measure(NodeProgress)
 
 
 def known(*times: float) -> list[float]:

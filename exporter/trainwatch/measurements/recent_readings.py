@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure
+from trainwatch.measurements.measure import ByGpu, GpuMeasurement
 from trainwatch.measurements.state import Scans
 from trainwatch.runs.model import Floats, NodeSamples, Times
 
@@ -29,10 +28,12 @@ class RecentReadings:
         ends: NDArray[np.intp],
         times: Times,
         window: int,
+        judged_scans: NDArray[np.bool_],
     ) -> None:
         self._quantities, self._history, self._ends, self._window = quantities, history, ends, window
         self._percentiles: dict[Quantity, dict[int, Floats]] = {}
         self.times = times  # (scans,) of the last reading that each scan sees
+        self.judged_scans = judged_scans  # the scans of the block that these are
 
     @property
     def enough(self) -> NDArray[np.bool_]:
@@ -85,9 +86,10 @@ class LastReadings(GpuMeasurement[RecentReadings]):
             self.at_last_scan = int(so_far[-1])
         history = np.concatenate((self.recent, values), axis=1)
         known = np.concatenate(([self.last_time], times))
-        judged = ends[new & (so_far > self.patience)]
+        decides = new & (so_far > self.patience)
+        judged = ends[decides]
         view = RecentReadings(
-            self.quantities, history, judged + self.recent.shape[1], known[judged], self.window
+            self.quantities, history, judged + self.recent.shape[1], known[judged], self.window, decides
         )
         self.recent = history[:, -self.window :]
         self.last_time = float(known[-1])
@@ -105,22 +107,13 @@ class LastReadings(GpuMeasurement[RecentReadings]):
 class RecentOfGpus(ByGpu[RecentReadings, LastReadings]):
     """The last readings of each GPU of a node."""
 
+    def __init__(self, quantities: Sequence[Quantity], window: int, patience: int) -> None:
+        super().__init__(partial(LastReadings, quantities, window, patience))
+
     @property
     def most_readings(self) -> int:
         """Returns the number of readings of the GPU with the most."""
         return max((gpu.count for gpu in self.gpus), default=0)
-
-
-@dataclass(frozen=True)
-class Recent(Measure[RecentOfGpus]):
-    """Asks for the last `window` readings of these quantities, once there are more than `patience`."""
-
-    quantities: tuple[Quantity, ...]
-    window: int
-    patience: int
-
-    def new(self) -> RecentOfGpus:
-        return RecentOfGpus(partial(LastReadings, self.quantities, self.window, self.patience))
 
 
 def percentiles(

@@ -95,6 +95,17 @@ class RatioSketch(Sketch):
 
     bins = 10_001
 
+    def box_plot(self, *more: int) -> dict[str, float]:
+        """Returns Debugger's box plot, in percent to four digits: quartiles, the 95th and `more` percentiles.
+
+        Whiskers ("upper", "lower") reach 1.5 interquartile ranges beyond the box, and never beyond the data.
+        """
+        box = {f"p{percent:02}": 100 * self.percentile(percent) for percent in (*more, 25, 50, 75, 95)}
+        reach = 1.5 * (box["p75"] - box["p25"])
+        box["upper"] = min(box["p75"] + reach, 100 * self.max)
+        box["lower"] = max(box["p25"] - reach, 100 * self.min)
+        return {name: round(value, 4) for name, value in box.items()}
+
     def _bin(self, values: Numbers) -> NDArray[np.intp]:
         numbers: NDArray[np.intp] = np.rint(np.clip(values, 0, 1) * (self.bins - 1)).astype(np.intp)
         return numbers

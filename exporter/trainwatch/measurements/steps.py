@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import Measure, Measurement, Views
+from trainwatch.measurements.measure import Measure, Measurement, Portion, PortionSoFar, Views
 from trainwatch.measurements.state import Scans, State
 from trainwatch.runs.model import COMPONENTS, PHASES, Steps, Times
 
@@ -18,6 +18,8 @@ from trainwatch.runs.model import COMPONENTS, PHASES, Steps, Times
 LONGEST_KEPT = 1000
 # Fewer steps have no outliers: their standard deviation is too uncertain.
 STEPS_NEEDED = 100
+FEWEST = 3  # steps of a trace in which one can be an outlier
+FAR_ABOVE = 0.5  # of the mean: in a few steps, the deviation alone is too uncertain
 HISTOGRAM_BINS = 100
 
 
@@ -71,9 +73,18 @@ class StepSums:
         return math.sqrt(max(0.0, self.squares / self.count - (self.beyond / self.count) ** 2))
 
 
-class Distribution(NamedTuple):
-    """Seconds: percentiles of durations, and a histogram of at most 100 bins with one edge more."""
+@dataclass(frozen=True)
+class StepDistribution:
+    """The step durations of one rank in one phase, in seconds.
 
+    `counts[i]` steps took `edges[i]` to `edges[i + 1]`; the outliers of StepOutlier are in no bin.
+    """
+
+    rank: int
+    phase: str
+    count: int
+    mean: float
+    standard_deviation: float
     min: float
     p50: float
     p95: float
@@ -93,6 +104,7 @@ class Durations(State):
     def __init__(self) -> None:
         self.sums = StepSums()
         self.runs: list[Times] = []
+        self.before: list[Times] = []  # the runs of steps before the window
         self.longest: Times = np.empty((0, 2 + len(COMPONENTS)))  # duration, step number, components
         self.at_last_scan = 0  # steps so far
 
@@ -105,11 +117,18 @@ class Durations(State):
         for end in scans:
             self._add(durations[start:end], components[start:end])
             start = end
-            if self.sums.count > self.at_last_scan:
-                self.at_last_scan = self.sums.count
-                moments.append(self.copy())
+            moments.append(self.copy())
         self._add(durations[start:], components[start:])
-        return StepsAtScans(moments)
+        view = StepsAtScans(moments, self.at_last_scan)
+        if moments:
+            self.at_last_scan = moments[-1].sums.count
+        return view
+
+    def __sub__(self, earlier: Durations) -> Durations:
+        """Returns the steps since an earlier moment: their sums, limit, and how many are above."""
+        window = self.copy()
+        window.sums, window.before = self.sums - earlier.sums, earlier.runs
+        return window
 
     def _add(self, durations: Times, components: Times) -> None:
         if not len(durations):
@@ -129,56 +148,115 @@ class Durations(State):
             longest = longest[np.lexsort((longest[:, 1], -longest[:, 0]))[:LONGEST_KEPT]]
         self.longest = longest
 
-    def limit(self, deviations: float) -> float:
-        """Returns the seconds above which a step is an outlier: mean + deviations x standard deviation."""
-        if self.sums.count < STEPS_NEEDED:
+    def limit(self, deviations: float, needed: int = STEPS_NEEDED) -> float:
+        """Returns the seconds above which a step is an outlier: mean + deviations x standard deviation.
+
+        They are infinite with fewer steps than `needed`.
+        """
+        if self.sums.count < needed:
             return math.inf
         return self.sums.mean + deviations * self.sums.standard_deviation
 
+    def limit_of_few(self, deviations: float) -> float:
+        """Returns the limit of few steps: those that are not far above the shorter ones do not count in it.
+
+        An outlier also takes half as long again as their mean. Infinite without outliers, or with fewer steps
+        than FEWEST.
+        """
+        ordered = self.sorted()
+        for place in range((len(ordered) + 1) // 2, len(ordered)) if len(ordered) >= FEWEST else ():
+            shorter = ordered[:place]
+            limit = shorter.mean() + max(deviations * shorter.std(), FAR_ABOVE * shorter.mean())
+            if ordered[place] > limit:
+                return float(limit)
+        return math.inf
+
     def above(self, limit: float) -> int:
         """Returns how many durations are longer."""
-        return sum(len(run) - int(run.searchsorted(limit, side="right")) for run in self.runs)
+        return _above(self.runs, limit) - _above(self.before, limit)
 
     def seconds_above(self, limit: float) -> float:
         """Returns the sum of the durations that are longer."""
-        return sum(float(run[run.searchsorted(limit, side="right") :].sum()) for run in self.runs)
+        return _seconds_above(self.runs, limit) - _seconds_above(self.before, limit)
+
+    def excess_seconds(self, limit: float) -> float:
+        """Returns the seconds that the longer ones took beyond the mean."""
+        return self.seconds_above(limit) - self.above(limit) * self.sums.mean
+
+    def lost(self, limit: float) -> float:
+        """Returns these seconds as a share of all; 0 without any."""
+        return self.excess_seconds(limit) / self.sums.seconds if self.sums.seconds else 0.0
 
     def sorted(self) -> Times:
         return np.sort(np.concatenate(self.runs), kind="stable") if self.runs else np.empty(0)
 
-    def distribution(self, limit: float) -> Distribution:
+    def distribution(self, rank: int, phase: str, limit: float) -> StepDistribution:
         """Returns percentiles of all steps, at least one, and a histogram of those up to a limit."""
-        ordered = self.sorted()
-        p50, p95, p99 = np.percentile(ordered, (50, 95, 99)).tolist()
-        edges, counts = _histogram(ordered[ordered <= limit])
-        return Distribution(float(ordered[0]), p50, p95, p99, float(ordered[-1]), edges, counts)
+        ordered, sums = self.sorted(), self.sums
+        low, p50, p95, p99, high = np.percentile(ordered, (0, 50, 95, 99, 100)).tolist()
+        summary = (sums.count, sums.mean, sums.standard_deviation, low, p50, p95, p99, high)
+        return StepDistribution(rank, phase, *summary, *_histogram(ordered[ordered <= limit]))
 
 
 class StepsAtScans:
-    """The steps of a rank and phase at each scan with a new step."""
+    """The steps of a rank and phase at each scan."""
 
-    def __init__(self, moments: Sequence[Durations]) -> None:
-        self._moments = moments
+    def __init__(self, moments: Sequence[Durations], before: int = 0) -> None:
+        """Compares with `before`, the number of steps at the scan before these."""
+        self._moments: NDArray[np.object_] = np.empty(len(moments), object)
+        self._moments[:] = moments
+        self.new = np.diff(self.steps, prepend=before) > 0  # scans with a new step
+        self.quickest: Times = np.full(len(moments), np.nan)  # see compare_thirds
+
+    def moments(self) -> NDArray[np.object_]:
+        """Returns the durations so far; see Cumulative."""
+        return self._moments
+
+    def of(self, moments: NDArray[np.object_]) -> StepsAtScans:
+        return StepsAtScans(moments.tolist())
+
+    def compare_thirds(self, last: NDArray[np.object_], two: NDArray[np.object_]) -> None:
+        """Notes the lowest mean duration of a window's thirds, from the moments of the last one and two."""
+        sums = np.stack([(view.steps, view.seconds) for view in (self.of(last), self.of(two), self)])
+        steps, seconds = np.diff(sums, axis=0, prepend=0).swapaxes(0, 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            self.quickest = np.fmin.reduce(np.where(steps > 0, seconds / steps, np.nan))
 
     @property
     def steps(self) -> Times:
         """Returns (scans,) the numbers of steps."""
         return np.array([steps.sums.count for steps in self._moments], np.float64)
 
+    @property
+    def seconds(self) -> Times:
+        """Returns (scans,) the time that they took."""
+        return np.array([steps.sums.seconds for steps in self._moments], np.float64)
+
     def outliers(self, deviations: float) -> Times:
         """Returns (scans,) the numbers of outliers, above mean + deviations x standard deviation."""
-        return np.array([steps.above(steps.limit(deviations)) for steps in self._moments], np.float64)
+        return np.array([steps.above(steps.limit(deviations, 1)) for steps in self._moments], np.float64)
+
+    def lost(self, deviations: float) -> Times:
+        """Returns (scans,) the shares of the steps' time that outliers took beyond the mean."""
+        return np.array([steps.lost(steps.limit(deviations, 1)) for steps in self._moments], np.float64)
 
 
 class ScrapedSteps(NamedTuple):
-    """The steps of several ranks and phases at one moment, from histograms."""
+    """The steps of several ranks and phases in a window, from histograms."""
 
     steps: Times
+    seconds: Times
     counted: Times  # the outliers that are certain
+    lost_at_least: Times  # the share of the steps' time that they took beyond the mean
+    quickest: Times  # the lowest mean duration of the window's thirds
 
     def outliers(self, deviations: float) -> Times:
         """Returns the outliers at the deviations at which they were counted."""
         return self.counted
+
+    def lost(self, deviations: float) -> Times:
+        """Returns the shares lost at the same deviations."""
+        return self.lost_at_least
 
 
 class NodeSteps(Measurement[StepsAtScans]):
@@ -207,12 +285,27 @@ class NodeSteps(Measurement[StepsAtScans]):
         return sum(steps.sums.count for key, steps in self.durations.items() if rank in (None, key[0]))
 
 
-@dataclass(frozen=True)
-class StepDurations(Measure[NodeSteps]):
-    """Asks for all steps by rank and phase."""
+STEP_DURATIONS = Measure(NodeSteps)
 
-    def new(self) -> NodeSteps:
-        return NodeSteps()
+
+class RankComponents(Measurement[Portion]):
+    """The step time of each rank, and its part in a component such as "data_wait"; subjects are ranks."""
+
+    def __init__(self, component: str) -> None:
+        self.component = COMPONENTS.index(component)
+        self.ranks: dict[int, PortionSoFar] = {}
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[Portion]:
+        rank = self.ranks.setdefault(steps.rank, PortionSoFar())
+        return [(steps.rank, rank.add(steps.durations, steps.components[:, self.component], scans))]
+
+
+def _above(runs: Sequence[Times], limit: float) -> int:
+    return sum(len(run) - int(run.searchsorted(limit, side="right")) for run in runs)
+
+
+def _seconds_above(runs: Sequence[Times], limit: float) -> float:
+    return sum(float(run[run.searchsorted(limit, side="right") :].sum()) for run in runs)
 
 
 def _histogram(ordered: Times) -> tuple[list[float], list[int]]:

@@ -1,8 +1,8 @@
-"""Measures what the ranks of a node did over time: seconds per phase and column, and some marked steps."""
+"""Measures what the ranks of a node did over time: seconds per phase and of waiting, and marked steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, floor
 
 import numpy as np
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from trainwatch.measurements.heatmap import MOST_COLUMNS, SHORTEST_COLUMN
 from trainwatch.measurements.measure import Measure, Measurement, Views
 from trainwatch.measurements.state import Scans, State
-from trainwatch.runs.model import PHASES, Steps, Times
+from trainwatch.runs.model import COMPONENTS, PHASES, Steps, Times
 
 MOST_MARKS = 512
+DATA_WAIT = COMPONENTS.index("data_wait")
+WIDTH = len(PHASES) + 1  # of a column: seconds of each phase, then those of waiting for data
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class StepMark:
 class StepTimeline:
     """The phases of the ranks of one node over time, in a limited number of columns.
 
-    `phase_seconds` are by column, summed over ranks. Every `every`-th step of `rank` is marked.
+    Seconds are by column, summed over ranks; waiting is spread evenly over its step. Every `every`-th step of
+    `rank` is marked.
     """
 
     node: str
@@ -41,6 +44,7 @@ class StepTimeline:
     rank: int
     every: int
     marks: list[StepMark]
+    waiting_seconds: list[float] = field(default_factory=list)  # for data; 0 also where it was not timed
 
 
 class StepsOfNode(Measurement[None]):
@@ -49,7 +53,7 @@ class StepsOfNode(Measurement[None]):
     def __init__(self) -> None:
         self.column_seconds = SHORTEST_COLUMN
         self.first = 0  # the number of the first column
-        self.seconds: NDArray[np.float64] = np.zeros((0, len(PHASES)))  # (columns, phases), all ranks
+        self.seconds: NDArray[np.float64] = np.zeros((0, WIDTH))  # (columns, WIDTH), all ranks
         self.marks: dict[int, _Marks] = {}  # by rank
 
     def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
@@ -63,7 +67,10 @@ class StepsOfNode(Measurement[None]):
         edges = columns * self.column_seconds
         for phase in np.unique(steps.phases):
             its = steps.phases == phase
-            seconds[:, phase] += _seconds_between(edges, steps.starts[its], steps.durations[its])
+            durations = steps.durations[its]
+            seconds[:, phase] += _seconds_between(edges, steps.starts[its], durations, durations)
+        waits = np.minimum(steps.components[:, DATA_WAIT], steps.durations)
+        seconds[:, -1] += _seconds_between(edges, steps.starts, steps.durations, waits)
         self.seconds = seconds
         return ()
 
@@ -85,6 +92,7 @@ class StepsOfNode(Measurement[None]):
             rank=rank,
             every=self.marks[rank].every,
             marks=self.marks[rank].steps(),
+            waiting_seconds=np.round(self.seconds[:, -1], 3).tolist(),
         )
 
     def _reach(self, start: float, end: float) -> None:
@@ -109,15 +117,10 @@ class StepsOfNode(Measurement[None]):
         odd = self.first % 2
         padded = np.pad(self.seconds, ((odd, (odd + len(self.seconds)) % 2), (0, 0)))
         self.first //= 2
-        self.seconds = padded.reshape(-1, 2, len(PHASES)).sum(axis=1)
+        self.seconds = padded.reshape(-1, 2, WIDTH).sum(axis=1)
 
 
-@dataclass(frozen=True)
-class Timeline(Measure[StepsOfNode]):
-    """Asks for what the ranks did over time."""
-
-    def new(self) -> StepsOfNode:
-        return StepsOfNode()
+TIMELINE = Measure(StepsOfNode)
 
 
 class _Marks(State):
@@ -144,12 +147,15 @@ class _Marks(State):
         ]
 
 
-def _seconds_between(edges: Times, starts: Times, durations: Times) -> Times:
-    """Returns (edges - 1,): the seconds of steps between each two edges; steps do not overlap."""
+def _seconds_between(edges: Times, starts: Times, durations: Times, amounts: Times) -> Times:
+    """Returns (edges - 1,): the part of `amounts` seconds of steps between each two edges.
+
+    Each amount is spread evenly over its step. Steps do not overlap.
+    """
     order = np.argsort(starts, kind="stable")
-    starts, durations = starts[order], durations[order]
+    starts, durations, amounts = starts[order], durations[order], amounts[order]
     moments = np.maximum.accumulate(np.column_stack((starts, starts + durations)).ravel())
-    done = np.repeat(np.cumsum(durations), 2)
-    done[0::2] -= durations
+    done = np.repeat(np.cumsum(amounts), 2)
+    done[0::2] -= amounts
     seconds: Times = np.diff(np.interp(edges, moments, done))
     return seconds

@@ -56,18 +56,8 @@ class NodeUsage(Measurement[None]):
             gpu.memory.add(samples.gpu_memory[:, column])
         return ()
 
-    @property
-    def gpu_readings(self) -> int:
-        """Returns how often the utilisation of the GPU that was read most often was read."""
-        return max((gpu.utilisation.count for gpu in self.gpus), default=0)
 
-
-@dataclass(frozen=True)
-class Usage(Measure[NodeUsage]):
-    """Asks for the distribution of everything that was read."""
-
-    def new(self) -> NodeUsage:
-        return NodeUsage()
+USAGE = Measure(NodeUsage)
 
 
 def _mean(values: Floats) -> Floats:

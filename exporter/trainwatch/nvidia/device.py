@@ -12,6 +12,7 @@ from contextlib import suppress
 from math import nan
 from typing import Any, NamedTuple, TypeVar
 
+from trainwatch.nvidia.mig import MigDevice, MigReading, mig_devices, read_mig
 from trainwatch.nvidia.nvml import ALL_LINKS, FieldBatch, Handle, Identity, Nvml, NvmlError
 from trainwatch.sampling.sample import GpuSample
 
@@ -81,7 +82,11 @@ class Gpu:
         self.lost = True
         self.handle: Handle = None
         self.sample = GpuSample()  # of the last `read`
-        self.pids: list[int] = []  # compute processes, at most PROCESSES_SECONDS old
+        # Compute processes and their bytes, at most PROCESSES_SECONDS old; None: not known.
+        self.processes: dict[int, float] | None = None
+        self.mig: list[MigReading] = []  # its MIG devices, at the last `read`
+        self._mig_devices: list[MigDevice] = []
+        self._is_mig = False
         self._nvml = nvml
         self._labels = (label,)
         self._cannot: set[Callable[[Handle], Any]] = set()
@@ -95,7 +100,7 @@ class Gpu:
         self._ecc_uncorrected_errors = nan
         self._info: Value = ("gpu_info", (), 1)
         self._last_read: float | None = None
-        self._slow_due = self._pids_due = 0.0
+        self._slow_due = self._pids_due = self._mig_due = 0.0
 
     def attach(self, handle: Handle, identity: Identity, driver_version: str) -> None:
         """Uses the handle of a GPU after NVML was initialised, or after the GPU was lost."""
@@ -104,18 +109,20 @@ class Gpu:
         self.lost = False
         self._cannot.clear()
         self._fast, self._slow = FieldBatch(fast_fields(driver_version)), FieldBatch(SLOW_FIELDS)
-        self._slow_due = self._pids_due = 0.0
+        self._slow_due = self._pids_due = self._mig_due = 0.0
         if self._ask(self._nvml.gpm_supported):
             self._gpm = self._ask(lambda _handle: Gpm(self._nvml))
-        if self._ask(self._nvml.mig_enabled):
-            logger.info("GPU %s is in MIG mode: NVML gives no utilisation of the whole GPU", self.label)
+        self._is_mig = bool(self._ask(self._nvml.mig_enabled))
+        if self._is_mig:
+            logger.info("GPU %s is in MIG mode: NVML gives no utilisation", self.label)
         info = (self.label, identity.uuid, identity.model, driver_version, identity.pci_bus_id)
         self._info = ("gpu_info", info, 1)
 
     def detach(self) -> None:
         """Drops the handle, because NVML ends."""
         self.lost, self.handle = True, None
-        self.pids = []
+        self.processes = None
+        self.mig, self._mig_devices = [], []
         if self._gpm is not None:
             self._gpm.close()
             self._gpm = None
@@ -148,7 +155,12 @@ class Gpu:
         values += self._read_sensors()
         values += self._read_gpm(now)
         values += self._read_slow(now)
+        if self._is_mig:
+            values += self._read_mig(now)
+            return values  # a process belongs to a MIG device
         self._read_processes(now)
+        if self.processes is not None:
+            self.sample.compute_processes = len(self.processes)
         return values
 
     def measure_pcie(self, direction: str, now: float) -> None:
@@ -351,7 +363,29 @@ class Gpu:
         if now >= self._pids_due:
             self._pids_due = self._due(now, PROCESSES_SECONDS, first=self._pids_due == 0)
             nvml = self._nvml
-            self.pids = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2) or []
+            processes = self._ask_either(nvml.compute_processes, nvml.compute_processes_v2)
+            self.processes = None if processes is None else dict(processes)
+
+    def _read_mig(self, now: float) -> Iterable[Value]:
+        """Reads the MIG devices. They may come and go at any time."""
+        if now >= self._mig_due:
+            self._mig_due = now + PROCESSES_SECONDS
+            listed = self._ask(lambda handle: mig_devices(self._nvml, handle, self.label, self.identity))
+            self._mig_devices = listed or []
+        self.mig = []
+        for device in self._mig_devices:
+            try:
+                reading = read_mig(self._nvml, device)
+            except NvmlError as error:
+                if error.lost or error.uninitialised:
+                    raise
+                self._mig_due = 0.0  # it is gone
+                continue
+            self.mig.append(reading)
+            label, _, (uuid, model, pci_bus_id) = device
+            yield "gpu_info", (label, uuid, model, self._info[1][3], pci_bus_id), 1
+            yield "gpu_memory_used_bytes", (label,), reading.sample.memory_used_bytes
+            yield "gpu_memory_total_bytes", (label,), reading.sample.memory_total_bytes
 
     def _due(self, now: float, period: float, first: bool) -> float:
         """Returns the time of the next reading: the GPUs' slow readings are spread over several ticks."""

@@ -27,6 +27,7 @@ from ctypes import (
     create_string_buffer,
     sizeof,
 )
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -216,20 +217,43 @@ class Nvml:
         return handle
 
     def identity(self, handle: Handle) -> Identity:
+        uuid, model = self._names(handle)
+        pci = pynvml.nvmlPciInfo_t()
+        self._call("nvmlDeviceGetPciInfo_v3", handle, byref(pci))
+        return Identity(uuid, model, pci.busId)
+
+    def _names(self, handle: Handle) -> tuple[str, str]:
         text = create_string_buffer(96)
         self._call("nvmlDeviceGetUUID", handle, text, c_uint(96))
         uuid = text.value.decode()
         self._call("nvmlDeviceGetName", handle, text, c_uint(96))
-        model = text.value.decode()
-        pci = pynvml.nvmlPciInfo_t()
-        self._call("nvmlDeviceGetPciInfo_v3", handle, byref(pci))
-        return Identity(uuid, model, pci.busId)
+        return uuid, text.value.decode()
 
     def mig_enabled(self, handle: Handle) -> bool:
         """Returns whether the GPU is divided into MIG devices."""
         current, pending = c_uint(), c_uint()
         self._call("nvmlDeviceGetMigMode", handle, byref(current), byref(pending))
         return bool(current.value)
+
+    def most_mig_devices(self, handle: Handle) -> int:
+        """Returns how many MIG devices the GPU can have."""
+        return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
+
+    def mig_handle(self, handle: Handle, number: int) -> Handle | None:
+        """Returns the handle of a MIG device; None if there is none with this number."""
+        device = pynvml.c_nvmlDevice_t()
+        try:
+            self._call("nvmlDeviceGetMigDeviceHandleByIndex", handle, c_uint(number), byref(device))
+        except NvmlError as error:
+            if error.code != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+            return None
+        return device
+
+    def mig_identity(self, device: Handle, parent: Identity) -> Identity:
+        """Returns the identity of a MIG device, which has the PCI address of its GPU."""
+        uuid, model = self._names(device)
+        return Identity(uuid, model, parent.pci_bus_id)
 
     def fields(self, handle: Handle, batch: FieldBatch) -> dict[int, float]:
         """Reads a batch in one call. Returns the valid answers, in the units of the fields."""
@@ -294,13 +318,13 @@ class Nvml:
         """Returns the KB/s received over PCIe in the 20 ms that this call takes."""
         return self._number("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
 
-    def compute_processes(self, handle: Handle) -> list[int]:
-        """Lists the pids of the processes with a compute context, in the pid namespace of this process."""
-        return self._pids("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+    def compute_processes(self, handle: Handle) -> list[tuple[int, float]]:
+        """Lists processes with a compute context: the pid, and the bytes of memory (NaN: not known)."""
+        return self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)
 
-    def compute_processes_v2(self, handle: Handle) -> list[int]:
-        """Lists the same pids with drivers before R535."""
-        return self._pids("nvmlDeviceGetComputeRunningProcesses_v2", handle)
+    def compute_processes_v2(self, handle: Handle) -> list[tuple[int, float]]:
+        """Lists the same processes with drivers before R535."""
+        return self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle)
 
     def gpm_supported(self, handle: Handle) -> bool:
         """Returns whether the GPU has GPM, the performance metrics of Hopper and later."""
@@ -363,7 +387,7 @@ class Nvml:
         self._call(function, *arguments, byref(self._unsigned))
         return self._unsigned.value
 
-    def _pids(self, function: str, handle: Handle) -> list[int]:
+    def _processes(self, function: str, handle: Handle) -> list[tuple[int, float]]:
         room = 0
         while True:
             processes = (_Process * room)()
@@ -375,7 +399,7 @@ class Nvml:
                     raise
                 room = number.value * 2 + 5  # there may be more at the next call
             else:
-                return [process.pid for process in processes[: number.value]]
+                return [(process.pid, _known(process.used_bytes)) for process in processes[: number.value]]
 
     def _call(self, name: str, *arguments: Any) -> None:
         function = self._functions.get(name) or self._function(name)
@@ -392,6 +416,11 @@ class Nvml:
             raise NvmlError(name, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND) from error
         self._functions[name] = function
         return function
+
+
+def _known(used_bytes: int) -> float:
+    """Returns NaN for NVML_VALUE_NOT_AVAILABLE, as under Windows and in some containers."""
+    return nan if used_bytes == 2**64 - 1 else float(used_bytes)
 
 
 def address(handle: Handle) -> int:

@@ -37,7 +37,7 @@ class Reading:
 
     values: list[Value] = field(default_factory=list)
     samples: dict[str, GpuSample] = field(default_factory=dict)
-    processes: dict[int, str] = field(default_factory=dict)
+    processes: dict[str, dict[int, float]] = field(default_factory=dict)
     driver_version: str = ""
 
 
@@ -198,7 +198,12 @@ class Session:
             raise NoReadingError(f"NVML must be restarted ({error})") from error
         reading.values += values
         reading.samples[gpu.label] = gpu.sample
-        reading.processes.update(dict.fromkeys(gpu.pids, gpu.label))
+        if gpu.processes is not None:
+            reading.processes[gpu.label] = gpu.processes
+        for part in gpu.mig:
+            reading.samples[part.device.label] = part.sample
+            if part.processes is not None:
+                reading.processes[part.device.label] = part.processes
 
     def _lose(self, gpu: Gpu, error: NvmlError) -> None:
         logger.warning("GPU %s is lost: %s", gpu.label, error)

@@ -22,7 +22,7 @@ class _Request:
         self.done = Event()
         self.given_up = False
         self.reading: Reading | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
 
 class NvmlThread:
@@ -38,8 +38,9 @@ class NvmlThread:
     def read(self, interval: float, patience: float) -> Reading:
         """Returns a new reading. Raises `NoReadingError` after `patience` seconds without one."""
         if self._thread is None:
-            self._thread = Thread(target=self._work, name="nvml", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._work, name="nvml", daemon=True)
+            thread.start()
+            self._thread = thread
         if self._last is not None and not self._last.done.is_set():
             raise NoReadingError(self._what_hangs())
         request = self._last = _Request(interval)
@@ -82,5 +83,5 @@ class NvmlThread:
     def _answer(self, request: _Request) -> None:
         try:
             request.reading = self._session.read(request.interval)
-        except Exception as error:  # noqa: BLE001 - the caller raises it; the thread must not end
+        except BaseException as error:  # noqa: BLE001 - the caller raises it; the thread must not end
             request.error = error

@@ -78,7 +78,10 @@ class XidWatcher:
         except NvmlError as error:
             if not error.timeout:
                 stopping.wait(PAUSE_SECONDS)
-            return None
+        except Exception:  # the thread must not end, because nobody would count from then on
+            logger.exception("waiting for XID errors failed")
+            stopping.wait(PAUSE_SECONDS)
+        return None
 
     def _count(self, label: str, xid: str) -> None:
         counts = dict(self.counts)  # a copy, because another thread may be publishing the old mapping

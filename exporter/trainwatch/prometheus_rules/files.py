@@ -9,10 +9,14 @@ from typing import Any
 import yaml
 
 from trainwatch.errors import UserError
-from trainwatch.prometheus_rules.existing_clusters import existing_clusters_groups
-from trainwatch.prometheus_rules.groups import Group, rule_groups
+from trainwatch.prometheus_rules.advice import advice_group
+from trainwatch.prometheus_rules.delayed import for_engine
+from trainwatch.prometheus_rules.engines import ENGINES
+from trainwatch.prometheus_rules.existing_clusters import existing_clusters_groups, other_sources_groups
+from trainwatch.prometheus_rules.groups import Group
 from trainwatch.prometheus_rules.meta import meta_group
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.prometheus_rules.profiles import working, working_rules
 from trainwatch.prometheus_rules.speed import at_speed
 from trainwatch.prometheus_rules.usage import usage_groups
 from trainwatch.rendered import differences, read
@@ -32,12 +36,15 @@ def render(options: Options) -> dict[str, str]:
     files = {
         RULES: (
             "Trainwatch: why training jobs leave their GPUs idle (docs/rules.md).",
-            rule_groups(options),
+            [*working_rules(options), *other_sources_groups(options)],
         ),
-        META: ("Trainwatch: whether it sees what it should (docs/rules.md).", [meta_group(options)]),
+        META: (
+            "Trainwatch: whether it sees what it should (docs/rules.md).",
+            working([meta_group(options)], options),
+        ),
         USAGE: (
             "Trainwatch: what nodes and runs use, recorded for dashboards (docs/dashboards.md).",
-            usage_groups(options),
+            working([*usage_groups(options), advice_group(options)], options),
         ),
         EXISTING_CLUSTERS: (
             "Trainwatch's rules for clusters without its exporter: from the series of dcgm-exporter and\n"
@@ -81,7 +88,8 @@ def _rule_file(title: str, groups: Sequence[Group], options: Options) -> str:
         "Rendered; do not edit it, render it again (with --set Rule.parameter=value for other thresholds):",
     ]
     lines = [f"# {line}".rstrip() for line in header]
-    content: dict[str, Any] = {"groups": [at_speed(group, options.speed) for group in groups]}
+    adapted = (for_engine(group, ENGINES[options.engine]) for group in groups if group["rules"])
+    content: dict[str, Any] = {"groups": [at_speed(group, options.speed) for group in adapted]}
     body = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
     return "\n".join([*lines, RENDERED_BY + options.command(), body])
 

@@ -11,7 +11,7 @@ from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.base import Rule
 from trainwatch.rules.parameters import Bounds, specifications
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Severity, time_span
+from trainwatch.rules.promql import Alert, PrometheusRules, Severity, time_span
 
 Group = dict[str, Any]
 Entry = dict[str, Any]
@@ -20,22 +20,25 @@ FINDING = "trainwatch:rule_finding"
 STATUS = "trainwatch:rule_status"
 PARAMETER = "trainwatch:rule_parameter"
 INFO = "trainwatch:rule_info"
+LOST = "trainwatch:rule_lost_ratio"  # of a finding: the share of the time that it costs, if that is known
+DISTANCE = "trainwatch:rule_distance"  # of rules of one topic, the one with the smallest reports the problem
 
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # in ascending order
-# Grafana's dashboard of one run, with its variables.
-DASHBOARD = "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$labels.instance|urlquery}}"
+# Grafana's dashboard of one run, with its variables. External labels are not among an alert's labels yet.
+DASHBOARD = (
+    "/d/trainwatch-run?var-run={{$labels.run|urlquery}}&var-instance={{$labels.instance|urlquery}}"
+    "{{with or $labels.cluster $externalLabels.cluster}}&var-cluster={{.|urlquery}}{{end}}"
+)
+HEURISTICS = "heuristics.md"  # the page of the docs with a section on each rule
 
 
 def rule_groups(options: Options) -> list[Group]:
-    """Returns one group per rule that alerts, and one with the words of all rules for dashboards.
+    """Returns one group per rule that alerts, with its parameters and words for dashboards.
 
     Raises UserError for a setting that is wrong or that PromQL cannot express.
     """
-    rendered = [(rule, _rules(rule, options)) for rule in options.settings.rules()]
-    alerting_rules = [(rule, rules) for rule, rules in rendered if rules is not None]
-    groups = [_group(rule, rules, options) for rule, rules in alerting_rules]
-    described = [entry for rule, rules in alerting_rules for entry in _description(rule, rules)]
-    return [*groups, {"name": "trainwatch-descriptions", "interval": time_span(MINUTE), "rules": described}]
+    rendered = [(rule, _rules(rule, options)) for rule in options.rules()]
+    return [_group(rule, rules, options) for rule, rules in rendered if rules is not None]
 
 
 def laid_out(expression: str) -> str:
@@ -49,23 +52,38 @@ def record(name: str, expression: str, labels: Mapping[str, str] | None = None) 
 
 
 def alerting(
-    name: str, alert: Alert, labels: Mapping[str, str], recommendation: str, page: str, options: Options
+    name: str,
+    alert: Alert,
+    labels: Mapping[str, str],
+    recommendation: str,
+    options: Options,
+    page: str = HEURISTICS,
+    dashboard: str = DASHBOARD,
 ) -> Entry:
-    """Returns an alerting rule; `page` of the docs has a section on it."""
+    """Returns an alerting rule; `page` of the docs has a section on it. Leaves out links that are not set."""
     durations = {"for": alert.pending, "keep_firing_for": alert.keep_firing}
+    links = {}
+    if options.grafana_url:
+        links["dashboard_url"] = options.grafana_url + dashboard
+    if options.docs_url:
+        links["runbook_url"] = _runbook(name, options, page)
+    prefix = "" if name.startswith(options.alert_prefix) else options.alert_prefix
     return {
-        "alert": name,
+        "alert": prefix + name,
         "expr": laid_out(alert.expression),
         **{field: time_span(seconds) for field, seconds in durations.items() if seconds},
-        "labels": dict(labels),
+        "labels": {**options.labels(), **labels},
         "annotations": {
             "summary": alert.summary,
             "description": alert.description,
             "recommendation": recommendation,
-            "dashboard_url": options.grafana_url + DASHBOARD,
-            "runbook_url": f"{options.docs_url}/{page}#{name.lower()}",
+            **links,
         },
     }
+
+
+def _runbook(name: str, options: Options, page: str = HEURISTICS) -> str:
+    return f"{options.docs_url}/{page}#{name.lower()}"
 
 
 def _rules(rule: Rule[Any, Any], options: Options) -> PrometheusRules | None:
@@ -82,11 +100,13 @@ def _group(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> Gr
         "rules": [
             *(record(each.name, each.expression) for each in rules.records),
             *(_finding(rule.name, alert) for alert in rules.alerts),
+            *(_lost(rule.name, alert) for alert in rules.alerts if alert.lost),
             _status_of_findings(rule.name, rules),
             *(
                 alert_rule(rule, replace(alert, expression=_found(rule.name, alert)), options)
                 for alert in rules.alerts
             ),
+            *_description(rule, rules, options),
         ],
     }
 
@@ -96,10 +116,19 @@ def _finding(name: str, alert: Alert) -> Entry:
     return record(FINDING, alert.expression, _labels(name, alert))
 
 
+def _lost(name: str, alert: Alert) -> Entry:
+    return record(LOST, alert.lost.format(_found(name, alert)), _labels(name, alert))
+
+
 def _found(name: str, alert: Alert) -> str:
     """Returns the selector of what `_finding` records."""
-    matchers = ", ".join(f'{label}="{value}"' for label, value in _labels(name, alert).items())
-    return f"{FINDING}{{{matchers}}}"
+    return selected(FINDING, _labels(name, alert))
+
+
+def selected(series: str, labels: Mapping[str, str]) -> str:
+    """Returns the selector of a series with these labels."""
+    matchers = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{series}{{{matchers}}}"
 
 
 def _labels(name: str, alert: Alert) -> dict[str, str]:
@@ -132,7 +161,7 @@ def _clamped(expression: str, value: int) -> str:
 
 
 def alert_rule(rule: Rule[Any, Any], alert: Alert, options: Options) -> Entry:
-    return alerting(rule.name, alert, rule.alert_labels(alert), rule.recommendation, "heuristics.md", options)
+    return alerting(rule.name, alert, rule.alert_labels(alert), rule.recommendation, options)
 
 
 def _in_words(rule: Rule[Any, Any]) -> str:
@@ -147,7 +176,7 @@ def _in_words(rule: Rule[Any, Any]) -> str:
     return ", ".join(parts)
 
 
-def _description(rule: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
+def _description(rule: Rule[Any, Any], rules: PrometheusRules, options: Options) -> list[Entry]:
     severity = max((alert.severity for alert in rules.alerts), key=SEVERITIES.index)
     words = {
         "rule": rule.name,
@@ -158,6 +187,8 @@ def _description(rule: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
         "description": rule.description,
         "recommendation": rule.recommendation,
     }
+    if options.docs_url:
+        words["runbook"] = _runbook(rule.name, options)
     parameters = []
     for name, specification in specifications(type(rule.parameters)).items():
         value = getattr(rule.parameters, name)
@@ -166,4 +197,7 @@ def _description(rule: Rule[Any, Any], rules: PrometheusRules) -> list[Entry]:
             parameters.append(record(PARAMETER, f"vector({value:.12g})", labels))
         elif value is not None:  # words cannot be values of a series: they are labels
             words[name] = value
-    return [record(INFO, "vector(1)", words), *parameters]
+    distance = record(
+        DISTANCE, f"vector({rule.distance})", {"rule": rule.name, "topic": rule.topic or rule.name}
+    )
+    return [record(INFO, "vector(1)", words), distance, *parameters]

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainwatch.durations import parse_speed, positive_duration
-from trainwatch.errors import UserError
-from trainwatch.evaluation.arguments import add_parameters
+from trainwatch.errors import UserError, did_you_mean
+from trainwatch.evaluation.arguments import add_docs_url, add_parameters, url
 from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.promql import Scraping, time_span
+from trainwatch.prometheus_rules.engines import ENGINES, PROMETHEUS
+from trainwatch.rules import all_rules
+from trainwatch.rules.base import Rule
+from trainwatch.rules.other_exporters import GPU_SOURCES, HOST_SOURCES, TRAINWATCH
+from trainwatch.rules.parameters import specifications
+from trainwatch.rules.promql import MINUTE, Scraping, time_span
 
-GRAFANA_URL = "http://localhost:3000"
-DOCS_URL = "https://github.com/trainwatch/trainwatch/blob/main/docs"
+ALERT_PREFIX = "Trainwatch"
+# Labels of alerts that expressions, Alertmanager's inhibition and notifications rely on.
+OWN_LABELS = re.compile(
+    "alertname|rule|severity|kind|symptom|scope|trouble|stage|standstill|limit|reason|"
+    "cluster|job|instance|run|rank|phase|gpu|collector"
+)
 COMMAND = "trainwatch rules render"
 
 
@@ -21,14 +32,35 @@ COMMAND = "trainwatch rules render"
 class Options:
     words: tuple[str, ...] = ()  # Rule.parameter=value
     scraping: Scraping = field(default_factory=Scraping)
-    grafana_url: str = GRAFANA_URL
-    docs_url: str = DOCS_URL
+    alert_prefix: str = ALERT_PREFIX
+    grafana_url: str = ""  # without it, alerts have no link to a dashboard
+    docs_url: str = ""  # without it, alerts have no link to their rule's section
+    profile: str = "default"  # of the exporters' metrics: default, or lean
     speed: float = 1.0  # of a simulated node; all other times here are simulated ones
+    engine: str = PROMETHEUS  # that evaluates the rules
+    window: float | None = None  # seconds, of all live windows; those in `words` override it
+    added_labels: tuple[str, ...] = ()  # name=value, of every alert
+    only: tuple[str, ...] = ()  # names of rules; without any, all of them
+    gpu_source: str = TRAINWATCH  # of nodes whose GPUs our exporter does not measure
+    host_source: str = TRAINWATCH  # the same of their cores
 
     @property
     def settings(self) -> Settings:
         """Returns the parsed settings. Raises UserError for a bad one."""
-        return Settings.parse(self.words)
+        windows = [
+            f"{name}.live_window={self.window / MINUTE:.12g}"
+            for name, rule in all_rules().items()
+            if self.window is not None and "live_window" in specifications(rule.parameters_type)
+        ]
+        return Settings.parse((*windows, *self.words))
+
+    def rules(self) -> list[Rule[Any, Any]]:
+        """Returns the rules to render."""
+        return [rule for rule in self.settings.rules() if rule.name in self.only or not self.only]
+
+    def labels(self) -> dict[str, str]:
+        """Returns the labels that every alert gets."""
+        return dict(label.split("=", 1) for label in self.added_labels)
 
     def command(self) -> str:
         """Returns the command that renders with these options, without `--out`."""
@@ -37,14 +69,26 @@ class Options:
             *("--scrape-interval", time_span(self.scraping.interval)),
             *("--sample-interval", time_span(self.scraping.sample_interval)),
         ]
-        if self.grafana_url != GRAFANA_URL:
+        if self.engine != PROMETHEUS:
+            words += ["--engine", self.engine]
+        for flag, source in (("--gpu-source", self.gpu_source), ("--host-source", self.host_source)):
+            if source != TRAINWATCH:
+                words += [flag, source]
+        if self.window is not None:
+            words += ["--window", time_span(self.window)]
+        if self.alert_prefix != ALERT_PREFIX:
+            words += ["--alert-prefix", self.alert_prefix]
+        if self.grafana_url:
             words += ["--grafana-url", self.grafana_url]
-        if self.docs_url != DOCS_URL:
+        if self.docs_url:
             words += ["--docs-url", self.docs_url]
+        if self.profile != "default":
+            words += ["--profile", self.profile]
         if self.speed != 1:
             words += ["--speed", f"{self.speed:g}"]
-        for word in self.words:
-            words += ["--set", word]
+        for flag, values in (("--label", self.added_labels), ("--only", self.only), ("--set", self.words)):
+            for value in values:
+                words += [flag, value]
         return shlex.join(words)
 
     @classmethod
@@ -66,10 +110,41 @@ class Options:
         return cls(
             (*in_file, *arguments.set),
             Scraping(arguments.scrape_interval, arguments.sample_interval),
+            arguments.alert_prefix,
             arguments.grafana_url.rstrip("/"),
             arguments.docs_url.rstrip("/"),
+            arguments.profile,
             arguments.speed,
+            arguments.engine,
+            arguments.window,
+            tuple(arguments.label),
+            tuple(arguments.only),
+            gpu_source=arguments.gpu_source,
+            host_source=arguments.host_source,
         )
+
+
+def _prefix(text: str) -> str:
+    if not re.fullmatch(r"(?:[A-Za-z_]\w*)?", text, re.ASCII):
+        raise ArgumentTypeError(f"{text!r} must consist of letters, digits and underscores")
+    return text
+
+
+def _label(text: str) -> str:
+    name = text.partition("=")[0]
+    if not re.fullmatch(r"[a-zA-Z_]\w*=.+", text, re.ASCII):
+        raise ArgumentTypeError(f"{text!r} is not a label such as team=ml")
+    if OWN_LABELS.fullmatch(name):
+        raise ArgumentTypeError(f"{text!r}: alerts have a label {name!r} already; choose another name")
+    return text
+
+
+def _rule_name(text: str) -> str:
+    rules = [name for name, rule in all_rules().items() if rule().prometheus_rules(Scraping()) is not None]
+    if text not in rules:
+        hint = did_you_mean(text, rules, f"the rules are {', '.join(rules)}")
+        raise ArgumentTypeError(f"there is no rule {text!r} with alerts; {hint}")
+    return text
 
 
 class _RaisingParser(ArgumentParser):
@@ -96,10 +171,68 @@ def add_options(parser: ArgumentParser) -> None:
         help="how often the exporter samples (default: %(default)s)",
     )
     parser.add_argument(
-        "--grafana-url", default=GRAFANA_URL, metavar="URL", help="for its links (default: %(default)s)"
+        "--engine",
+        choices=ENGINES,
+        default=PROMETHEUS,
+        help="what evaluates the rules (default: %(default)s)",
     )
     parser.add_argument(
-        "--docs-url", default=DOCS_URL, metavar="URL", help="for links to the docs (default: %(default)s)"
+        "--gpu-source",
+        choices=GPU_SOURCES,
+        default=TRAINWATCH,
+        help="also judge GPUs that only dcgm-exporter measures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--host-source",
+        choices=HOST_SOURCES,
+        default=TRAINWATCH,
+        help="also judge cores that only node_exporter measures (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--window",
+        type=positive_duration,
+        metavar="DURATION",
+        help="the live window of all rules that have one: how much of the past they judge (default: 15m)",
+    )
+    parser.add_argument(
+        "--only",
+        type=_rule_name,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="RULE",
+        help="render only these rules (default: all)",
+    )
+    parser.add_argument(
+        "--label",
+        type=_label,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="add a label to every alert, for the routes of your Alertmanager; may be repeated",
+    )
+    parser.add_argument(
+        "--alert-prefix",
+        type=_prefix,
+        default=ALERT_PREFIX,
+        metavar="PREFIX",
+        help="of the alerts' names; their label `rule` has none (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--grafana-url",
+        "--external-url",
+        type=url,
+        default="",
+        metavar="URL",
+        help="of your Grafana with Trainwatch's dashboards (default: alerts link to no dashboard)",
+    )
+    add_docs_url(parser, "alerts do not link to their rule", "--runbook-url")
+    parser.add_argument(
+        "--profile",
+        choices=("lean", "default"),
+        default="default",
+        help="with lean, only the rules that work with `trainwatch exporter --metrics.profile=lean` "
+        "(default: %(default)s, all rules)",
     )
     parser.add_argument(
         "--speed",

@@ -8,8 +8,8 @@ of a node every four minutes, for charts of weeks. Prometheus does not allow muc
 from __future__ import annotations
 
 from trainwatch.prometheus_rules.groups import Entry, Group, record
-from trainwatch.prometheus_rules.meta import UNFINISHED
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.rules.gpus import GPUS as GPUS_OF_RUNS
 from trainwatch.rules.promql import MINUTE, time_span
 
 IDLE = 0.05  # a GPU below this utilisation counts as idle
@@ -28,9 +28,13 @@ RUN_GPUS = "run_instance:trainwatch_run_gpus:count"
 RUN_POWER = "run_instance:trainwatch_run_gpu_power:watts"
 RUN_UTILIZATION = "run_instance:trainwatch_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:trainwatch_train_steps:rate5m"
+# A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work.
+RUN_WAITING = "run_instance:trainwatch_run_waiting:mean_ratio"
 
 LONG_GPU_SAMPLES = "run_instance_le:trainwatch_gpu_utilization_samples_bucket:sum"
 LONG_GPU_MEMORY_SAMPLES = "run_instance_le:trainwatch_gpu_memory_samples_bucket:sum"
+# Every tenth, which the heatmaps show: percentiles of weeks need no more.
+LONG_BOUNDS = 'le=~"0[.][1-9]|1|1[.]0|[+]Inf"'
 LONG_STEPS = "run_instance_phase_le:trainwatch_step_duration_seconds_bucket:sum"
 
 
@@ -47,7 +51,7 @@ def _recent() -> list[Entry]:
     # The rate of the counter would be too low until an exporter has been scraped for five minutes.
     busy = "avg_over_time(trainwatch_gpu_utilization_ratio[5m])"
     # The GPUs that each run uses. With many runs on a node, a GPU may count for several of them.
-    uses = f"trainwatch_gpu_utilization_samples_count and ignoring (gpu) {UNFINISHED}"
+    uses = f"{GPUS_OF_RUNS} unless ignoring (gpu) trainwatch_run_end_time_seconds"
     of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
     return [
         record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
@@ -73,6 +77,15 @@ def _recent() -> list[Entry]:
             RUN_STEPS,
             'max without (rank, phase) (rate(trainwatch_step_duration_seconds_count{phase="train"}[5m]))',
         ),
+        record(
+            RUN_WAITING,
+            """
+            sum without (rank, component) (
+              rate(trainwatch_step_component_seconds_total{component=~"communication|data_wait"}[5m])
+            )
+              / sum without (rank, phase) (rate(trainwatch_step_duration_seconds_sum[5m]))
+            """,
+        ),
     ]
 
 
@@ -83,7 +96,13 @@ def _mean(histogram: str) -> str:
 
 def _long_ranges() -> list[Entry]:
     return [
-        record(LONG_GPU_SAMPLES, "sum without (gpu) (trainwatch_gpu_utilization_samples_bucket)"),
-        record(LONG_GPU_MEMORY_SAMPLES, "sum without (gpu) (trainwatch_gpu_memory_samples_bucket)"),
+        record(
+            LONG_GPU_SAMPLES,
+            f"sum without (gpu) (trainwatch_gpu_utilization_samples_bucket{{{LONG_BOUNDS}}})",
+        ),
+        record(
+            LONG_GPU_MEMORY_SAMPLES,
+            f"sum without (gpu) (trainwatch_gpu_memory_samples_bucket{{{LONG_BOUNDS}}})",
+        ),
         record(LONG_STEPS, "sum without (rank) (trainwatch_step_duration_seconds_bucket)"),
     ]

@@ -7,10 +7,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, StepDistribution, UtilisationHistogram
+from trainwatch.evaluation.analysis import Analysis, UtilisationHistogram
 from trainwatch.measurements.heatmap import Heatmap
+from trainwatch.measurements.steps import StepDistribution
 from trainwatch.measurements.timeline import StepTimeline
 from trainwatch.report.figures import main_steps
+from trainwatch.report.held import strips
 from trainwatch.report.rows import details_of, outliers
 from trainwatch.report.shares import NAMES, steps_by_phase
 
@@ -28,7 +30,10 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
     timelines = {timeline.node: timeline for timeline in analysis.timelines}
     charts: dict[str, dict[str, Any]] = {}
     for index, heatmap in enumerate(analysis.heatmaps):
-        charts[f"heatmap-{index}"] = _heatmap(heatmap, timelines.get(heatmap.node))
+        charts[f"heatmap-{index}"] = {
+            **_heatmap(heatmap, timelines.get(heatmap.node)),
+            "bands": strips(analysis, heatmap.node),
+        }
         if heatmap.gpu_memory:
             charts[f"memory-{index}"] = _memory(heatmap)
     for phase, rows in steps_by_phase(analysis).items():
@@ -49,7 +54,9 @@ def marks_on_heatmap(analysis: Analysis, node: str) -> list[tuple[str, str]]:
     """Returns colour and meaning of the marks above the rows of a node's heatmap."""
     phases = [phase for line in analysis.timelines if line.node == node for phase in line.phase_seconds]
     starved = [cause for heatmap in analysis.heatmaps if heatmap.node == node for cause in _starved(heatmap)]
-    return [(phase, NAMES[phase].lower()) for phase in phases] + [STARVED[cause][:2] for cause in starved]
+    held = [("band", "a rule held (over windows)")] if strips(analysis, node) else []
+    marks = [(phase, NAMES[phase].lower()) for phase in phases]
+    return [*held, *marks, *(STARVED[cause][:2] for cause in starved)]
 
 
 # By cause of a bottleneck: the name of its colour, its meaning, and a short name.
@@ -132,7 +139,13 @@ def _step_durations(rows: list[StepDistribution]) -> dict[str, Any]:
         }
         for row in rows
     ]
-    return {"kind": "histogram", "unit": "seconds", "of": "steps", "along": "a step", "series": series}
+    return {
+        "kind": "histogram",
+        "unit": "seconds",
+        "of": "steps",
+        "along": "duration of a step",
+        "series": series,
+    }
 
 
 def _utilisation(histograms: Sequence[UtilisationHistogram]) -> dict[str, Any]:
@@ -160,7 +173,13 @@ def _waits(waits: dict[str, Any]) -> dict[str, Any]:
         "middle": waits["p50"],
         "marks": {name: waits[name] for name in ("p25", "p50", "p95")},
     }
-    return {"kind": "histogram", "unit": "seconds", "of": "waits", "along": "a wait", "series": [one]}
+    return {
+        "kind": "histogram",
+        "unit": "seconds",
+        "of": "waits",
+        "along": "duration of a wait",
+        "series": [one],
+    }
 
 
 def _durations(analysis: Analysis, timeline: StepTimeline) -> dict[str, Any]:

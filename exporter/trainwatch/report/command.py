@@ -7,17 +7,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from trainwatch.console import Console
 from trainwatch.errors import UserError
-from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
+from trainwatch.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.report.document import render_json
 from trainwatch.report.markdown import render_markdown
-from trainwatch.report.price import add_price
-from trainwatch.report.progress import Progress
+from trainwatch.report.printed import print_verdict
+from trainwatch.report.sentences import gaps, not_verified
+from trainwatch.report.terminal import Progress, add_price
 from trainwatch.report.write import FORMS, write_report
+from trainwatch.runs.debugger.reports import DebuggerReports
 from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus.api import without_password
+from trainwatch.runs.prometheus.address import without_secrets
 from trainwatch.runs.recording.files import RUNS, new_directory
 
 EXAMPLES = """\
@@ -40,8 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a directory: a recording of `trainwatch run`, SageMaker Debugger's profiler-output/, or traces "
-        "of the PyTorch profiler (*.pt.trace.json); or prometheus+http://HOST:9090?run=NAME",
+        help="a directory: a recording of `trainwatch run`, SageMaker Debugger's profiler-output/, traces of "
+        "the PyTorch profiler, JAX or TensorFlow (*.json, *.json.gz) or Nsight Systems (*.sqlite), or dumps "
+        "of PyTorch's flight recorder (nccl_trace_rank_*); or prometheus+http://HOST:9090?run=NAME",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"
@@ -56,6 +60,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_price(parser)
     add_parameters(parser)
     add_scan_interval(parser)
+    add_docs_url(parser, "rules link to no docs")
 
 
 def run(arguments: Namespace) -> int:
@@ -64,25 +69,39 @@ def run(arguments: Namespace) -> int:
     printed = arguments.out is None and arguments.format != "html"
     progress = Progress()
     source = open_source(arguments.source, progress.update_bytes)
-    out = arguments.out or _writable_directory(arguments.source)
+    # Debugger's own reports have the names of ours.
+    keeps = isinstance(source, DebuggerReports)
+    out = arguments.out or (None if keeps else _writable_directory(arguments.source))
     if not printed:
         _check_writable(out or RUNS)
     try:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
         progress.end()
+    for line in (*gaps(analysis.gaps), *not_verified(analysis.verified)):
+        print(f"trainwatch: {line}", file=sys.stderr)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
         sys.stdout.write(render(analysis, arguments.price))
         return 0
     if out is None:
-        out = new_directory(source.facts.name)
-        reason = f"{without_password(arguments.source)} is not a directory that can be written to"
+        out = new_directory(source.facts.label)
+        place = without_secrets(arguments.source)
+        reason = (
+            f"the reports in {place} stay as they are"
+            if keeps
+            else f"{place} is not a directory that can be written to"
+        )
         print(f"trainwatch: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
-        print(write_report(analysis, out, arguments.price, arguments.format))
+        typed, docs_url = arguments.typed, arguments.docs_url
+        page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url)
     except OSError as error:
-        raise _unwritable(out, error) from error
+        raise UserError(
+            f"cannot write to {out}: {error.strerror}; choose another directory with --out"
+        ) from error
+    print_verdict(Console(sys.stderr), analysis, arguments.price)
+    print(Console(sys.stdout).link(page))
     return 0
 
 
@@ -99,7 +118,3 @@ def _check_writable(directory: Path) -> None:
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         raise UserError(f"{directory}: cannot be written; choose another directory with --out")
-
-
-def _unwritable(directory: Path, error: OSError) -> UserError:
-    return UserError(f"cannot write to {directory}: {error.strerror}; choose another directory with --out")

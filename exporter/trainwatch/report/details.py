@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from trainwatch import words
 from trainwatch.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from trainwatch.report import sentences
+from trainwatch.report.devices import headline
 from trainwatch.report.figures import main_steps
-from trainwatch.report.rows import boxes, details_of, rule_named, stalls
+from trainwatch.report.rows import boxes, details_of, places, rule_named, stalls
 from trainwatch.status import Status
 from trainwatch.words import count, in_words, listing, number, percent, share
 
@@ -83,6 +84,15 @@ def overview(shown: list[View]) -> str:
     return f"{views}; rules fired on: {listing(fired)}." if fired else f"{views}; none of these rules fired."
 
 
+def without(analysis: Analysis, nothing: list[View]) -> dict[str, list[View]]:
+    """Groups views that have nothing to show by the reason: a run without a GPU is one."""
+    reasons: dict[str, list[View]] = {}
+    for view in nothing:
+        of_gpus = view.id in OF_GPUS and not any(analysis.gpus.values()) and not analysis.gpu_use
+        reasons.setdefault("No GPU was seen." if of_gpus else " ".join(view.sentences), []).append(view)
+    return reasons
+
+
 # ------------------------------------------------------------------------------------- sentences
 
 
@@ -100,6 +110,7 @@ def _if_fired(analysis: Analysis, name: str) -> list[str]:
 
 def _progress(analysis: Analysis) -> list[str]:
     said = _findings(analysis, "MaxInitializationTime") + _findings(analysis, "TrainingStalled")
+    said += _findings(analysis, "CollectiveHang")
     return said or ["Neither the start nor stalls were checked."]
 
 
@@ -194,10 +205,41 @@ def _health(analysis: Analysis) -> list[str]:
     return said or ["Neither heat nor errors were checked."]
 
 
+def _devices(analysis: Analysis) -> list[str]:
+    return [*headline(analysis), *_findings(analysis, "HostBound")]
+
+
+def _collectives(analysis: Analysis) -> list[str]:
+    found = details_of(analysis, "CommunicationBound")
+    rows = [row for row in found.get("collectives", []) if row["bytes"]]
+    if not rows:
+        return [
+            "The trace does not contain how many bytes its collectives move, so their bandwidth is not known."
+        ]
+    longest = rows[0]
+    group = f" in {longest['group']}" if longest["group"] else ""
+    what = f"Most time went into {longest['operation']} with {words.size(longest['bytes'])}{group}"
+    link = found["link_bytes_per_second"]
+    if longest["fastest_bus_bytes_per_second"] is None:
+        return [f"{what}; its bus bandwidth is not known, because the ranks of its group are not."]
+    reached = (
+        f"{what}: its fastest call reached {words.rate(longest['fastest_bus_bytes_per_second'])} on the bus"
+    )
+    if link is None:
+        unknown = (
+            "The speed of the link is not in a trace: --set CommunicationBound.link_bandwidth=GB/s compares."
+        )
+        return [f"{reached}.", unknown]
+    return [f"{reached}, {percent(longest['link_percent'])} of the link’s {words.rate(link)}."]
+
+
+OF_GPUS = {"devices", "gpus", "balance", "batch", "bottlenecks", "memory", "energy", "health"}
 KINDS = (
+    _Kind("devices", "GPUs of the trace", _devices, lambda a: bool(a.devices), True),
     _Kind("steps", "Step durations", sentences.steps, lambda a: bool(a.steps), True),
     _Kind("progress", "Start and stalls", _progress,
-          lambda a: bool(stalls(a) or details_of(a, "MaxInitializationTime").get("nodes"))),
+          lambda a: bool(stalls(a) or places(a) or details_of(a, "MaxInitializationTime").get("nodes")
+                         or details_of(a, "CollectiveHang").get("dumps"))),
     _Kind("gpus", "Utilisation of each GPU", _gpus,
           lambda a: bool(boxes(a, "utilisation")), True),
     _Kind("balance", "Balance between GPUs", _balance, _comparable),
@@ -209,6 +251,8 @@ KINDS = (
     _Kind("memory", "GPU memory over time", _memory, lambda a: bool(boxes(a, "memory"))),
     _Kind("ranks", "Ranks side by side", _ranks,
           lambda a: a.ranks > 1 and bool(details_of(a, "Straggler").get("ranks"))),
+    _Kind("collectives", "Collectives of the trace", _collectives,
+          lambda a: bool(details_of(a, "CommunicationBound").get("collectives"))),
     _Kind("energy", "Energy", _energy, lambda a: a.energy is not None),
     _Kind("health", "Throttling and errors", _health,
           lambda a: bool(details_of(a, "ThermalThrottling").get("gpus"))),

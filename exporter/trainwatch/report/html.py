@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from pathlib import Path
 
+from trainwatch import words
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report import sentences, shares
+from trainwatch.evaluation.problems import problems
+from trainwatch.report import devices, sentences, shares
 from trainwatch.report.charts import VIRIDIS, chart_data, marks_on_heatmap
-from trainwatch.report.details import overview, views
-from trainwatch.report.facts import facts
-from trainwatch.report.glance import at_a_glance
+from trainwatch.report.details import overview, views, without
+from trainwatch.report.held import held
+from trainwatch.report.hot_lines import parts as hot_parts
+from trainwatch.report.leads import Leads
+from trainwatch.report.markdown import render_markdown
+from trainwatch.report.pace import pace_now
 from trainwatch.report.page import ECHARTS, render_page
-from trainwatch.report.problems import problems
 from trainwatch.report.right_sizing import predictions
-from trainwatch.report.rows import boxes, details_of, during, outliers, pairs, stalls
+from trainwatch.report.rows import boxes, details_of, during, outliers, pairs, places, stalls
+from trainwatch.report.savings import savings
+from trainwatch.report.strip import strip
+from trainwatch.report.summary import at_a_glance, facts
 from trainwatch.report.usage import usage
+from trainwatch.report.verdict import verdict
 
 # A section is a template of that name in templates/; its id is what links point to.
 SECTIONS = {
@@ -27,44 +36,86 @@ SECTIONS = {
     "rules": "Rules",
     "details": "Details",
     "measured": "How this was measured",
+    "leads": "What next",
 }
-SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js")
+LINES = {"code": "Lines of code"}  # after the time, if lines were sampled
+SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js", "copy.js")
 LIVE_SCRIPT = "live.js"
+NO_LEADS = Leads()
 
 
-def render_html(analysis: Analysis, refresh_seconds: int | None = None, price: float | None = None) -> str:
+def render_html(
+    analysis: Analysis,
+    refresh_seconds: int | None = None,
+    price: float | None = None,
+    leads: Leads = NO_LEADS,
+    path: Path | None = None,
+    total_steps: int | None = None,
+) -> str:
     """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
 
-    `price`: dollars per hour of one node, for costs in the verdict.
+    The live page names the `path` at which the report will be, and says when `total_steps` will be made.
+    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads.
     """
     live = refresh_seconds is not None
+    sections = dict(SECTIONS)
+    if analysis.threads:
+        before = list(SECTIONS).index("time") + 1
+        items = list(SECTIONS.items())
+        sections = dict([*items[:before], *LINES.items(), *items[before:]])
     shown = views(analysis)
+    predicted = predictions(analysis, price)
+    busy = usage(analysis)
+    lines = hot_parts(analysis)
+    folded = {
+        "summary": sentences.run_summary(analysis)[0],
+        "usage": busy[0],
+        "code": lines[0].words if lines else "No line of Python was sampled long enough.",
+        "rules": sentences.rules(analysis),
+        "details": overview(shown),
+        "measured": sentences.measured(analysis)[0],
+    }
+    if len(analysis.heatmaps) > 1:
+        folded["heatmap"] = f"{words.count(len(analysis.heatmaps), 'node')}, each with its GPUs and cores."
     return render_page(
         "report.html",
         scripts=(*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS,
         data=chart_data(analysis),
         live=live,
-        sections=SECTIONS,
+        sections=sections,
+        folded=folded,
         refresh_seconds=refresh_seconds,
         updated=time.time() if live else None,
+        pace=pace_now(analysis, total_steps) if live else "",
+        report_path=path,
         analysis=analysis,
         price=price,
+        leads=leads,
+        markdown=render_markdown(analysis, price),
         say=sentences,
+        verdict=verdict(analysis, price),
+        held=partial(held, analysis),
         shares=shares,
+        devices=devices,
         facts=facts(analysis, price),
         glance=at_a_glance(analysis, price),
-        problems=problems(analysis),
-        predictions=predictions(analysis, price),
-        usage_sentences=usage(analysis),
+        problems=problems(analysis.rules),
+        predictions=predicted,
+        savings=savings(analysis, predicted, price),
+        strip=strip(analysis),
+        usage_sentences=busy,
         viridis=VIRIDIS,
         heatmap_marks=partial(marks_on_heatmap, analysis),
         views=shown,
         overview=overview,
+        without=without,
         boxes=boxes,
         details_of=details_of,
         during=during,
+        hot_parts=lines,
         low_gpu_causes=shares.low_gpu_causes,
         outliers=outliers(analysis),
         pairs=pairs(analysis),
+        places=places(analysis),
         stalls=stalls(analysis),
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.problems import Problem, problems
 from trainwatch.report import sentences, shares
-from trainwatch.report.glance import at_a_glance
+from trainwatch.report.held import held
+from trainwatch.report.hot_lines import parts as hot_parts
 from trainwatch.report.markdown_text import code, plain, sentence, table
-from trainwatch.report.problems import Problem, problems
-from trainwatch.report.right_sizing import Prediction, predictions
+from trainwatch.report.right_sizing import Prediction, predicted_figure, predictions
+from trainwatch.report.summary import at_a_glance
+from trainwatch.report.verdict import verdict
 from trainwatch.words import (
     NO_NUMBER,
     amount,
@@ -19,7 +22,6 @@ from trainwatch.words import (
     energy,
     listing,
     moment,
-    money,
     share,
 )
 
@@ -27,11 +29,7 @@ FINDINGS = 3  # shown in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
 SOME = 0.0005  # of a whole: smaller parts are omitted
 UNFINISHED = 0.02  # of the phases' time: processes take up to this share to start and end
-METRICS = {
-    "step_seconds_mean": ("a training step", duration),
-    "run_seconds": ("the run", duration),
-    "cost": ("its cost", money),
-}
+METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the run", "cost": "its cost"}
 STATISTICS = ("max", "p95", "p50", "min")
 
 
@@ -42,8 +40,12 @@ def render_markdown(analysis: Analysis, price: float | None = None) -> str:
 
 def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     yield f"## Training run {code(analysis.run) or 'without a name'}"
-    yield " ".join(map(sentence, sentences.verdict(analysis, price)))
-    found = problems(analysis)
+    missing = sentences.gaps(analysis.gaps)
+    if missing:
+        yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
+    said = verdict(analysis, price)
+    yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
+    found = problems(analysis.rules)
     if found:
         yield "\n".join(
             _finding(analysis, number, problem, price) for number, problem in enumerate(found[:FINDINGS], 1)
@@ -61,12 +63,18 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
         yield _suggestions(suggestions)
     yield "### Time breakdown"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
-    parts = [*_parts("", shares.phases(analysis)), *_parts("inside steps: ", shares.inside_steps(analysis))]
+    parts = [
+        *_parts("", shares.phases(analysis), "of all"),
+        *_parts("inside steps: ", shares.inside_steps(analysis), "of the steps"),
+    ]
     rest = _unfinished_seconds(analysis)
     if rest > 0:
         parts.append(("in no finished step", duration(rest), NO_NUMBER))
     if parts:
         yield table(("part, all ranks together", "time", "share"), parts, right=(1, 2))
+    if hot := hot_parts(analysis):
+        yield "### Lines of code"
+        yield "\n".join(f"- {sentence(capitalised(part.words))}." for part in hot)
     if analysis.usage:
         yield "### System usage"
         yield _usage(analysis)
@@ -76,12 +84,13 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
 
 def _finding(analysis: Analysis, number: int, problem: Problem, price: float | None) -> str:
     rule = problem.rule
-    lost = ", ".join(sentences.amounts(analysis, rule, price))
+    found = f"{rule.finding} {held(analysis, rule)}".rstrip()
+    lost = ", ".join(sentences.amounts(analysis, problem.estimate, price))
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
     rules = [rule.rule, *(other.rule for other in problem.also)]
     source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
     return (
-        f"{number}. **{plain(title)}** {sentence(rule.finding)} **What to do:** "
+        f"{number}. **{plain(title)}** {sentence(found)} **What to do:** "
         f"{sentence(rule.recommendation)} {plain(source)}"
     )
 
@@ -103,7 +112,7 @@ def _suggestions(rows: list[Prediction]) -> str:
     for row in rows:
         changes.setdefault(row.change, {})[row.metric] = row
     return table(
-        ("change", *(METRICS[metric][0] for metric in metrics), "if"),
+        ("change", *(METRICS[metric] for metric in metrics), "if"),
         (
             (
                 _change(next(iter(by_metric.values()))),
@@ -121,15 +130,17 @@ def _change(row: Prediction) -> str:
 
 def _predicted(row: Prediction) -> str:
     """Writes the measured value, the expected one and its range."""
-    written = METRICS[row.metric][1]
-    was, expected, low, high = map(written, (row.measured, row.expected, row.low, row.high))
+    was, expected, low, high = (
+        predicted_figure(row.metric, value, row.measured)
+        for value in (row.measured, row.expected, row.low, row.high)
+    )
     change = f"{was} → {expected}" if was != expected else f"still {was}"
     return plain(change if low == high else f"{change} ({low} to {high})")
 
 
-def _parts(prefix: str, whole: shares.Whole) -> list[tuple[str, str, str]]:
+def _parts(prefix: str, whole: shares.Whole, of: str) -> list[tuple[str, str, str]]:
     return [
-        (plain(prefix + part.name.lower()), duration(part.seconds), share(part.fraction, 1))
+        (plain(prefix + part.name.lower()), duration(part.seconds), f"{share(part.fraction, 1)} {of}")
         for part in whole.parts
         if part.fraction >= SOME
     ]
@@ -162,10 +173,11 @@ def _usage(analysis: Analysis) -> str:
 
 def _measured(analysis: Analysis) -> Iterator[str]:
     yield sentences.run_summary(analysis)[0] + (
-        f" It began at {moment(analysis.start)}." if analysis.start is not None else ""
+        f" It began at {moment(analysis.date)}." if analysis.date is not None else ""
     )
     yield sentences.rules(analysis)
     for (state, reason), rules in sentences.not_judged(analysis).items():
         yield f"{capitalised(state)}: {', '.join(rules)}. {reason}"
     yield sentences.measured(analysis)[0]
+    yield from sentences.not_verified(analysis.verified)
     yield from analysis.unknowns

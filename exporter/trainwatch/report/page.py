@@ -20,7 +20,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from trainwatch import __version__, words
-from trainwatch.evaluation.json_values import json_value
+from trainwatch.evaluation.as_json import json_value
 from trainwatch.status import Status
 
 HERE = "trainwatch.report"

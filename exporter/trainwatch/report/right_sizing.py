@@ -6,12 +6,12 @@ Every prediction is for one change, with everything else as before. docs/right-s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.report import figures, shares
-from trainwatch.report.cost import cost
+from trainwatch.report.figures import cost
 from trainwatch.report.step_model import (
     Factor,
     batch_times,
@@ -25,7 +25,17 @@ from trainwatch.report.step_model import (
 )
 from trainwatch.report.usage import WELL_USED
 from trainwatch.status import Status
-from trainwatch.words import count, duration, in_words, listing, money, number, share
+from trainwatch.words import (
+    count,
+    duration,
+    in_words,
+    listing,
+    money,
+    number,
+    rough_duration,
+    rough_money,
+    share,
+)
 
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
@@ -133,11 +143,13 @@ class _Loading:
 
 
 def _waiting_longest(rule: RuleResult | None) -> _Loading | None:
-    """Returns the loading of the rank that waited longest; None if steps or waits were not recorded."""
+    """Returns the loading of the rank that waited longest; None if steps, waits or cores are not known."""
     rows = rule.details.get("ranks", []) if rule is not None else []
     if not rows:
         return None
     row = max(rows, key=lambda row: row["data_wait_seconds"])
+    if row["cores"] is None:
+        return None
     waiting = min(row["percent"] / 100, 0.999)  # two clocks: a step is never all waiting
     return _Loading(waiting, row["cause"], row["workers"], row["cores"], row["workers_needed"])
 
@@ -364,25 +376,28 @@ def _predictions(analysis: Analysis, change: _Change, price: float | None) -> It
         )
 
 
-_WOULD = {
-    "step_seconds_mean": ("a training step would take", duration),
-    "run_seconds": ("the run would take", duration),
-    "cost": ("the run would cost", money),
+_WOULD: dict[str, tuple[str, Callable[[float], str], Callable[[float], str]]] = {
+    "step_seconds_mean": ("the mean training step would take", duration, rough_duration),
+    "run_seconds": ("the run would take", duration, rough_duration),
+    "cost": ("the run would cost", money, rough_money),
 }
+
+
+def predicted_figure(metric: str, value: float, measured: float) -> str:
+    """Writes a predicted figure to two digits; if they do not change, as it was measured."""
+    _, exact, rough = _WOULD[metric]
+    return exact(measured) if rough(value) == rough(measured) else rough(value)
 
 
 def _prediction(
     change: _Change, metric: str, measured: float, values: list[float], assumption: str
 ) -> Prediction:
     expected, low, high = values
-    would, written = _WOULD[metric]
-    said, was = written(expected), written(measured)
+    would, exact, _ = _WOULD[metric]
+    was = exact(measured)
+    said, least, most = (predicted_figure(metric, value, measured) for value in values)
     about = f"about {said} instead of {was}" if said != was else f"{was}, as it did"
-    bounds = [
-        f"{word} {limit}"
-        for word, limit in (("at least", written(low)), ("at most", written(high)))
-        if limit != said
-    ]
+    bounds = [f"{word} {limit}" for word, limit in (("at least", least), ("at most", most)) if limit != said]
     within = f" ({listing(bounds)})" if bounds else ""
     return Prediction(
         change=change.name,

@@ -83,6 +83,13 @@ def stalls(analysis: Analysis) -> list[dict[str, Any]]:
     return found
 
 
+def places(analysis: Analysis) -> list[dict[str, Any]]:
+    """Returns where each rank was in a hang, or is now: nothing if no rank was anywhere for long."""
+    ranks: list[dict[str, Any]] = details_of(analysis, "CollectiveHang").get("ranks", [])
+    told = any(rank["component"] for rank in ranks) or not analysis.finished
+    return ranks if len(ranks) > 1 and told else []
+
+
 def during(analysis: Analysis, name: str) -> tuple[Whole, Whole]:
     """Returns what ran in the samples or steps that a rule counts: phases, and components inside the steps.
 

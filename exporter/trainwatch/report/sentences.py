@@ -6,35 +6,81 @@ measured gives a sentence that says so and why; nothing is said that the analysi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, RuleResult, StepDistribution
+from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.measurements.heatmap import Heatmap
+from trainwatch.measurements.steps import StepDistribution
 from trainwatch.measurements.usage import UsageRow
 from trainwatch.report import shares
-from trainwatch.report.cost import cost_of_finding
-from trainwatch.report.problems import Problem, problems
+from trainwatch.report.figures import cost_of_finding
 from trainwatch.rules import all_rules
+from trainwatch.rules.remedies import HOOKS, HOW_TO_SEE_STEPS
 from trainwatch.rules.topics import Effect
+from trainwatch.runs.model import Gap
 from trainwatch.status import Status
 from trainwatch.words import (
     amount,
-    capitalised,
     count,
     duration,
-    in_words,
     listing,
+    moment,
     money,
     number,
     percent,
     share,
+    uncapitalised,
 )
 
-HOW_TO_ADD_STEPS = (
-    'Wrap the loop’s body in `with trainwatch.step("train"):` and the loader in '
-    "`trainwatch.watch(loader)` to see them."
-)
+GAPS = 10  # listed; report.json has all
+
+# ------------------------------------------------------------------------------------------- gaps
+
+
+def gaps(found: Sequence[Gap]) -> list[str]:
+    """Says that parts of the run are missing, then which; [] if nothing is missing."""
+    if not found:
+        return []
+    more = f"{len(found) - GAPS} more are in report.json."
+    return [
+        "This run is incomplete. The figures exclude what is missing:",
+        *map(_gap, found[:GAPS]),
+        *([more] if len(found) > GAPS else []),
+    ]
+
+
+def _gap(gap: Gap) -> str:
+    if gap.what == "run":
+        return f"The run’s command, start, end and exit status are missing: {gap.reason}."
+    if gap.what == "file":
+        return f"{uncapitalised(gap.reason)}. This file was left out."
+    rows = "Totals of ranks" if gap.what == "ranks" else gap.what.capitalize()
+    if gap.count is not None:
+        rows = count(gap.count, rows[:-1].lower())
+    verb = "is" if gap.count == 1 else "are"
+    return f"{rows} of {gap.node} {verb} missing{_between(gap.start, gap.end)}: {gap.reason}."
+
+
+def _between(start: float | None, end: float | None) -> str:
+    if start is not None and end is not None:
+        return f" between {moment(start)} and {moment(end)}"
+    if end is not None:
+        return f" before {moment(end)}"
+    return "" if start is None else f" after {moment(start)}"
+
+
+def not_verified(verified: bool | None) -> list[str]:
+    """Says that files have no checksums, if so."""
+    if verified is not False:
+        return []
+    return ["Not verified: files of this recording have no checksum, because an older Trainwatch wrote them."]
+
+
+def _how_to_see_steps(analysis: Analysis) -> str:
+    return "" if analysis.no_steps else HOW_TO_SEE_STEPS  # the verdict has said it
+
 
 # ---------------------------------------------------------------------------------------- verdict
 
@@ -49,19 +95,9 @@ def is_overview(rule: RuleResult) -> bool:
     return rule.about.effect is Effect.OVERVIEW
 
 
-def status_of_run(analysis: Analysis) -> Status:
-    """Returns the state of the run as a whole: a command that failed did, whatever was found."""
-    states = {rule.status for rule in decided(analysis)}
-    if analysis.exit_status:
-        return Status.FAILED
-    judged = next((state for state in (Status.FOUND, Status.HEALTHY) if state in states), None)
-    return judged or _nothing_judged(analysis)
-
-
 def in_order(analysis: Analysis) -> list[RuleResult]:
-    """Returns the rules by times triggered, then in the order of the analysis; overviews come last."""
-    ordered = sorted(decided(analysis), key=lambda rule: -rule.triggered)
-    return ordered + [rule for rule in analysis.rules if is_overview(rule)]
+    """Returns the rules in the order of the analysis; overviews come last."""
+    return sorted(analysis.rules, key=is_overview)
 
 
 def counts(analysis: Analysis) -> dict[Status, int]:
@@ -79,59 +115,6 @@ def not_judged(analysis: Analysis) -> dict[tuple[Status, str], list[str]]:
     return reasons
 
 
-def verdict(analysis: Analysis, price: float | None = None) -> list[str]:
-    """Says what cost most in time, and in money if `price` (dollars per hour of one node) is given."""
-    found, states = problems(analysis), counts(analysis)
-    healthy = states.pop(Status.HEALTHY, 0)
-    if found:
-        sentences = [_what_cost_most(analysis, found, price)]
-    elif healthy:
-        sentences = [f"Healthy: {count(healthy, 'rule')} judged, nothing found."]
-        sentences += [f"{count(number, 'rule')}: {state}." for state, number in states.items()]
-    else:
-        state = _nothing_judged(analysis)
-        yet = " yet" if state is Status.COLLECTING else ""
-        sentences = [f"{capitalised(state)}: nothing could be judged{yet}."]
-    if analysis.exit_status:
-        sentences.append(
-            f"The command ended with exit status {analysis.exit_status}: this is the run so far."
-        )
-    return sentences
-
-
-def _nothing_judged(analysis: Analysis) -> Status:
-    return Status.COLLECTING if Status.COLLECTING in counts(analysis) else Status.NOT_ENOUGH_DATA
-
-
-def _what_cost_most(analysis: Analysis, found: list[Problem], price: float | None) -> str:
-    first, *more = found
-    verb = "has cost" if not analysis.finished else "cost"
-    if first.seconds_lost > 0:
-        sentence = f"{first.title} {verb} this run about {_lost(analysis, first.rule, price)}"
-        if more and more[0].seconds_lost > 0:
-            second = more[0]
-            sentence += f"; {_uncapitalised(second.title)} about {_lost(analysis, second.rule, price)}"
-            more = more[1:]
-    elif first.is_risk:
-        sentence = f"{first.title} put{_third_person(first.title)} this run at risk; no time was lost"
-    else:
-        sentence = f"{first.title} may slow this run down; how much is not known"
-    if more:
-        others = "one more thing was" if len(more) == 1 else f"{in_words(len(more))} more things were"
-        sentence += f". {others.capitalize()} found"
-    return f"{sentence}."
-
-
-def _lost(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
-    """Writes "8 min 29 s, 85 % of it ($1.77)"; the share only if time is not summed over ranks."""
-    whole = shares.run_seconds(analysis)
-    amount = cost_of_finding(analysis, rule, price)
-    bill = "" if amount is None else f" ({money(amount)})"
-    if whole is None or rule.seconds_lost > whole:
-        return f"{duration(rule.seconds_lost)} of all ranks and GPUs together{bill}"
-    return f"{duration(rule.seconds_lost)}, {share(rule.seconds_lost, whole)} of it{bill}"
-
-
 def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) -> list[str]:
     """Returns the cost of a finding: time, share of the run and money, if known."""
     if rule.seconds_lost <= 0:
@@ -144,14 +127,6 @@ def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) ->
         f"{share(rule.seconds_lost, whole)} of the run" if of_the_run and whole else "of all ranks and GPUs",
         *([] if bill is None else [money(bill)]),
     ]
-
-
-def _third_person(subject: str) -> str:
-    return "" if subject.endswith("errors") else "s"
-
-
-def _uncapitalised(sentence: str) -> str:
-    return sentence if sentence[:3].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def cost(analysis: Analysis, rule: RuleResult) -> str | None:
@@ -177,21 +152,50 @@ def hardware(analysis: Analysis) -> str:
     return f"{count(len(analysis.nodes), 'node')} with {' and '.join(parts)}" if analysis.nodes else "no node"
 
 
+EVIDENCE = {
+    "processes": "its processes were on them",
+    "devices": "its training processes reported them",
+    "environment": "CUDA_VISIBLE_DEVICES limits it to them",
+    "node": "nothing else was seen on the node",
+}
+
+
+def evidence_of_gpus(analysis: Analysis) -> list[str]:
+    """Returns how it is known which GPUs the run used, if that was recorded."""
+    known = sorted({use.by for use in analysis.gpu_use if use.by})
+    if not known:
+        return []
+    return [f"Its GPUs are known because {listing([EVIDENCE[by] for by in known])}."]
+
+
 def run_summary(analysis: Analysis) -> list[str]:
     whole = shares.run_seconds(analysis)
     lasted = duration(whole) if whole is not None else "an unknown time"
     verb = "took" if analysis.finished else "has been observed for"
+    if analysis.is_trace:
+        return [f"{traced(analysis)}.", *evidence_of_gpus(analysis)]
     parts = shares.parts_of_the_run(analysis)
-    sentences = [f"The run {verb} {lasted} on {hardware(analysis)}."]
+    sentences = [f"The run {verb} {lasted} on {hardware(analysis)}.", *evidence_of_gpus(analysis)]
     if parts.parts:
         words = [f"{share(part.seconds, parts.seconds)} {part.name.lower()}" for part in parts.parts]
-        sentences.append(f"{listing(words)}.")
+        sentences.append(f"Its time: {listing(words)}.")
     else:
         sentences.append(
-            f"No step was recorded, so it cannot be split into initialization, training loop and "
-            f"finalization. {HOW_TO_ADD_STEPS}"
+            "No step was recorded, so it cannot be split into initialization, training loop and "
+            f"finalization. {_how_to_see_steps(analysis)}".rstrip()
         )
     return sentences
+
+
+def traced(analysis: Analysis) -> str:
+    """Writes "The trace covers 667 ms with 6 steps of each of 8 ranks, on 2 nodes with no GPU"."""
+    steps = sorted({row.count for row in analysis.steps})
+    number_of = (
+        count(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps" if steps else ""
+    )
+    of = f" of each of {analysis.ranks} ranks" if analysis.ranks > 1 else ""
+    seconds = duration(shares.run_seconds(analysis))
+    return f"The trace covers {seconds} with {number_of or 'no known step'}{of}, on {hardware(analysis)}"
 
 
 # --------------------------------------------------------------------------------------- heatmap
@@ -234,7 +238,7 @@ def row_means(heatmap: Heatmap) -> dict[str, float | None]:
 def steps(analysis: Analysis) -> list[str]:
     """Describes typical and slow steps per phase, the slowest rank if they differ, and the outliers."""
     if not analysis.steps:
-        return [f"No step was recorded. {HOW_TO_ADD_STEPS}"]
+        return [f"No step was recorded. {_how_to_see_steps(analysis)}".rstrip()]
     sentences = [_phase_steps(phase, rows) for phase, rows in shares.steps_by_phase(analysis).items()]
     found = (rule for rule in analysis.rules if rule.status is Status.FOUND)
     return sentences + [rule.finding for rule in found if rule.rule == "StepOutlier"]
@@ -269,7 +273,7 @@ def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:
 def phases(analysis: Analysis) -> str:
     whole = shares.phases(analysis)
     if not whole.parts:
-        return f"No phase was recorded. {HOW_TO_ADD_STEPS}"
+        return f"No phase was recorded. {_how_to_see_steps(analysis)}".rstrip()
     largest = whole.largest
     together = "both ranks" if analysis.ranks == 2 else f"all {analysis.ranks} ranks"
     whose = "the training process" if analysis.ranks <= 1 else f"{together} together"
@@ -281,8 +285,9 @@ def inside_steps(analysis: Analysis) -> str:
     whole = shares.inside_steps(analysis)
     if not whole.parts:
         return (
-            "What happened inside the steps was not recorded. Wrap the loader in `trainwatch.watch(loader)` "
-            'and parts of the step in `with trainwatch.component("forward"):` to see it.'
+            f"What happened inside the steps was not recorded. {HOOKS} see it in PyTorch. "
+            "Elsewhere, wrap the loader in `trainwatch.watch(loader)` and parts of the step in "
+            '`with trainwatch.component("forward"):`.'
         )
     ordered = sorted(whole.parts, key=lambda part: -part.seconds)[:2]
     first, *second = [f"{part.name.lower()} {share(part.seconds, whole.seconds)}" for part in ordered]
@@ -341,15 +346,15 @@ def ran_during(what: tuple[shares.Whole, shares.Whole]) -> str:
 
 def loading(analysis: Analysis) -> list[str]:
     """Says whether steps wait for data, and whether workers compute or wait."""
-    inside = shares.inside_steps(analysis)
-    waited = inside.fraction("data_wait")
+    waited = shares.data_wait(analysis)
     if not analysis.loaders:
         seen = f"Steps waited for data {share(waited, 1)} of their time. " if waited else ""
         return [
-            f"{seen}No data loader was watched. `trainwatch.watch(loader)` shows its workers and their time."
+            f"{seen}No data loader was watched. {HOOKS} watch PyTorch's. `trainwatch.watch(loader)` "
+            "shows the workers of others, and their time."
         ]
     sentences = []
-    if inside.parts:
+    if waited is not None:
         sentences.append(
             f"Steps waited for data {share(waited, 1)} of their time."
             if waited
@@ -366,7 +371,7 @@ def loading(analysis: Analysis) -> list[str]:
         sum(loader.get(name) or 0.0 for loader in analysis.loaders)
         for name in ("fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
     )
-    if wall > 0:
+    if wall > 0 and computing > 0:
         computed = f"While it fetched, a worker computed {share(min(computing, wall), wall)} of the time"
         sentences.append(
             f"{computed} and waited for a free core {share(min(core_wait, wall), wall)}; what remains "
@@ -387,12 +392,21 @@ def rules(analysis: Analysis) -> str:
     return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}."
 
 
+def measuring_failures(analysis: Analysis) -> list[str]:
+    """Says what of Trainwatch's own work failed or is missing; how training ended is another matter."""
+    failed = [rule.rule for rule in analysis.rules if rule.status is Status.FAILED]
+    return [*map(_gap, analysis.gaps), *(f"The rule {name} failed." for name in failed)]
+
+
 def measured(analysis: Analysis) -> list[str]:
     taken, missed = analysis.samples_taken, analysis.samples_missed
+    lost = f"{number(missed)} missed ({share(missed, taken + missed)} of all)." if missed else "none missed."
     sentences = [
-        f"{count(taken, 'sample')} taken, every {duration(analysis.interval)} per node; "
-        + (f"{number(missed)} missed ({share(missed, taken + missed)})." if missed else "none missed.")
+        f"{count(taken, 'sample')} taken, every {duration(analysis.interval)} per node; {lost}"
+        if taken or missed
+        else "No samples of cores and GPUs were taken."
     ]
+    sentences += not_verified(analysis.verified)
     if analysis.steps:
         sentences.append("The training processes timed every step; steps are not sampled.")
     if analysis.rules:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwatch.evaluation.analysis import Analysis, StepDistribution
+from trainwatch.evaluation.analysis import Analysis
 from trainwatch.measurements.heatmap import LowGpuSamples
+from trainwatch.measurements.steps import StepDistribution
 from trainwatch.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -70,11 +71,13 @@ class Whole:
 def run_seconds(analysis: Analysis) -> float | None:
     """Returns the run's seconds from start to end, or to its last step or sample if the end is unknown."""
     end = _last_seen(analysis)
-    return None if analysis.start is None or end is None else max(0.0, end - analysis.start)
+    if analysis.start is None or end is None:
+        return None
+    return max(0.0, end - analysis.start - analysis.unobserved_seconds)
 
 
 def parts_of_the_run(analysis: Analysis) -> Whole:
-    """Returns initialization, training loop and finalization; empty if no step was recorded.
+    """Returns initialization, training loop and finalization; empty without steps, and for a trace.
 
     A run without a known end counts as still in its training loop.
     """
@@ -84,12 +87,16 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
         analysis.last_step_end,
         _last_seen(analysis),
     )
-    if start is None or first is None or last is None or end is None:
+    if start is None or first is None or last is None or end is None or analysis.is_trace:
         return Whole([], 0.0)
     if analysis.end is None:
         last = end
     return whole_of(
-        {"initialization": first - start, "training_loop": last - first, "finalization": end - last}
+        {
+            "initialization": first - start,
+            "training_loop": last - first - analysis.unobserved_seconds,
+            "finalization": end - last,
+        }
     )
 
 
@@ -128,6 +135,12 @@ def inside_steps(analysis: Analysis) -> Whole:
     return whole_of({**components, "rest": steps - named}) if named > 0 else Whole([], 0.0)
 
 
+def data_wait(analysis: Analysis) -> float | None:
+    """Returns the share (0..1) of the steps' time in which they waited for data; None if not measured."""
+    waited = inside_steps(analysis).fraction("data_wait")
+    return waited if waited or (analysis.loaders and analysis.component_seconds) else None
+
+
 def passes(analysis: Analysis) -> Whole:
     """Returns forward and backward pass, if both were timed."""
     timed = {name: analysis.component_seconds.get(name, 0.0) for name in ("forward", "backward")}
@@ -138,10 +151,11 @@ def operators(analysis: Analysis) -> dict[str, Whole]:
     """Returns, by device, the time of each operator and of all others together; empty without operators."""
     found = _framework_metrics(analysis)
     totals = found.get("operator_total_seconds", {})
-    return {
+    parts = {
         device: _with_the_rest(seconds, totals.get(device, 0.0), "All other operators")
         for device, seconds in found.get("operator_seconds", {}).items()
     }
+    return {device: whole for device, whole in parts.items() if whole.parts}  # without those of 0 s
 
 
 def communication(analysis: Analysis) -> Whole:

@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.debugger_json import rule_json
+from trainwatch.evaluation.as_json import rule_json
 from trainwatch.report.document import render_json
 from trainwatch.report.html import render_html
+from trainwatch.report.index_page import is_runs_folder, refresh_index
+from trainwatch.report.leads import Leads, leads_of
 from trainwatch.report.markdown import render_markdown
 from trainwatch.whole_file import write_whole
 
 DOCUMENT = "report.json"
 
 
-def write_report(analysis: Analysis, directory: Path, price: float | None = None, form: str = "html") -> Path:
+def write_report(
+    analysis: Analysis,
+    directory: Path,
+    price: float | None = None,
+    form: str = "html",
+    typed: Sequence[str] = (),
+    docs_url: str = "",
+) -> Path:
     """Writes the report in a format (a key of FORMS), and returns its main file.
+
+    `typed`: the words of the command, for the reader. `docs_url`: of a copy of docs/, that rules link to.
 
     Creates the directory if needed; each file appears whole. Raises OSError. Everything is rendered before
     the first file is written. The main file is written last: once it exists, the JSON files are of the same
     run.
     """
     page, render = FORMS[form]
-    texts = {DOCUMENT: render_json(analysis, price)} | dict(render(analysis, price))
+    leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
+    texts = {DOCUMENT: render_json(analysis, price)} | dict(render(analysis, price, leads))
     texts[page] = texts.pop(page)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(directory / name, text)
+    refresh_index(directory)
     return directory / page
 
 
-def _html(analysis: Analysis, price: float | None) -> Mapping[str, str]:
-    return {**_rules(analysis, price), "report.html": render_html(analysis, price=price)}
+def _html(analysis: Analysis, price: float | None, leads: Leads) -> Mapping[str, str]:
+    page = render_html(analysis, price=price, leads=leads)
+    return {**_rules(analysis, price, leads), "report.html": page}
 
 
-def _markdown(analysis: Analysis, price: float | None) -> Mapping[str, str]:
+def _markdown(analysis: Analysis, price: float | None, _: Leads) -> Mapping[str, str]:
     return {"report.md": render_markdown(analysis, price)}
 
 
-def _rules(analysis: Analysis, _: float | None) -> Mapping[str, str]:
+def _rules(analysis: Analysis, _: float | None, __: Leads) -> Mapping[str, str]:
     return {
         f"profiler-reports/{result.rule}.json": json.dumps(
             rule_json(result), indent=2, ensure_ascii=False, allow_nan=False
@@ -51,7 +65,7 @@ def _rules(analysis: Analysis, _: float | None) -> Mapping[str, str]:
 
 
 # The main file, and the files in addition to report.json, which every format has.
-FORMS: dict[str, tuple[str, Callable[[Analysis, float | None], Mapping[str, str]]]] = {
+FORMS: dict[str, tuple[str, Callable[[Analysis, float | None, Leads], Mapping[str, str]]]] = {
     "html": ("report.html", _html),
     "json": (DOCUMENT, _rules),
     "markdown": ("report.md", _markdown),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from trainwatch.measurements.measure import Measure, RunMeasurements
 from trainwatch.measurements.scraped import Moment, Scraped
+from trainwatch.rules.bands import Bands, Interval
 from trainwatch.rules.judgement import Judgement, Tallies
 from trainwatch.rules.other_exporters import OtherExporters
 from trainwatch.rules.parameters import Parameters
@@ -32,6 +33,8 @@ class Verdict:
     seconds_lost: float = 0.0
     recommendation: str | None = None  # None for the rule's own recommendation
     details: dict[str, Any] = field(default_factory=dict)
+    debugger_triggered: int | None = None  # the scans that fire by Debugger's definition, if ours differs
+    held: Sequence[Interval] = ()  # the bands of a rule without live windows
 
 
 class Rule(ABC, Generic[P, V]):
@@ -53,6 +56,16 @@ class Rule(ABC, Generic[P, V]):
     view: ClassVar[str] = ""
     # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
     is_symptom: ClassVar[bool] = False
+    # Whether it judges GPUs: those that the run uses.
+    about_gpus: ClassVar[bool] = False
+    # Whether it reads the cores of a node too.
+    reads_cores: ClassVar[bool] = False
+    # The other measurements that the rule's words and details need.
+    details_of: ClassVar[Sequence[Measure[Any]]] = ()
+    # How the report names when the rule's live window met a condition; None: it has no bands.
+    bands: ClassVar[Bands | None] = None
+    # Whether it judges views, scan by scan; if not, only the run as a whole.
+    by_scan: ClassVar[bool] = True
     # The symptom that the rule sees or, if it is a cause, explains.
     symptom: ClassVar[Symptom | None] = None
 
@@ -65,7 +78,8 @@ class Rule(ABC, Generic[P, V]):
 
     @classmethod
     def about(cls) -> About:
-        return About(cls.subject, cls.effect, cls.topic, cls.distance, cls.view)
+        symptom = cls.symptom.name if cls.symptom else ""
+        return About(cls.subject, cls.effect, cls.topic, cls.distance, cls.view, cls.is_symptom, symptom)
 
     @property
     def kind(self) -> str:
@@ -76,14 +90,20 @@ class Rule(ABC, Generic[P, V]):
     def measure(self) -> Measure[Any]:
         """Returns the measurement that decides: `judge` gets its views, scan by scan."""
 
-    @property
-    def details_of(self) -> Sequence[Measure[Any]]:
-        """Returns the other measurements that the rule's words and details need."""
-        return ()
-
     @abstractmethod
     def judge(self, view: V) -> Judgement:
         """Judges every element of a view: scans, or series that Prometheus had scraped at a moment."""
+
+    def judge_whole(self, view: V) -> Judgement:
+        """Judges a trace over its span: without patience, as no more of the run will be seen."""
+        return self.judge(view)
+
+    def judge_live(self, view: V, sample_interval: float) -> Judgement:
+        """Judges live windows: views that are the difference of two moments.
+
+        Alerts and bands follow this judgement; the whole run follows `judge`.
+        """
+        return self.judge(view)
 
     @abstractmethod
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -117,13 +137,19 @@ class Rule(ABC, Generic[P, V]):
         return {"rule": self.name, "severity": alert.severity, "kind": self.kind, **symptom, **alert.labels}
 
 
-class Overview(Rule[P, None]):
+class OfWholeRun(Rule[P, None]):
+    """A rule that judges the facts of a whole run."""
+
+    by_scan = False
+
+    def judge(self, view: None) -> Judgement:
+        raise TypeError(f"{self.name} judges no scan")
+
+
+class Overview(OfWholeRun[P]):
     """An overview that the findings of other rules refer to; it never fires."""
 
     effect = Effect.OVERVIEW
-
-    def judge(self, view: None) -> Judgement:
-        raise TypeError(f"{self.name} judges nothing")
 
 
 def status_of(triggered: int, judged: int) -> Status:

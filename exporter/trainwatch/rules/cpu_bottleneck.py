@@ -9,15 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.rules.other_exporters import BUSIEST, GPU, IN_USE, OtherExporters
-from trainwatch.rules.parameters import Percent, Samples
-from trainwatch.rules.promql import PrometheusRules, Record, ratio
+from trainwatch.rules.parameters import LIVE_WINDOW, LiveMinutes, Percent, Samples
 from trainwatch.rules.registry import rule
 from trainwatch.rules.starvation import Starvation, StarvationParameters
 from trainwatch.rules.topics import IDLE_GPUS
-
-STARVED = "instance:node_cpu_starved:bool"
-STARVED_SHARE = "instance:node_cpu_starved:avg_ratio"
 
 
 @dataclass(frozen=True)
@@ -26,6 +21,7 @@ class CPUBottleneckParameters(StarvationParameters):
     cpu_threshold: Annotated[Percent, "some core is above this utilisation"] = 90
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
     patience: Annotated[Samples, "decisions begin after this many samples"] = 1000
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
 
 @rule
@@ -37,8 +33,8 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     symptom = IDLE_GPUS
     question = "Do GPUs wait for data that a busy core has not prepared yet?"
     description = (
-        "Counts the samples in which some core was pinned while some GPU was nearly idle: "
-        "the GPU waits for work that the core has not prepared yet."
+        "Counts the samples in which some core was pinned while some GPU was nearly idle. Usually the GPU "
+        "then waits for work that the core has not prepared yet; DataStarved measures that."
     )
     recommendation = (
         "If other cores are free, give the data loader more workers and let it prefetch. If all are full, "
@@ -46,7 +42,7 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     )
     view = "bottlenecks"
     cause = "cpu"
-    waits_for = "a busy core"
+    meanwhile = "a core is busy"
     reading = "utilisation"
 
     @property
@@ -57,26 +53,3 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
         parameters = self.parameters
         core, gpu = parameters.cpu_threshold, parameters.gpu_threshold
         return f"a core was above {core:g} % while a GPU was below {gpu:g} %"
-
-    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
-        """Returns the share of the time in which a GPU was in use; there is no value otherwise."""
-        parameters = self.parameters
-        patience, low = max(parameters.patience, 1), ratio(parameters.gpu_threshold)
-        starved = f"""
-            ({BUSIEST} > bool {ratio(parameters.cpu_threshold)})
-              * on (instance)
-            (
-              min by (instance) ({GPU} and on (instance, gpu) {IN_USE} == 1) < bool {low}
-            )
-            """
-        return PrometheusRules(
-            targets=STARVED_SHARE,
-            records=[Record(STARVED, starved), Record(STARVED_SHARE, others.mean(STARVED, patience))],
-            alerts=[
-                self.alert(
-                    f"{STARVED_SHARE} > {ratio(parameters.threshold)}\n"
-                    f"  and {others.before(STARVED, patience)}",
-                    "at {{ $value | humanizePercentage }} of the scrapes",
-                )
-            ],
-        )

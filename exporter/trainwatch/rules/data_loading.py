@@ -4,16 +4,53 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from trainwatch.words import count, percent
+from trainwatch.rules.remedies import HOOKS
+from trainwatch.words import count, number, percent
 
-Cause = Literal["heavy transform", "too few workers", "slow storage", "hand-over", "not known"]
+Cause = Literal["heavy transform", "too few workers", "slow storage", "neighbours", "hand-over", "not known"]
 
 CPU_BOUND = 0.5  # workers compute for more than this share of a fetch, not counting waits for a core
-CORES_FULL = 0.85  # above this utilisation of the node's cores, workers wait for a core
-WAITING_FOR_IO = 0.2  # storage is slow if cores wait for it for more than this share of the time
+WAITING_FOR_IO = 0.2  # if fetches were not timed, storage is slow if cores wait for it for more of the time
+CORES_FULL = 0.85  # above this use of the cores that the run may use, they are full
+WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do so because of neighbours
 WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
+
+NOT_TIMED = "no fetch was timed"
+HOW_TO_TIME = (
+    f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `trainwatch.fetch`. "
+    "That shows whether storage, the transform or the number of workers delays batches."
+)
+
+
+class CoresInUse(NamedTuple):
+    """How many of the cores that the run may use on a node were used on average, and by whom."""
+
+    allowed: float
+    loaders: float
+    rest: float  # the run's main processes
+    others: float
+
+    @property
+    def are_full(self) -> bool:
+        return self.loaders + self.rest + self.others > CORES_FULL * self.allowed
+
+    def words(self) -> str:
+        loaders, rest, others = (number(round(cores, 1)) for cores in (self.loaders, self.rest, self.others))
+        return (
+            f"of the {self.allowed:g} cores that the run may use, its loaders use {loaders}, "
+            f"the rest of the run {rest}, others {others}"
+        )
+
+    def full_of(self) -> str:
+        """Returns who uses most of them."""
+        names = {
+            "its own loaders": self.loaders,
+            "its own main process": self.rest,
+            "neighbours": self.others,
+        }
+        return max(names, key=lambda name: names[name])
 
 
 @dataclass(frozen=True)
@@ -26,9 +63,10 @@ class Loading:
     fetch_core_wait_seconds: float  # ready to run, but no core was free; 0 if never or not counted
     step_seconds: float
     wait_seconds: float
-    cores: float  # per rank of the node
+    cores: float  # per rank of the node; 0 if not known
     cpu_busy: float  # mean utilisation of the node's cores, a ratio
     io_wait: float
+    in_use: CoresInUse | None = None  # None: not measured
 
     @property
     def computing_seconds(self) -> float:
@@ -77,32 +115,37 @@ class Loading:
         return self.fetch_seconds / (max(self.workers or 0, 1) * max(self.step_seconds, 1e-9))
 
     def cause(self) -> Cause:
-        if self.io_wait > WAITING_FOR_IO:
-            return "slow storage"
+        """Returns the cause that was measured. Only timed fetches show what workers did."""
         if not self.fetch_seconds:
-            return self._cause_without_fetches()
+            slow = self.io_wait > WAITING_FOR_IO
+            return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
+        if self.others_fill_cores:
+            return "neighbours"
         if self.workers_wait:
             return "slow storage"
         if self.workers == 0:
             return "too few workers"
+        could_keep_up = self.workers_needed <= self.cores
+        if self.workers is None:
+            return "not known" if could_keep_up or not self.cores else "heavy transform"
         if self.workers_busy < WORKERS_BUSY:
             return "hand-over"
-        if self.workers is not None and self.workers < self.cores and self.workers_needed <= self.cores:
-            return "too few workers"
-        return "heavy transform"
+        if not self.cores:
+            return "not known"
+        return "too few workers" if could_keep_up and self.workers < self.cores else "heavy transform"
 
-    def _cause_without_fetches(self) -> Cause:
-        if self.workers == 0:
-            return "too few workers"
-        if self.cpu_busy > CORES_FULL:
-            return "heavy transform"
-        if self.workers is not None and self.workers < self.cores / 2:
-            return "too few workers"
-        return "not known"
+    @property
+    def others_fill_cores(self) -> bool:
+        """Returns whether fetches wait for cores that are full, mostly of other processes."""
+        waits = self.fetch_core_wait_seconds > WAITING_FOR_CORE * self.fetch_seconds
+        use = self.in_use
+        return waits and use is not None and use.are_full and use.others > use.loaders + use.rest
 
     def words(self) -> tuple[str, str]:
         """Returns the cause as a clause, and the remedy."""
-        has = "no worker process" if not self.workers else count(self.workers, "worker")
+        has = "an unknown number of workers"
+        if self.workers is not None:
+            has = count(self.workers, "worker") if self.workers else "no worker process"
         needed = max(self.workers_needed, 1)
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
@@ -119,21 +162,38 @@ class Loading:
                 "workers or a higher prefetch factor.",
             )
         if cause == "too few workers":
-            clause = f"there are too few loader workers: {has} on a share of {self.cores:g} cores"
-            if timed:
-                clause += f", and about {needed} would keep up"
-            best = min(needed, max(1, int(self.cores))) if timed else max(1, int(self.cores))
-            return clause, f"Give the loader {count(best, 'worker')} (num_workers={best})."
-        if cause == "heavy transform":
-            clause = "the transform is too heavy for the cores"
-            if timed:
-                clause += (
-                    f": it takes {self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per "
-                    f"second of computing, and {has} share {self.cores:g} cores"
+            share = f" on a share of {self.cores:g} cores" if self.cores else ""
+            clause = f"there are too few loader workers: {has}{share}"
+            if not timed:
+                return f"{clause}; how many would keep up is unknown, because {NOT_TIMED}", (
+                    f"Let worker processes load ahead (num_workers=1 or more). {HOW_TO_TIME}"
                 )
-            return clause, (
+            best = min(needed, max(1, int(self.cores))) if self.cores else needed
+            return (
+                f"{clause}, and about {needed} would keep up",
+                f"Give the loader {count(best, 'worker')} (num_workers={best}).",
+            )
+        if cause == "neighbours" and self.in_use is not None:
+            waited = percent(100 * self.fetch_core_wait_seconds / self.fetch_seconds)
+            return (
+                f"the cores are full of neighbours: {self.in_use.words()}, and fetches wait for a core "
+                f"{waited} of their time",
+                "Give the run cores of its own, or move one of the two elsewhere: more workers cannot help "
+                "while others use the cores. NoisyNeighbour names the users.",
+            )
+        if cause == "heavy transform":
+            use, more = "", "more workers than cores cannot help"
+            if self.in_use is not None:
+                use = f"; {self.in_use.words()}"
+                if self.in_use.are_full:
+                    more = f"more workers cannot help, because the cores are full of {self.in_use.full_of()}"
+            return (
+                "the transform is too heavy for the cores: it takes "
+                f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
+                f"and {has} share {self.cores:g} cores{use}"
+            ), (
                 "Make the transform (decoding, augmentation) cheaper: cache its results, use a faster "
-                "library, or move it to the GPU; more workers cannot help when the cores are full."
+                f"library, or move it to the GPU; {more}."
             )
         if cause == "hand-over":
             return (
@@ -142,8 +202,10 @@ class Loading:
                 "Keep workers alive between epochs (persistent_workers), hand over fewer and larger arrays, "
                 "and collate in the workers.",
             )
-        return (
-            "the cause is unknown, because fetches were not timed",
-            "Time the loader's fetches with trainwatch.fetch to learn whether storage, the transform or the "
-            "number of workers delays them.",
-        )
+        if timed:
+            unknown = "many there are" if self.workers is None else "many cores they may use"
+            return (
+                f"fetches compute, and about {needed} workers would keep up; how {unknown} is unknown",
+                f"Check how many workers the loader has, and how many cores: about {needed} are needed.",
+            )
+        return f"the cause is unknown, because {NOT_TIMED}", HOW_TO_TIME

@@ -6,40 +6,36 @@ close to 0 if the loader keeps up, so a fifth of the step time is well above noi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from trainwatch.measurements.component_time import RankComponent
-from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.usage import Usage
+from trainwatch.measurements.measure import PortionSoFar, RunMeasurements
+from trainwatch.measurements.own_cores import OWN_CORES, OwnCores
+from trainwatch.measurements.usage import USAGE
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.component_share import ComponentShare, ShareParameters
-from trainwatch.rules.data_loading import Loading
+from trainwatch.rules.data_loading import CoresInUse, Loading
 from trainwatch.rules.judgement import Tallies
-from trainwatch.rules.parameters import Percent, StepCount
 from trainwatch.rules.registry import rule
+from trainwatch.rules.remedies import HOOKS, no_steps
 from trainwatch.rules.topics import IDLE_GPUS
-from trainwatch.runs.model import ranks_of, workers_of
+from trainwatch.runs.model import RankFacts, ranks_of, workers_of
 from trainwatch.status import Status
-from trainwatch.words import duration, percent, too_few
+from trainwatch.words import ranks_spent, too_few
 
-
-@dataclass(frozen=True)
-class DataStarvedParameters(ShareParameters):
-    threshold: Annotated[Percent, "the rule fires above this share of the step time of a rank"] = 20
-    patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
+HOW_TO_TIME = f"{HOOKS} time PyTorch's loaders. Pass others through `trainwatch.watch`."
 
 
 @rule
-class DataStarved(ComponentShare[DataStarvedParameters]):
+class DataStarved(ComponentShare):
     """Seconds lost: the data wait of the rank that waited longest, of those that fired."""
 
-    parameters_type = DataStarvedParameters
+    parameters_type = ShareParameters
     subject = "Waiting for data"
     question = "Does training wait for its data, and why does the data come too late?"
     description = (
-        "Compares the time that steps wait for the data loader with their whole duration. The workers' CPU "
-        "time and the use of the node's cores show the cause."
+        "Compares the time that steps wait for the data loader with their whole duration. The timed fetches "
+        "of its workers, and the use of the run's cores, show the cause."
     )
     recommendation = "Find out why the data loader does not keep ahead of the training loop."
     topic = "data loading"
@@ -47,12 +43,10 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
     symptom = IDLE_GPUS
 
     component = "data_wait"
-    summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} waits for its data"
+    summary = "Run {{ $labels.run }} waits for its data"
     verb = "waited for data"
 
-    @property
-    def details_of(self) -> tuple[Usage]:
-        return (Usage(),)
+    details_of = (USAGE, OWN_CORES)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         waits = {
@@ -62,22 +56,24 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
         }
         status = status_of(tallies.triggered, tallies.judged)
         if status is Status.NOT_ENOUGH_DATA:
-            return Verdict(status, self._why_not(list(waits.values())))
+            return Verdict(status, self._why_not(run, list(waits.values())))
+        if not any(wait.part for wait in waits.values()) and not any(
+            rank.loaders for rank in run.facts.ranks
+        ):
+            return Verdict(Status.NOT_ENOUGH_DATA, f"No wait for data was timed. {HOW_TO_TIME}")
         fired = {key: wait for key, wait in waits.items() if tallies.of(*key).triggered}
-        (name, rank), worst = max(
-            (fired or waits).items(), key=lambda item: (item[1].seconds, item[1].percent)
-        )
+        (name, rank), worst = max((fired or waits).items(), key=lambda item: (item[1].part, item[1].percent))
         loading = _loading(run, name, rank, worst)
         clause, remedy = loading.words()
-        waited = duration(worst.seconds)
-        share = f"Rank {rank} waited for data for {percent(worst.percent)} of its step time ({waited})"
+        peers = [wait.percent for key, wait in waits.items() if key != (name, rank)]
+        share = ranks_spent(rank, worst.percent, peers, self.verb, "step time", worst.part)
         return Verdict(
             status,
             f"{share}; {clause}." if fired else f"{share}.",
             tallies.triggered,
             tallies.triggered,
-            sum(wait.steps for wait in waits.values()),
-            worst.seconds if fired else 0.0,
+            sum(wait.seen for wait in waits.values()),
+            worst.part if fired else 0.0,
             remedy if fired else None,
             {
                 "cause": loading.cause() if fired else None,
@@ -90,45 +86,56 @@ class DataStarved(ComponentShare[DataStarvedParameters]):
             },
         )
 
-    def _why_not(self, waits: list[RankComponent]) -> str:
-        most = max((wait.steps for wait in waits), default=0)
+    def _why_not(self, run: RunMeasurements, waits: list[PortionSoFar]) -> str:
+        most = max((wait.seen for wait in waits), default=0)
         if not most:
-            return "No step was recorded: mark steps with trainwatch.step and loaders with trainwatch.watch."
+            return no_steps(run.facts)
         return too_few("steps of a rank", most, self.parameters.patience)
 
 
-def _loading(run: RunMeasurements, node: str, rank: int, wait: RankComponent) -> Loading:
-    usage = run.nodes[node][Usage()]
+def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> Loading:
+    usage = run.nodes[node][USAGE]
     ranks = ranks_of(run.facts, node)
     processes = ranks.get(rank, [])
     loaders = [loader for process in processes for loader in process.loaders]
-    cores = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0) or 1
+    own = run.nodes[node][OWN_CORES]
+    of_node = usage.cores or next((len(facts.cpus) for facts in run.facts.nodes if facts.node == node), 0)
+    cores = own.allowed if own.allowed > 0 else of_node
     return Loading(
         workers=workers_of(processes[-1]) if processes else None,
         fetch_seconds=sum(loader.fetch_seconds for loader in loaders),
         fetch_cpu_seconds=sum(loader.fetch_cpu_seconds for loader in loaders),
         fetch_core_wait_seconds=sum(loader.fetch_core_wait_seconds for loader in loaders),
-        step_seconds=wait.step_seconds,
-        wait_seconds=wait.seconds,
+        step_seconds=wait.whole,
+        wait_seconds=wait.part,
         cores=round(cores / max(len(ranks), 1), 1),
         cpu_busy=usage.cpu.mean if usage.cpu.count else 0.0,
         io_wait=usage.io_wait.mean if usage.io_wait.count else 0.0,
+        in_use=_cores_in_use(own, ranks),
     )
 
 
-def _details(node: str, rank: int, wait: RankComponent, triggered: int, loading: Loading) -> dict[str, Any]:
+def _cores_in_use(own: OwnCores, ranks: Mapping[int, Sequence[RankFacts]]) -> CoresInUse | None:
+    if not own.seconds:
+        return None
+    loaders = (loader for rank in ranks.values() for process in rank for loader in process.loaders)
+    loading = min(sum(loader.fetch_cpu_seconds for loader in loaders) / own.seconds, own.own_cores)
+    return CoresInUse(own.allowed, loading, own.own_cores - loading, own.others_cores)
+
+
+def _details(node: str, rank: int, wait: PortionSoFar, triggered: int, loading: Loading) -> dict[str, Any]:
     timed = bool(loading.fetch_seconds)
     return {
         "node": node,
         "rank": rank,
-        "steps": wait.steps,
-        "step_seconds": wait.step_seconds,
-        "data_wait_seconds": wait.seconds,
+        "steps": wait.seen,
+        "step_seconds": wait.whole,
+        "data_wait_seconds": wait.part,
         "percent": wait.percent,
         "triggered": triggered,
         "cause": loading.cause() if triggered else None,
         "workers": loading.workers,
-        "cores": loading.cores,
+        "cores": loading.cores or None,
         "fetch_cpu_percent": 100 * loading.cpu_share if timed else None,
         "fetch_waiting_percent": 100 * loading.waiting_share if timed else None,
         "workers_needed": loading.workers_needed if timed else None,

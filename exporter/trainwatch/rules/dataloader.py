@@ -14,15 +14,28 @@ from typing import Annotated, Any
 import numpy as np
 
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.progress import Progress
-from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, grouped, summed, without
+from trainwatch.measurements.own_cores import OWN_CORES
+from trainwatch.measurements.progress import PROGRESS
+from trainwatch.measurements.scraped import (
+    SAMPLES,
+    Moment,
+    Scraped,
+    both,
+    column,
+    divided,
+    grouped,
+    summed,
+    without,
+)
 from trainwatch.measurements.sketch import SizeSketch
-from trainwatch.measurements.usage import Usage
+from trainwatch.measurements.usage import USAGE
 from trainwatch.rules.base import Rule, Verdict
+from trainwatch.rules.cpu_throttled import LIMIT
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.parameters import AnyPercent, Parameters, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
+from trainwatch.rules.remedies import HOOKS
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import Times, ranks_of, workers_of
 from trainwatch.status import Status
@@ -30,14 +43,16 @@ from trainwatch.words import count, percent
 
 PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
 WORKERS = "trainwatch_dataloader_workers"
+ALL_WORKERS = "run_instance:trainwatch_dataloader_workers:sum"
 CORES = "trainwatch_cpu_utilization_ratio"  # a series per core
+CPUS = "trainwatch_run_cpus"
 HISTOGRAM_BINS = 100  # Debugger's number
 
 
 @dataclass(frozen=True)
 class DataloaderParameters(Parameters):
-    min_threshold: Annotated[AnyPercent, "too few workers: below this share of the node's cores"] = 70
-    max_threshold: Annotated[AnyPercent, "too many workers: above this share of the node's cores"] = 200
+    min_threshold: Annotated[AnyPercent, "too few workers: below this share of the run's cores"] = 70
+    max_threshold: Annotated[AnyPercent, "too many workers: above this share of the run's cores"] = 200
 
 
 @rule
@@ -48,8 +63,8 @@ class Dataloader(Rule[DataloaderParameters, Times]):
     subject = "An unsuitable number of loader workers"
     question = "Does the number of data-loading workers suit the number of cores?"
     description = (
-        "Compares the workers of all training loaders of a node with its cores. Too few leave cores idle "
-        "that could prepare data; too many only compete for the cores."
+        "Compares the workers of all training loaders on a node with the cores that the run may use there. "
+        "Too few leave cores idle that could prepare data; too many only compete for the cores."
     )
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
     topic = "data loading"
@@ -57,13 +72,8 @@ class Dataloader(Rule[DataloaderParameters, Times]):
     view = "loading"
     symptom = IDLE_GPUS
 
-    @property
-    def measure(self) -> Progress:
-        return Progress()
-
-    @property
-    def details_of(self) -> tuple[Usage]:
-        return (Usage(),)
+    measure = PROGRESS
+    details_of = (USAGE, OWN_CORES)
 
     def judge(self, view: Times) -> Judgement:
         """Decides on workers per core."""
@@ -72,23 +82,31 @@ class Dataloader(Rule[DataloaderParameters, Times]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
+        cpus = scraping.held(CPUS)
         return PrometheusRules(
-            targets=SAMPLES,
+            targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
             records=[
                 # The training loader of each rank counts, or its largest loader if no loader trains.
                 Record(
-                    PER_CORE,
+                    ALL_WORKERS,
                     f"""
                     sum without (rank) (
-                      max without (phase) ({WORKERS}{{phase="train"}})
+                      max without (phase) ({scraping.held(f'{WORKERS}{{phase="train"}}')})
                         or
-                      max without (phase) ({WORKERS})
+                      max without (phase) ({scraping.held(WORKERS)})
                     )
-                      / ignoring (run) group_left ()
-                    count without (cpu) ({CORES})
                     """,
-                )
+                ),
+                # All cores of the node count if it is not known which of them the run may use.
+                Record(
+                    PER_CORE,
+                    f"""
+                    {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
+                      or
+                    {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
+                    """,
+                ),
             ],
             alerts=[
                 Alert(
@@ -98,46 +116,53 @@ class Dataloader(Rule[DataloaderParameters, Times]):
                     summary="The number of data-loading workers does not suit the cores of "
                     "{{ $labels.instance }}",
                     description="The loaders of run {{ $labels.run }} have {{ $value | humanizePercentage }} "
-                    "as many workers as {{ $labels.instance }} has cores "
+                    "as many workers as the run may use cores of {{ $labels.instance }} "
                     f"(fires below {low:g} % and above {high:g} %).",
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Times]:
-        workers = now(WORKERS)
+        workers = now.held(WORKERS, scraping.hold)
         training = {labels: value for labels, value in workers.items() if ("phase", "train") in labels}
         of_rank = {
             labels: max(values)
             for chosen in (workers, training)  # the training loader counts, if a rank has one
             for labels, values in grouped(chosen, "phase").items()
         }
-        cores = grouped(now(CORES, of_run=False), "cpu")
+        cores = grouped(now.held(CORES, scraping.hold, of_run=False), "cpu")
+        found = summed(of_rank, "rank")
         shares = {
-            labels: found / len(cores[node])
-            for labels, found in summed(of_rank, "rank").items()
+            labels: workers / len(cores[node])
+            for labels, workers in found.items()
             if (node := without(labels, "run")) in cores
         }
+        limits, allowed = now.held(LIMIT, scraping.hold), now.held(CPUS, scraping.hold)
+        allowed |= {labels: limit for labels, limit in limits.items() if limit < allowed.get(labels, 0.0)}
+        shares |= both(found, allowed, divided)
         nodes = list(shares)
-        return Scraped(nodes, column(shares, nodes), now(SAMPLES), {PER_CORE: shares})
+        records = {ALL_WORKERS: found, PER_CORE: shares}
+        return Scraped(nodes, column(shares, nodes), now.held(SAMPLES, scraping.hold), records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         found = [_Loaders(name, run) for name in run.nodes]
         known = [loaders for loaders in found if loaders.workers is not None and loaders.cores]
         if not known:
             return Verdict(
-                Status.NOT_ENOUGH_DATA, "No data loader was seen: pass loaders through trainwatch.watch."
+                Status.NOT_ENOUGH_DATA,
+                f"No data loader was seen. {HOOKS} see PyTorch's; pass others through `trainwatch.watch`.",
             )
         view = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
         fired = list(compress(known, self.judge(view).fired))
         shown = max(fired or known, key=lambda loaders: abs(loaders.percent - 100))
+        loading = f"{count(shown.workers or 0, 'worker')} that load data ({percent(shown.percent)})"
         return Verdict(
             Status.FOUND if fired else Status.HEALTHY,
-            f"{shown.node} has {count(shown.cores, 'core')} and {count(shown.workers or 0, 'worker')} "
-            f"that load data ({percent(shown.percent)}){shown.notes()}.",
+            f"{shown.node} has {shown.of_cores()} {loading}{shown.notes()}.",
             len(fired),
             len(fired),
             int(sum(loaders.seconds for loaders in known)),
+            recommendation=shown.advice() if fired else None,
             details=_details(known),
         )
 
@@ -147,18 +172,41 @@ class _Loaders:
 
     def __init__(self, name: str, run: RunMeasurements) -> None:
         self.node = name
-        measured, progress = run.nodes[name], run.nodes[name][Progress()]
+        measured, progress = run.nodes[name], run.nodes[name][PROGRESS]
         in_facts = next((len(node.cpus) for node in run.facts.nodes if node.node == name), 0)
-        self.cores = measured[Usage()].cores or in_facts
+        own = measured[OWN_CORES]
+        self.of_node = measured[USAGE].cores or in_facts
+        self.limit = own.limit
+        self.cores = float(own.allowed) if own.allowed == own.allowed else float(self.of_node)
         processes = [ranks[-1] for ranks in ranks_of(run.facts, name).values()]
         workers = [number for process in processes if (number := workers_of(process)) is not None]
         self.workers = sum(workers) if workers else None
+        self.ranks = len(processes)
         self.percent = 100 * (self.workers or 0) / self.cores if self.cores else 0.0
         self.seconds = max(0.0, progress.last_end - progress.first_start)
         self.waits = progress.data_waits
         loaders = [loader for process in processes for loader in process.loaders]
         self.pin_memory = _agreed(loader.pin_memory for loader in loaders)
         self.prefetch = _agreed(loader.prefetch_factor for loader in loaders)
+
+    def of_cores(self) -> str:
+        """Returns "8 cores and", or "192 cores, of which the run may use 4 because of its CPU limit, and"."""
+        node = count(self.of_node, "core")
+        if self.cores >= self.of_node:
+            return f"{node} and"
+        reason = " because of its CPU limit" if self.cores == self.limit else ""
+        return f"{node}, of which the run may use {self.cores:g}{reason}, and"
+
+    def advice(self) -> str | None:
+        """Returns what to do if the run may use a part of the node; None for the rule's recommendation."""
+        if self.cores >= self.of_node:
+            return None
+        each = max(1, round(self.cores / max(self.ranks, 1)))
+        more = ""
+        if (self.workers or 0) > self.cores:
+            what = "CPU limit" if self.cores == self.limit else "affinity or cpuset"
+            more = f", or raise its {what} to {self.workers} cores"
+        return f"Give each rank {count(each, 'worker')} (num_workers={each}){more}."
 
     def notes(self) -> str:
         pinned = {True: ", memory is pinned", False: ", memory is not pinned"}.get(self.pin_memory, "")
@@ -175,14 +223,20 @@ def _details(found: Sequence[_Loaders]) -> dict[str, Any]:
     """Returns Debugger's fields for the node with the fewest workers per core; `nodes` has all nodes."""
     least = min(found, key=lambda loaders: loaders.percent)
     return {
-        "cores": least.cores,
+        "cores": least.of_node,
+        "allowed_cores": least.cores,
         "dataloaders": least.workers,
         "num_workers": least.workers,
         "pin_memory": least.pin_memory,
         "prefetch": least.prefetch,
         "dataloading_time": _waits(least.waits),
         "nodes": {
-            node.node: {"cores": node.cores, "workers": node.workers, "percent": node.percent}
+            node.node: {
+                "cores": node.of_node,
+                "allowed_cores": node.cores,
+                "workers": node.workers,
+                "percent": node.percent,
+            }
             for node in found
         },
     }

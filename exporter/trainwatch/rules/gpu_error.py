@@ -11,18 +11,30 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.gpu_errors import ECC, UNKNOWN, ErrorCounts, ErrorsOfGpu, GpuErrors, described
+from trainwatch.measurements.gpu_errors import ECC, GPU_ERRORS, UNKNOWN, ErrorCounts, ErrorsOfGpu, described
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, column, gained, of_run, summed
+from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
+from trainwatch.rules.bands import Bands, Worst
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.other_exporters import ON_GPU, OtherExporters
 from trainwatch.rules.parameters import Errors, Parameters
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, time_span
+from trainwatch.rules.promql import (
+    MINUTE,
+    OF_RUN,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    looked_up,
+    time_span,
+)
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
 from trainwatch.status import Status
-from trainwatch.words import count
+from trainwatch.words import count, number, others_of
 from trainwatch.xids import XIDS
 
 XID_ERRORS, ECC_ERRORS = "trainwatch_gpu_xid_errors_total", "trainwatch_gpu_ecc_errors_total"
@@ -30,6 +42,15 @@ NOT_OF_PROGRAMS = (
     f'xid!~"{"|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)}"'
 )
 UNCORRECTED = 'severity="uncorrected"'
+# DCGM's counters: the trouble, the series, the words. Not every dcgm-exporter publishes them.
+COUNTED_BY_DCGM = (
+    (
+        "memory",
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{0} or DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{0}",
+        "uncorrectable memory errors",
+    ),
+    ("nvlink", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL{0}", "NVLink errors"),
+)
 TICKS = "trainwatch_sampler_ticks_total"
 RECENT = 5 * MINUTE  # an error is new until this age
 NEW_XIDS, NEW_ECC = (
@@ -55,12 +76,12 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
         "GPU is healthy after them."
     )
     recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
+    bands = Bands("GPU", [Worst("errors: {}", number)], minutes=RECENT / MINUTE)
     view = "health"
     effect = Effect.RISK
 
-    @property
-    def measure(self) -> GpuErrors:
-        return GpuErrors()
+    about_gpus = True
+    measure = GPU_ERRORS
 
     def judge(self, view: ErrorCounts) -> Judgement:
         return judgement(
@@ -70,26 +91,28 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for new errors. The counter of an XID is first published with its first error."""
         xids, ecc = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", f"{ECC_ERRORS}{{{UNCORRECTED}}}"
-        earlier = f"offset {time_span(RECENT)}"
-        scraped_before = f"on (job, instance) {TICKS} {earlier}"
+        window = scraping.last(RECENT)
+        xids_now, xids_before = (scraping.held(xids, ago) for ago in (0.0, window.seconds))
+        scraped_before = f"on (cluster, job, instance) {scraping.held(TICKS, window.seconds)}"
         threshold = f"{self.parameters.threshold}"
-        numbers = (
-            "{{ range printf `trainwatch_gpu_xid_errors_total{job=%q,instance=%q,gpu=%q}` "
-            "$labels.job $labels.instance $labels.gpu | query }} {{ .Labels.xid }}{{ end }}"
-        )
+        numbers = looked_up(f"{XID_ERRORS}{{}}", ("cluster", "job", "instance", "gpu"), " {{ .Labels.xid }}")
         return PrometheusRules(
-            targets=GPUS,
-            every=MINUTE,
+            targets=scraping.held(GPUS),
+            every=2 * MINUTE,
             records=[
                 Record(
                     NEW_XIDS,
                     for_each_run(
                         "\n  sum without (xid) (\n"
-                        f"    {xids} - {xids} {earlier} > 0\n"
-                        f"      or ({xids} unless {xids} {earlier}) and {scraped_before}\n  )\n"
+                        f"    {xids_now} - {xids_before} > 0\n"
+                        f"      or ({xids_now} unless {xids_before}) and {scraped_before}\n  )\n",
+                        scraping,
                     ),
                 ),
-                Record(NEW_ECC, for_each_run(f"sum without (severity) ({ecc} - {ecc} {earlier}) > 0")),
+                Record(
+                    NEW_ECC,
+                    for_each_run(f"sum without (severity) ({gained(ecc, window, whole=True)}) > 0", scraping),
+                ),
             ],
             alerts=[
                 Alert(
@@ -98,7 +121,7 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
                     summary=f"{WHERE} reported an error",
                     description=f"In run {{{{ $labels.run }}}}, the driver reported "
                     f"{{{{ $value | humanize }}}} new errors of {WHERE} that the program did not cause. "
-                    f"XIDs so far:{numbers}.",
+                    f"XIDs so far:{numbers}.{_how_many(NEW_XIDS)}",
                     keep_firing=3600,
                     labels={"trouble": "xid"},
                 ),
@@ -107,18 +130,52 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
                     severity="critical",
                     summary=f"{WHERE} has uncorrectable ECC errors",
                     description=f"In run {{{{ $labels.run }}}}, {WHERE} had {{{{ $value | humanize }}}} new "
-                    "uncorrectable ECC errors.",
+                    f"uncorrectable ECC errors.{_how_many(NEW_ECC)}",
                     keep_firing=3600,
                     labels={"trouble": "memory"},
                 ),
             ],
         )
 
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the rule over DCGM's last XID, which stays, and its counters of errors."""
+        xid = others.reading("DCGM_FI_DEV_XID_ERRORS")
+        own = "".join(f" != {number}" for number, known in sorted(XIDS.items()) if known.of_the_program)
+        ago = f"offset {time_span(RECENT)}"
+        xid_before = others.reading(f"DCGM_FI_DEV_XID_ERRORS {ago}")
+        alerts = [
+            Alert(
+                f"({xid} > 0{own}) != {ON_GPU} {xid_before}",
+                severity="critical",
+                summary=f"{WHERE} reported an error",
+                description=f"The driver reported XID {{{{ printf `%.0f` $value }}}} of {WHERE}. "
+                "The program did not cause it.",
+                keep_firing=3600,
+                labels={"trouble": "xid"},
+            )
+        ]
+        for trouble, series, words in COUNTED_BY_DCGM:
+            now, before = (others.reading(series.format(earlier)) for earlier in ("", f" {ago}"))
+            alerts.append(
+                Alert(
+                    f"({now} - {ON_GPU} {before}) > {self.parameters.threshold}",
+                    severity="critical",
+                    summary=f"{WHERE} has {words}",
+                    description=f"{WHERE} had {{{{ $value | humanize }}}} new {words}.",
+                    keep_firing=3600,
+                    labels={"trouble": trouble},
+                )
+            )
+        return PrometheusRules(targets=xid, every=2 * MINUTE, alerts=alerts)
+
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ErrorCounts]:
-        readings = now(GPUS)
-        xids = of_run(now, readings, summed(_new_xids(now), "xid"))
-        more = summed(gained(now, ECC_ERRORS, UNCORRECTED, RECENT, True, of_run=False), "severity")
-        ecc = of_run(now, readings, {labels: errors for labels, errors in more.items() if errors > 0})
+        window = scraping.last(RECENT)
+        readings = now.held(GPUS, window.hold)
+        xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold)
+        more = summed(window.gained(now, ECC_ERRORS, UNCORRECTED, whole=True, of_run=False), "severity")
+        ecc = of_run(
+            now, readings, {labels: errors for labels, errors in more.items() if errors > 0}, window.hold
+        )
         labels = list({**xids, **ecc})
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
         return Scraped(labels, view, readings, {NEW_XIDS: xids, NEW_ECC: ecc})
@@ -140,13 +197,22 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
         )
 
 
-def _new_xids(now: Moment) -> Vector:
+def _how_many(errors: str) -> str:
+    words = " GPUs of the run with such errors: {{ .Value | humanize }}"
+    every = looked_up(f"count({GPUS}{{}})", OF_RUN, " of {{ .Value | humanize }}.")
+    return looked_up(f"count({errors}{{}})", OF_RUN, words) + every
+
+
+def _new_xids(now: Moment, window: Window) -> Vector:
     """Returns new errors that the program did not cause. The counter of an XID begins with its first error.
 
     So a counter without an earlier value is new, unless the exporter did not run before.
     """
-    current, before = (now(XID_ERRORS, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, RECENT))
-    sampled = {_target(labels) for labels in now(TICKS, ago=RECENT, of_run=False)}
+    current, before = (
+        now.held(XID_ERRORS, window.hold, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, window.seconds)
+    )
+    ticks = now.held(TICKS, window.hold, ago=window.seconds, of_run=False)
+    sampled = {_target(labels) for labels in ticks}
     return {
         labels: errors - before.get(labels, 0.0)
         for labels, errors in current.items()
@@ -155,7 +221,7 @@ def _new_xids(now: Moment) -> Vector:
 
 
 def _target(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("job", "instance"))
+    return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance"))
 
 
 def _name(number: int) -> str:
@@ -178,7 +244,9 @@ def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
     ]
     sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
     if len(reported) > 1:
-        sentence += f", and {count(len(reported) - 1, 'more GPU')} reported errors"
+        sentence += f", and {others_of(len(reported) - 1, len(gpus), 'GPU')} reported errors"
+    if len(gpus) > len(reported) == 1:
+        sentence += f"; the run's {count(len(gpus) - 1, 'other GPU')} reported none"
     if by_programs and not reported:
         sentence += f"; the program failed on {by_programs[0]}"
     return f"{sentence}."

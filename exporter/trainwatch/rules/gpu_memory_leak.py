@@ -15,20 +15,41 @@ import numpy as np
 
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
-from trainwatch.measurements.scraped import Moment, Scraped, Vector, column, lowest
-from trainwatch.rules.gpu_memory import IN_USE, QUARTERS, FollowsMemory, SteadyGrowth, dividing, in_use, known
-from trainwatch.rules.gpus import GPUS, WHERE
+from trainwatch.measurements.scraped import MEMORY_READINGS, Moment, Scraped, Vector, column, lowest
+from trainwatch.rules.bands import Bands, Worst
+from trainwatch.rules.gpu_memory import (
+    FollowsMemory,
+    SteadyGrowth,
+    dividing,
+    in_use,
+    known,
+    share_in_use,
+)
+from trainwatch.rules.gpus import WHERE
 from trainwatch.rules.judgement import Judgement, judgement
 from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.rules.promql import (
+    MINUTE,
+    OF_GPU,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    compared,
+    looked_up,
+    ratio,
+    time_span,
+)
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.words import duration, percent
+from trainwatch.words import duration, others_of, percent
 
 SHARE = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
 LOWEST = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
 GROWTH = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
+# Noise grows in each of 6 parts in 1 of 5040 cases (7!); in each of 4, in 1 of 120.
+PARTS = 6
 
 
 @dataclass(frozen=True)
@@ -54,15 +75,12 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         "torch.cuda.memory._record_memory_history shows where the remaining memory was allocated."
     )
     topic = "GPU memory"
+    bands = Bands("GPU", [Worst("growth by {} of the memory")])
     view = "memory"
     effect = Effect.RISK
 
-    @property
-    def patience(self) -> int:
-        return self.parameters.patience
-
     def judge(self, view: Filling) -> Judgement:
-        enough = view.read & (view.samples > self.patience)
+        enough = view.read & (view.samples > self.parameters.patience)
         return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
@@ -73,46 +91,52 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         sentence = f"The memory of {worst['gpu']} of {worst['node']} "
         if worst["points_per_hour"] is None:
             return f"{sentence}grew steadily in {worst['triggered']} scans, but not at the end."
+        more = "; that of no other GPU does" if len(gpus) > 1 else ""
+        if len(fired) > 1:
+            more = f"; so does that of {others_of(len(fired) - 1, len(gpus), 'GPU')}"
         return (
             f"{sentence}grows by {percent(worst['points_per_hour'])} of its size per hour; it is "
             f"{percent(worst['percent'])} full now, "
-            f"and will be full in {duration(worst['full_in_seconds'])}."
+            f"and will be full in {duration(worst['full_in_seconds'])}{more}."
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Returns the rules for growth in each quarter of `patience`, or of 6 or 36 times as long."""
+        """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters = self.parameters
         windows = self._windows(scraping)
         return PrometheusRules(
-            targets=GPUS,
-            every=dividing(windows[0].quarter, 4 * MINUTE),
+            targets=scraping.held(MEMORY_READINGS),
+            every=dividing(windows[0].part, 4 * MINUTE),
             records=[
-                Record(SHARE, IN_USE),
-                Record(LOWEST, f"min_over_time({SHARE}[{time_span(scraping.reach(windows[0].quarter))}])"),
-                *(window.record for window in windows),
+                Record(SHARE, share_in_use(scraping)),
+                Record(LOWEST, f"min_over_time({SHARE}[{time_span(scraping.reach(windows[0].part))}])"),
+                *(record for window in windows for record in window.records),
                 Record(GROWTH, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
             ],
             alerts=[
                 Alert(
-                    f"{GROWTH} > {ratio(parameters.increase)} and {GPUS} > {parameters.patience}",
+                    f"{GROWTH} > {ratio(parameters.increase)}\n"
+                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
                     summary=f"The memory of {WHERE} fills up steadily",
                     description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
                     "steadily, by {{ $value | humanizePercentage }} of its total memory so far "
-                    f"(fires above {parameters.increase:g} %).",
+                    f"(fires above {parameters.increase:g} %)."
+                    + looked_up(f"{SHARE}{{}}", OF_GPU, " Now {{ .Value | humanizePercentage }} are in use.")
+                    + compared(SHARE, "GPUs"),
                     keep_firing=600,
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
-        windows, readings = self._windows(scraping), now(GPUS)
+        windows, readings = self._windows(scraping), now.held(MEMORY_READINGS, scraping.hold)
         longest: Vector = {}
         for window in windows:  # the longest one comes last
             longest |= window.grown(now)
         records = {
-            SHARE: in_use(now, readings),
-            LOWEST: lowest(now.recorded_over(SHARE, scraping.reach(windows[0].quarter))),
-            **{window.record.name: window.gained(now) for window in windows},
+            SHARE: in_use(now, readings, scraping),
+            LOWEST: lowest(now.recorded_over(SHARE, scraping.reach(windows[0].part))),
+            **{name: values for window in windows for name, values in window.recorded(now).items()},
             GROWTH: longest,
         }
         growth = now.recorded(GROWTH)
@@ -122,9 +146,9 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
 
     def _windows(self, scraping: Scraping) -> list[SteadyGrowth]:
         interval = max(MINUTE, scraping.interval)
-        shortest = interval * max(4, math.ceil(scraping.window(self.patience) / interval))
-        quarters = [shortest * factor / QUARTERS for factor in LONGER]
-        return [SteadyGrowth(LOWEST, quarter, self.parameters.increase / 100) for quarter in quarters]
+        shortest = interval * max(PARTS, math.ceil(scraping.window(self.parameters.patience) / interval))
+        parts = [shortest * factor / PARTS for factor in LONGER]
+        return [SteadyGrowth(LOWEST, PARTS, part, self.parameters.increase / 100) for part in parts]
 
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
         growth = node.lows.growth()

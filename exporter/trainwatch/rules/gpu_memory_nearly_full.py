@@ -14,19 +14,40 @@ import numpy as np
 from trainwatch.measurements import memory_growth
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
-from trainwatch.measurements.scraped import Moment, Scraped, both, column, divided, lowest
-from trainwatch.measurements.usage import Usage
-from trainwatch.rules.gpu_memory import IN_USE, QUARTERS, FollowsMemory, SteadyGrowth, dividing, in_use, known
-from trainwatch.rules.gpus import GPUS, WHERE
+from trainwatch.measurements.scraped import MEMORY_READINGS, Moment, Scraped, both, column, divided, lowest
+from trainwatch.measurements.usage import USAGE
+from trainwatch.rules.bands import Bands, Worst
+from trainwatch.rules.gpu_memory import (
+    FollowsMemory,
+    SteadyGrowth,
+    dividing,
+    in_use,
+    known,
+    share_in_use,
+)
+from trainwatch.rules.gpus import WHERE
 from trainwatch.rules.judgement import Judgement, judgement
+from trainwatch.rules.other_exporters import ON_GPU, OtherExporters
 from trainwatch.rules.parameters import Minutes, Parameters, Percent, Samples, fraction
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.rules.promql import (
+    MINUTE,
+    OF_GPU,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    compared,
+    looked_up,
+    ratio,
+    time_span,
+)
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import Effect
-from trainwatch.words import count, duration, exact_percent
+from trainwatch.words import duration, exact_percent, others, others_of
 
 SHARE = "run_instance_gpu:trainwatch_gpu_memory_in_use:ratio"
 LOWEST = "run_instance_gpu:trainwatch_gpu_memory_in_use:min_ratio"
+QUARTERS = 4
 FULL_IN = "run_instance_gpu:trainwatch_gpu_memory_full_in:seconds"
 
 
@@ -54,21 +75,16 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
     )
     topic = "GPU memory"
     distance = 1
+    bands = Bands("GPU", [Worst("{} in use"), Worst("full in {}", duration, lowest=True)])
     view = "memory"
     effect = Effect.RISK
 
-    @property
-    def patience(self) -> int:
-        return self.parameters.patience
-
-    @property
-    def details_of(self) -> tuple[Usage]:
-        return (Usage(),)
+    details_of = (USAGE,)
 
     def judge(self, view: Filling) -> Judgement:
         full = view.highest > fraction(self.parameters.threshold)
         soon = ~full & (view.full_in < 60 * self.parameters.horizon)
-        enough = (view.samples > self.patience) & ~np.isnan(view.highest)
+        enough = (view.samples > self.parameters.patience) & ~np.isnan(view.highest)
         return judgement(enough, (view.highest, full), (view.full_in, soon))
 
     def finding(self, gpus: list[dict[str, Any]]) -> str:
@@ -87,7 +103,8 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             gpu = f"{soonest['gpu']} of {soonest['node']}"
             sentence = f"{gpu} will be full in {when} at the current rate; {sentence}"
         if len(fired) > 1:
-            sentence += f", and {count(len(fired) - 1, 'more GPU')} nearly all of theirs"
+            sentence += f"; the memory of {others_of(len(fired) - 1, len(read), 'GPU')} is nearly full too"
+        sentence += others([gpu["highest_percent"] for gpu in read if gpu is not worst], "GPU")
         return f"{sentence}."
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
@@ -95,44 +112,68 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         parameters = self.parameters
         growth = self._growth(scraping)
         return PrometheusRules(
-            targets=GPUS,
-            every=dividing(growth.quarter, 2 * MINUTE),
+            targets=scraping.held(MEMORY_READINGS),
+            every=dividing(growth.part, 2 * MINUTE),
             records=[
-                Record(SHARE, IN_USE),
+                Record(SHARE, share_in_use(scraping)),
                 Record(LOWEST, f"min_over_time({SHARE}[{time_span(self._reach(scraping))}])"),
-                growth.record,
+                *growth.records,
                 Record(FULL_IN, f"(1 - {SHARE}) * {growth.seconds:.12g} / ({growth.expression})"),
             ],
             alerts=[
                 Alert(
-                    f"{SHARE} > {ratio(parameters.threshold)} and {GPUS} > {parameters.patience}",
+                    f"{SHARE} > {ratio(parameters.threshold)}\n"
+                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
                     summary=f"The memory of {WHERE} is nearly full",
                     description=f"In run {{{{ $labels.run }}}}, {{{{ $value | humanizePercentage }}}} of the "
-                    f"memory of {WHERE} is in use (fires above {parameters.threshold:g} %).",
+                    f"memory of {WHERE} is in use (fires above {parameters.threshold:g} %)."
+                    + compared(SHARE, "GPUs"),
                     keep_firing=60,
                     labels={"trouble": "full"},
                 ),
                 Alert(
                     f"{FULL_IN} < {60 * parameters.horizon:.12g} "
                     f"unless {SHARE} > {ratio(parameters.threshold)}\n"
-                    f"  and {GPUS} > {parameters.patience}",
+                    f" \n"
+                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
                     summary=f"The memory of {WHERE} will be full soon",
                     description=f"In run {{{{ $labels.run }}}}, the memory of {WHERE} will be full in "
                     "{{ $value | humanizeDuration }} at the current rate "
-                    f"(fires below {parameters.horizon:g} min).",
+                    f"(fires below {parameters.horizon:g} min)."
+                    + looked_up(f"{SHARE}{{}}", OF_GPU, " Now {{ .Value | humanizePercentage }} are in use.")
+                    + compared(SHARE, "GPUs"),
                     keep_firing=300,
                     labels={"trouble": "filling"},
                 ),
             ],
         )
 
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the rule without the forecast."""
+        parameters = self.parameters
+        enough = others.in_use(parameters.patience)
+        return PrometheusRules(
+            targets=others.memory,
+            every=2 * MINUTE,
+            alerts=[
+                Alert(
+                    f"{others.memory} > {ratio(parameters.threshold)}\n  and {ON_GPU} {enough}",
+                    summary=f"The memory of {WHERE} is nearly full",
+                    description=f"{{{{ $value | humanizePercentage }}}} of the memory of {WHERE} is in use "
+                    f"(fires above {parameters.threshold:g} %).",
+                    keep_firing=60,
+                    labels={"trouble": "full"},
+                )
+            ],
+        )
+
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
-        growth, readings = self._growth(scraping), now(GPUS)
+        growth, readings = self._growth(scraping), now.held(MEMORY_READINGS, scraping.hold)
         share, full_in = now.recorded(SHARE), now.recorded(FULL_IN)
         records = {
-            SHARE: in_use(now, readings),
+            SHARE: in_use(now, readings, scraping),
             LOWEST: lowest(now.recorded_over(SHARE, self._reach(scraping))),
-            growth.record.name: growth.gained(now),
+            **growth.recorded(now),
             FULL_IN: both(
                 share, growth.grown(now), lambda used, grew: divided((1 - used) * growth.seconds, grew)
             ),
@@ -156,13 +197,13 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             if parameters.horizon
             else 1.0
         )
-        return SteadyGrowth(LOWEST, quarter, least)
+        return SteadyGrowth(LOWEST, QUARTERS, quarter, least)
 
     def _reach(self, scraping: Scraping) -> float:
-        return self._growth(scraping).quarter + max(MINUTE, scraping.interval) / 2
+        return self._growth(scraping).part + max(MINUTE, scraping.interval) / 2
 
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
-        highest = (gpu.memory.max for gpu in run.nodes[name][Usage()].gpus)
+        highest = (gpu.memory.max for gpu in run.nodes[name][USAGE].gpus)
         return [
             {"highest_percent": known(100 * most), "full_in_seconds": known(seconds)}
             for most, seconds in zip(highest, node.full_in(node.lows.growth()).tolist(), strict=True)

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from trainwatch.measurements.measure import ByGpu, GpuMeasurement
 from trainwatch.measurements.scraped import GPU_SAMPLES
 from trainwatch.rules.judgement import Tallies, Tally
+from trainwatch.rules.promql import Scraping
 from trainwatch.runs.model import RunFacts, labelled
 
 GPUS = f"{GPU_SAMPLES}_count"  # the GPUs of each run, with the number of readings
-GOING_ON = "unless ignoring (gpu) trainwatch_run_end_time_seconds"  # selects GPUs of runs that have not ended
 WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
 
-G = TypeVar("G", bound=GpuMeasurement[Any])
+G = TypeVar("G")
+G_co = TypeVar("G_co", covariant=True)
 
 
-def for_each_run(expression: str) -> str:
+def going_on(scraping: Scraping) -> str:
+    """Returns the condition that selects GPUs of runs that have not ended."""
+    return f"unless ignoring (gpu) {scraping.held('trainwatch_run_end_time_seconds')}"
+
+
+def for_each_run(expression: str, scraping: Scraping) -> str:
     """Returns the value of each GPU for each run that uses it and has not ended."""
-    return f"({expression})\n  * ignoring (run) group_right ()\nclamp({GPUS} {GOING_ON}, 1, 1)"
+    gpus = f"clamp({scraping.held(GPUS)} {going_on(scraping)}, 1, 1)"
+    return f"({expression})\n  * ignoring (run) group_right ()\n{gpus}"
+
+
+class HasGpus(Protocol[G_co]):
+    """The measurement of a node, with one per GPU."""
+
+    @property
+    def gpus(self) -> Sequence[G_co]: ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +41,7 @@ class JudgedGpu(Generic[G]):
     """The measurement of a GPU, and how often its rule fired."""
 
     node: str
+    column: int
     label: str
     measured: G
     tally: Tally
@@ -37,10 +51,10 @@ class JudgedGpu(Generic[G]):
         return f"{self.label} of {self.node}"
 
 
-def judged_gpus(facts: RunFacts, nodes: Mapping[str, ByGpu[Any, G]], tallies: Tallies) -> list[JudgedGpu[G]]:
+def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Tallies) -> list[JudgedGpu[G]]:
     """Returns the GPUs of all nodes."""
     return [
-        JudgedGpu(node, label, gpu, tallies.of(node, column))
+        JudgedGpu(node, column, label, gpu, tallies.of(node, column))
         for node, measured in nodes.items()
         for column, (label, gpu) in enumerate(labelled(facts, node, measured.gpus))
     ]

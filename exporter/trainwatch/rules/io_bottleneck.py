@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.rules.parameters import Percent, Samples
+from trainwatch.rules.parameters import LIVE_WINDOW, LiveMinutes, Percent, Samples
 from trainwatch.rules.registry import rule
 from trainwatch.rules.starvation import Starvation, StarvationParameters
 from trainwatch.rules.topics import IDLE_GPUS
@@ -20,6 +20,7 @@ class IOBottleneckParameters(StarvationParameters):
     io_threshold: Annotated[Percent, "some core waits for I/O for more than this share of its time"] = 50
     gpu_threshold: Annotated[Percent, "some GPU is below this utilisation"] = 10
     patience: Annotated[Samples, "decisions begin after this many samples"] = 1000
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
 
 @rule
@@ -39,7 +40,7 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     )
     view = "bottlenecks"
     cause = "io"
-    waits_for = "storage"
+    meanwhile = "a core waits for storage"
     reading = "I/O wait"
 
     @property

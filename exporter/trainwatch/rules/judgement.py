@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.measurements.measure import Subject
+from trainwatch.measurements.measure import Portion, Subject
 from trainwatch.measurements.state import State
+from trainwatch.rules.confidence import EARLY, is_clear
+from trainwatch.rules.parameters import ShareLimits, fraction, live_minimum
 from trainwatch.runs.model import Times
 
 Booleans = NDArray[np.bool_]
@@ -31,11 +33,13 @@ class Condition(NamedTuple):
 class Judgement:
     """A rule's decision on each element of a view: scans, nodes, GPUs or ranks.
 
-    `enough` marks elements with enough data to decide. Conditions hold only there.
+    `enough` marks elements with enough data to decide. Conditions hold only there. `debugger` marks those
+    that fire by Debugger's definition, if ours differs: its JSON counts them.
     """
 
     enough: Booleans
     conditions: tuple[Condition, ...]
+    debugger: Booleans | None = None
 
     @property
     def fired(self) -> Booleans:
@@ -43,13 +47,36 @@ class Judgement:
         fired: Booleans = np.logical_or.reduce([condition.holds for condition in self.conditions])
         return fired
 
+    @property
+    def last(self) -> Judgement:
+        """Returns the decision on the last element alone."""
+        conditions = (Condition(met.value[-1:], met.holds[-1:]) for met in self.conditions)
+        return Judgement(self.enough[-1:], tuple(conditions))
 
-def judgement(enough: Any, *conditions: tuple[Any, Any]) -> Judgement:
+
+def judgement(enough: Any, *conditions: tuple[Any, Any], debugger: Booleans | None = None) -> Judgement:
     """Returns a judgement of (value, holds) pairs; a condition holds only where there is enough."""
     enough = np.asarray(enough, bool)
     return Judgement(
-        enough, tuple(Condition(np.asarray(value), enough & holds) for value, holds in conditions)
+        enough, tuple(Condition(np.asarray(value), enough & holds) for value, holds in conditions), debugger
     )
+
+
+def too_large(view: Portion, parameters: ShareLimits) -> Judgement:
+    """Judges whether a part is more than `threshold` percent of its whole, after `patience`."""
+    share = view.ratio
+    return judgement(view.seen > parameters.patience, (share, share > fraction(parameters.threshold)))
+
+
+def too_large_live(view: Portion, parameters: ShareLimits, sample_interval: float) -> Judgement:
+    """Judges whether a part is more than `threshold` percent of the samples of a live window.
+
+    It decides after `live_minimum`, and earlier where the share is surely on one side of the threshold.
+    """
+    share, limit = view.ratio, fraction(parameters.threshold)
+    early = (view.seen >= EARLY / sample_interval) & is_clear(share, view.seen, limit)
+    enough = view.seen > live_minimum(parameters, sample_interval)
+    return judgement(enough | early, (share, share > limit))
 
 
 class Tally(State):
@@ -61,6 +88,7 @@ class Tally(State):
 
     def __init__(self) -> None:
         self.judged = self.triggered = self.elements = 0
+        self.debugger_triggered = 0  # scans that fire by Debugger's definition, if the rule counts them
         self.conditions: tuple[int, ...] = ()
         self.last_fired = np.nan  # seconds since the epoch, if the view has times
 
@@ -72,6 +100,8 @@ class Tally(State):
         self.judged += int(np.count_nonzero(enough))
         self.triggered += int(np.count_nonzero(fired))
         self.elements += int(np.count_nonzero(fired_elements[counts]))
+        if judged.debugger is not None:
+            self.debugger_triggered += int(np.count_nonzero(_by_scan(judged.debugger) & counts))
         held = [np.count_nonzero(_by_scan(condition.holds) & counts) for condition in judged.conditions]
         before = self.conditions or (0,) * len(held)
         self.conditions = tuple(int(scans + more) for scans, more in zip(before, held, strict=True))

@@ -12,31 +12,43 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.load import DIGITS, Counts, Distances, Load, NodeLoad, distances_between
+from trainwatch.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoad, distances_between
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.scraped import (
     GPU_SAMPLES,
     SAMPLES,
     Moment,
     Scraped,
-    Vector,
+    Window,
     column,
-    divided,
     grouped,
     without,
 )
-from trainwatch.measurements.usage import GpuUsage, Usage
+from trainwatch.measurements.usage import USAGE, GpuUsage
+from trainwatch.rules.bands import Bands, Worst
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.parameters import Bounds, Parameters, Samples
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from trainwatch.rules.parameters import LIVE_WINDOW, Bounds, LiveMinutes, Parameters, Samples, live_minimum
+from trainwatch.rules.promql import (
+    MINUTE,
+    OF_NODE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    gained_like,
+    looked_up,
+    time_span,
+)
 from trainwatch.rules.registry import rule
 from trainwatch.runs.model import gpu_labels
 from trainwatch.status import Status
 from trainwatch.words import percent
 
 DISTANCE = "run_instance:trainwatch_gpu_load_distance:max"
-SHARES = "run_instance_gpu_le:trainwatch_gpu_utilization_samples:ratio"
+READINGS = "run_instance_gpu:trainwatch_gpu_load_distance:samples"
+COMPARED = 'le=~"0[.][1-9]"'  # the bounds at which live distributions are compared: every tenth
 
 Distance = Annotated[float, Bounds(0, 1, "a distance")]
 
@@ -45,6 +57,7 @@ Distance = Annotated[float, Bounds(0, 1, "a distance")]
 class LoadBalancingParameters(Parameters):
     threshold: Annotated[Distance, "the distributions of two GPUs are further apart than this"] = 0.2
     patience: Annotated[Samples, "a GPU is compared after this many readings"] = 1000
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
 
 @rule
@@ -56,7 +69,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     question = "Is the load balanced across the GPUs of a node?"
     description = (
         "Compares the distributions of the utilisation of a node's GPUs. In data-parallel training all GPUs "
-        "do the same work, so GPUs that differ wait for each other, or are not used at all."
+        "do the same work, so GPUs that differ may wait for each other, or are not used at all."
     )
     recommendation = (
         "Give each GPU a process and an equal share of the work. Look for a GPU that also gathers results, "
@@ -65,13 +78,10 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     view = "balance"
     is_symptom = True
 
-    @property
-    def measure(self) -> Load:
-        return Load()
-
-    @property
-    def details_of(self) -> tuple[Usage]:
-        return (Usage(),)
+    about_gpus = True
+    bands = Bands("node", [Worst("a distance of {}", "{:.2f}".format)])
+    measure = LOAD
+    details_of = (USAGE,)
 
     def judge(self, view: Distances) -> Judgement:
         parameters = self.parameters
@@ -79,68 +89,84 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             view.readings > parameters.patience, (view.distances, view.distances > parameters.threshold)
         )
 
+    def judge_live(self, view: Distances, sample_interval: float) -> Judgement:
+        distances = view.at_tenths
+        return judgement(
+            view.readings > self._minimum(sample_interval),
+            (distances, distances > self.parameters.threshold),
+        )
+
+    def _minimum(self, sample_interval: float) -> float:
+        return live_minimum(self.parameters, sample_interval)
+
+    def _window(self, scraping: Scraping) -> Window:
+        return scraping.last(MINUTE * self.parameters.live_window)
+
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        """Returns the rules: the widest gap at any bound between the largest and the smallest share.
+        """Returns the rules: the widest gap at any bound between the largest and the smallest count.
 
         GPUs of a node nearly always have the same number of readings, so the gap of their counts is divided
-        once. Dividing each bucket costs more than twice as much, and is done only for the other nodes.
+        once: dividing each bucket costs twice as much. If the numbers differ, the difference is subtracted
+        from the gap, so that it is never too large.
         """
-        parameters = self.parameters
-        buckets, readings = f"{GPU_SAMPLES}_bucket", f"{GPU_SAMPLES}_count"
-        most, least = f"max without (gpu) ({readings})", f"min without (gpu) ({readings})"
+        parameters, window = self.parameters, self._window(scraping)
+        minimum = f"{self._minimum(scraping.sample_interval):.12g}"
+        enough = f"{READINGS} > {minimum}"
+        buckets = gained_like(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window)
+        compared = f"({buckets}\n        and ignoring (le) {enough})"
+        earlier = f"offset {time_span(window.seconds)}"
+        both_ends = (f"{GPU_SAMPLES}_{part}{{}}" for part in ("sum", "count"))
+        mean = " / ".join(f"({series} - {series} {earlier} or {series})" for series in both_ends)
+        utilisation = "GPU {{ .Labels.gpu }} was {{ .Value | humanizePercentage }} busy on average"
+        most, least = f"max without (gpu) ({enough})", f"min without (gpu) ({enough})"
         return PrometheusRules(
-            targets=SAMPLES,
+            targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
             records=[
-                Record(
-                    SHARES,
-                    f"""
-                    {buckets}
-                      / ignoring (le) group_left ()
-                    ({readings} > {parameters.patience} unless ignoring (gpu) ({most} == {least}))
-                    """,
-                ),
+                Record(READINGS, gained(f"{GPU_SAMPLES}_count", window)),
                 Record(
                     DISTANCE,
-                    f"""
-                    round(
-                      max without (le) (max without (gpu) ({buckets}) - min without (gpu) ({buckets}))
-                        / ({most} == {least} > {parameters.patience})
-                        or
-                      max without (le) (max without (gpu) ({SHARES}) - min without (gpu) ({SHARES})),
-                      0.000000000001
-                    )
-                    """,
+                    "round(\n  clamp_min(\n    max without (le) (\n"
+                    f"      max without (gpu) {compared}\n        -\n"
+                    f"      min without (gpu) {compared}\n    )\n"
+                    f"      - ({most} - {least}), 0\n  )\n    / {most},\n  0.000000000001\n)",
                 ),
             ],
             alerts=[
                 Alert(
                     f"{DISTANCE} > {parameters.threshold:.12g}",
                     summary="Unbalanced GPU load on {{ $labels.instance }}",
-                    description="In run {{ $labels.run }}, the distributions of the utilisation of two GPUs "
+                    description=f"In the last {parameters.live_window:g} minutes of run "
+                    "{{ $labels.run }}, the distributions of the utilisation of two GPUs "
                     'of {{ $labels.instance }} are {{ printf "%.2f" $value }} apart '
-                    f"(fires above {parameters.threshold:g}; 0: identical, 1: nothing in common).",
+                    f"(fires above {parameters.threshold:g}; 0: identical, 1: nothing in common)."
+                    + looked_up(f"topk(1, {mean})", OF_NODE, f" {utilisation},")
+                    + looked_up(f"bottomk(1, {mean})", OF_NODE, f" {utilisation}."),
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
-        """Returns the widest gaps between cumulative distributions, at any bound."""
-        readings, patience = now(f"{GPU_SAMPLES}_count"), self.parameters.patience
-        shares: Vector = {}
-        for labels, count in now(f"{GPU_SAMPLES}_bucket").items():
-            gpu = without(labels, "le")
-            if readings.get(gpu, 0) > patience:
-                shares[labels] = divided(count, readings[gpu])
-        gaps = {labels: max(values) - min(values) for labels, values in grouped(shares, "gpu").items()}
-        distances = {labels: round(max(values), DIGITS) for labels, values in grouped(gaps, "le").items()}
-        # The rule divides bucket by bucket only if the GPUs of a node differ in their readings.
-        uneven = {labels for labels, counts in grouped(readings, "gpu").items() if max(counts) != min(counts)}
-        by_bucket = {
-            labels: share for labels, share in shares.items() if without(labels, "le", "gpu") in uneven
+        """Returns the widest gaps between cumulative distributions, at any compared bound."""
+        window, minimum = self._window(scraping), self._minimum(scraping.sample_interval)
+        readings = window.gained(now, f"{GPU_SAMPLES}_count")
+        enough = {gpu: count for gpu, count in readings.items() if count > minimum}
+        counted = {
+            labels: count
+            for labels, count in window.gained(now, f"{GPU_SAMPLES}_bucket", COMPARED).items()
+            if without(labels, "le") in enough
+        }
+        gaps = {labels: max(values) - min(values) for labels, values in grouped(counted, "gpu").items()}
+        widest = {labels: max(values) for labels, values in grouped(gaps, "le").items()}
+        of_node = grouped(enough, "gpu")
+        distances = {
+            labels: round(max(gap - (max(counts) - min(counts)), 0) / max(counts), DIGITS)
+            for labels, gap in widest.items()
+            for counts in (of_node[labels],)
         }
         view = Distances(column(distances, distances), np.full(len(distances), np.inf))
-        return Scraped(list(distances), view, now(SAMPLES), {SHARES: by_bucket, DISTANCE: distances})
+        records = {READINGS: readings, DISTANCE: distances}
+        return Scraped(list(distances), view, now.held(SAMPLES, window.hold), records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         loads = run.of(self.measure)
@@ -152,7 +178,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             tallies.triggered,
             sum(tallies.of(name).elements for name in loads),
             sum(_most_readings(load) for load in loads.values()),
-            max((_idle_beyond(run.nodes[name][Usage()].gpus) for name in fired), default=0.0)
+            max((_idle_beyond(run.nodes[name][USAGE].gpus) for name in fired), default=0.0)
             * run.facts.interval,
             details={name: self._details(name, run, tallies) for name in fired},
         )
@@ -164,7 +190,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
                 return "No node has two GPUs that could be compared."
             most = max(_most_readings(load) for load in loads.values())
             return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
-        means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][Usage()].gpus] for name in loads}
+        means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][USAGE].gpus] for name in loads}
         distance, _, name, first, second = max(
             (distance, abs(means[name][first] - means[name][second]), name, first, second)
             for name, load in loads.items()

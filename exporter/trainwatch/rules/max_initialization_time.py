@@ -12,19 +12,23 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.progress import Initialization, NodeProgress, Progress, known
-from trainwatch.measurements.scraped import Moment, Scraped, column
-from trainwatch.measurements.steps import StepDurations
+from trainwatch.measurements.progress import PROGRESS, Initialization, NodeProgress, known
+from trainwatch.measurements.scraped import Moment, Scraped, both, column
+from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
+from trainwatch.rules.remedies import no_steps
 from trainwatch.runs.model import RunFacts, ranks_of
+from trainwatch.status import Status
 from trainwatch.words import duration
 
 START, END = "trainwatch_run_start_time_seconds", "trainwatch_run_end_time_seconds"
 FIRST_STEP = "trainwatch_run_first_step_time_seconds"
+AGE = "trainwatch_run_age_seconds"  # on the exporter's own clock
+SAID = 13 * MINUTE  # after a late first step, while alerts name it; so they end within 15 minutes
 INITIALIZATION = "run_instance:trainwatch_initialization:seconds"
 
 
@@ -50,49 +54,47 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
     )
     view = "progress"
 
-    @property
-    def measure(self) -> Progress:
-        return Progress()
-
-    @property
-    def details_of(self) -> tuple[StepDurations]:
-        return (StepDurations(),)
+    measure = PROGRESS
+    details_of = (STEP_DURATIONS,)
 
     def judge(self, view: Initialization) -> Judgement:
         late = view.seconds > 60 * self.parameters.threshold
         return judgement(
-            np.ones_like(late), (view.seconds, late & ~view.over), (view.seconds, late & view.over)
+            np.ones_like(late),
+            (view.seconds, late & ~view.over),
+            (view.seconds, late & view.over & np.logical_not(view.past)),
         )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules; the time counts until the first step has finished."""
         threshold = self.parameters.threshold
         late = f"{INITIALIZATION} > {60 * threshold:.12g}"
+        start, first, end, age = map(scraping.held, (START, FIRST_STEP, END, AGE))
         return PrometheusRules(
-            targets=START,
+            targets=start,
             every=MINUTE,
             records=[
                 Record(
                     INITIALIZATION,
                     f"""
-                    {FIRST_STEP} - {START}
+                    {first} - {start}
                     or
-                    {END} - {START}
+                    {end} - {start}
                     or
-                    time() - {START}
+                    {age}
                     """,
                 )
             ],
             alerts=[
                 Alert(
-                    f"{late} unless {FIRST_STEP} unless {END}",
+                    f"{late} unless {first} unless {end}",
                     summary="Run {{ $labels.run }} has not finished a step on {{ $labels.instance }} yet",
                     description="{{ $value | humanizeDuration }} after its start, run {{ $labels.run }} has "
                     f"not finished a step on {{{{ $labels.instance }}}} (fires after {threshold:g} min).",
                     labels={"stage": "waiting"},
                 ),
                 Alert(
-                    f"{late} and ({FIRST_STEP} or {END})",
+                    f"{late} and ({first} or {end})\n  unless {age} - {INITIALIZATION} > {SAID:.12g}",
                     severity="info",
                     summary="The first step of run {{ $labels.run }} on {{ $labels.instance }} came late",
                     description="Run {{ $labels.run }} took {{ $value | humanizeDuration }} on "
@@ -103,16 +105,23 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Initialization]:
-        start = now(START)
-        over = {**now(END), **now(FIRST_STEP)}
-        lasted = {labels: over.get(labels, now.time) - began for labels, began in start.items()}
+        start, first, end, ages = (now.held(name, scraping.hold) for name in (START, FIRST_STEP, END, AGE))
+        over = {**end, **first}
+        lasted = ages | both(over, start, lambda until, began: until - began)
         nodes = list(lasted)
-        view = Initialization(column(lasted, nodes), np.array([node in over for node in nodes], bool))
+        since = both(ages, lasted, lambda age, took: age - took)
+        view = Initialization(
+            column(lasted, nodes),
+            np.array([node in over for node in nodes], bool),
+            np.array([since.get(node, 0.0) > SAID for node in nodes], bool),
+        )
         return Scraped(nodes, view, start, {INITIALIZATION: lasted})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        if run.whole:
+            return Verdict(Status.NOT_ENOUGH_DATA, "A trace does not contain the run's start.")
         nodes = run.of(self.measure)
-        steps = sum(node[StepDurations()].count() for node in run.nodes.values())
+        steps = sum(node[STEP_DURATIONS].count() for node in run.nodes.values())
         starts = [self._start(name, node, run.facts) for name, node in nodes.items()]
         judged = [start for start in starts if start.judged]
         triggered = sum(start.triggered for start in judged)
@@ -121,7 +130,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
         return Verdict(
             status_of(triggered, len(judged)),
-            self._finding(judged, slowest),
+            self._finding(run.facts, judged, slowest),
             triggered,
             triggered,
             steps,
@@ -136,14 +145,14 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         late = self.judge(view).fired
         # A run without samples is judged once.
         triggered = max(int(np.count_nonzero(late[:-1])), 1) if late[-1] else 0
-        judged = bool(processes) or node.stepped
+        judged = any(process.reports_steps for process in processes) or node.stepped
         return Start(
             name, judged, began, float(view.seconds[-1]), bool(view.over[-1]), triggered if judged else 0
         )
 
-    def _finding(self, judged: Sequence[Start], slowest: Start | None) -> str:
+    def _finding(self, facts: RunFacts, judged: Sequence[Start], slowest: Start | None) -> str:
         if not judged:
-            return "No step was recorded: mark steps with trainwatch.step."
+            return no_steps(facts)
         shown = slowest or max(judged, key=lambda start: start.took)
         took = duration(shown.took)
         beyond = shown.took - 60 * self.parameters.threshold

@@ -7,16 +7,15 @@ operators on each device, and of collective operations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.steps import StepDurations
+from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.base import Overview, Verdict
 from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Parameters
 from trainwatch.rules.registry import rule
-from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages
+from trainwatch.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages, summed
 from trainwatch.runs.model import COMPONENTS, OperatorTime, RunFacts
 from trainwatch.status import Status
 from trainwatch.words import percent
@@ -26,14 +25,9 @@ OPERATORS_LISTED = 20  # per device
 SUBMODULES = ("Forward-SubModuleInternal", "Backward-SubModuleInternal")
 
 
-@dataclass(frozen=True)
-class OverallFrameworkMetricsParameters(Parameters):
-    """No parameters."""
-
-
 @rule
-class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
-    parameters_type = OverallFrameworkMetricsParameters
+class OverallFrameworkMetrics(Overview[Parameters]):
+    parameters_type = Parameters
     subject = "The time by phase and component"
     question = "Where did the time go?"
     description = (
@@ -42,9 +36,7 @@ class OverallFrameworkMetrics(Overview[OverallFrameworkMetricsParameters]):
     )
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
 
-    @property
-    def measure(self) -> StepDurations:
-        return StepDurations()
+    measure = STEP_DURATIONS
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         details = _details(run.facts)
@@ -61,11 +53,12 @@ def _details(facts: RunFacts) -> dict[str, Any]:
 
     All fields are sums over ranks; unknown ones are left out.
     """
-    phases = _summed(rank.phase_seconds for rank in facts.ranks)
-    components = _summed(rank.component_seconds for rank in facts.ranks)
+    phases = summed(rank.phase_seconds for rank in facts.ranks)
+    components = summed(rank.component_seconds for rank in facts.ranks)
     components = {name: components[name] for name in COMPONENTS if components.get(name)}
-    collectives = _summed({call.operation: call.seconds} for call in facts.collectives)
-    operators = {device: _operators(facts.operators, device) for device in _devices(facts.operators)}
+    collectives = summed({call.operation: call.seconds} for call in facts.collectives)
+    devices = sorted({operator.device for operator in facts.operators})
+    operators = {device: _operators(facts.operators, device) for device in devices}
     fields: dict[str, Any] = {
         **_phases(phases),
         **inside_steps(components),
@@ -81,7 +74,7 @@ def _details(facts: RunFacts) -> dict[str, Any]:
         "communication_total_seconds": sum(collectives.values()),
         "communication_exposed_seconds": _exposed(facts),
     }
-    activities = _summed({activity.activity: activity.seconds} for activity in facts.activities)
+    activities = summed({activity.activity: activity.seconds} for activity in facts.activities)
     others = {name: value for name, value in activities.items() if name not in SUBMODULES}
     if others:
         fields["general"] = percentages(others)
@@ -99,20 +92,14 @@ def _phases(seconds: Mapping[str, float]) -> dict[str, Any]:
 
 def _of_device_kind(kind: str, operators: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Returns the operators of all CPUs or all GPUs that took more than 2 %."""
-    found = large(
-        _summed(seconds for device, seconds in operators.items() if device.upper().startswith(kind))
-    )
+    found = large(summed(seconds for device, seconds in operators.items() if device.upper().startswith(kind)))
     microseconds = {name: 1e6 * seconds for name, seconds in found.items()}
     return {kind: percentages(found), f"{kind}_total": microseconds}
 
 
-def _devices(operators: Iterable[OperatorTime]) -> list[str]:
-    return sorted({operator.device for operator in operators})
-
-
 def _operators(operators: Iterable[OperatorTime], device: str) -> dict[str, float]:
     """Returns seconds by operator: self time if known, otherwise with the operators that it called."""
-    return _summed(
+    return summed(
         {found.operator: found.seconds if found.self_seconds is None else found.self_seconds}
         for found in operators
         if found.device == device
@@ -123,14 +110,6 @@ def _exposed(facts: RunFacts) -> float | None:
     """Returns seconds of communication during which the device did nothing else; None if unknown."""
     known = [call.exposed_seconds for call in facts.collectives if call.exposed_seconds is not None]
     return sum(known) if known else None
-
-
-def _summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    sums: dict[str, float] = {}
-    for part in parts:
-        for name, amount in part.items():
-            sums[name] = sums.get(name, 0.0) + amount
-    return sums
 
 
 def _first(amounts: Mapping[str, float]) -> dict[str, float]:

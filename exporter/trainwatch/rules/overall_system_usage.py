@@ -6,11 +6,10 @@ or over its GPUs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.usage import Usage, usage_rows
+from trainwatch.measurements.usage import USAGE, usage_rows
 from trainwatch.rules.base import Overview, Verdict
 from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Parameters
@@ -29,22 +28,15 @@ DEBUGGER_NAMES = {
 }
 
 
-@dataclass(frozen=True)
-class OverallSystemUsageParameters(Parameters):
-    """No parameters."""
-
-
 @rule
-class OverallSystemUsage(Overview[OverallSystemUsageParameters]):
-    parameters_type = OverallSystemUsageParameters
+class OverallSystemUsage(Overview[Parameters]):
+    parameters_type = Parameters
     subject = "The use of resources"
     question = "How much of each resource did the run use?"
     description = "Shows the use of each node's cores, GPUs, memory, storage and network over the whole run."
     recommendation = "Nothing to do: this is the overview that the other findings refer to."
 
-    @property
-    def measure(self) -> Usage:
-        return Usage()
+    measure = USAGE
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         rows = usage_rows(run.of(self.measure))

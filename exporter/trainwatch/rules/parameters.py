@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, NamedTuple, get_args, get_type_hints
+from typing import Annotated, NamedTuple, Protocol, get_args, get_type_hints
 
 from trainwatch.runs.model import PHASES
 
@@ -31,11 +31,18 @@ Samples = Annotated[int, Bounds(0, math.inf, "samples")]
 Window = Annotated[int, Bounds(1, math.inf, "samples")]
 StepCount = Annotated[int, Bounds(0, math.inf, "steps")]
 Minutes = Annotated[float, Bounds(0, math.inf, "minutes")]
+LiveMinutes = Annotated[float, Bounds(2, 24 * 60, "minutes")]
 Errors = Annotated[int, Bounds(0, math.inf, "errors")]
 StepWindow = Annotated[int, Bounds(10, math.inf, "steps")]
 Factor = Annotated[float, Bounds(1, math.inf, "times")]
+GigabytesPerSecond = Annotated[float, Bounds(0, math.inf, "GB/s")]
+Milliseconds = Annotated[float, Bounds(0, math.inf, "milliseconds")]
 Deviations = Annotated[float, Bounds(0, math.inf, "standard deviations")]
+StandardErrors = Annotated[float, Bounds(0, math.inf, "standard errors")]
 PhaseOrNone = Annotated[str | None, Choices(PHASES)]
+
+
+LIVE_WINDOW = "alerts and bands judge the last minutes, this many"  # the meaning of every `live_window`
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,27 @@ class Specification:
 def fraction(percent: float) -> float:
     """Returns 0.7 for 70: exactly the number that the rule's PromQL contains."""
     return float(f"{percent / 100:.12g}")
+
+
+class ShareLimits(Protocol):
+    """The parameters of rules that fire if a part of a live window is too large a share of it."""
+
+    @property
+    def threshold(self) -> float: ...
+
+    @property
+    def patience(self) -> int: ...
+
+    @property
+    def live_window(self) -> float: ...
+
+
+def live_minimum(parameters: ShareLimits, sample_interval: float) -> float:
+    """Returns the samples above which a rule decides on its live window.
+
+    These are `patience`, or nine tenths of a full window if that has fewer.
+    """
+    return min(parameters.patience, 0.9 * 60 * parameters.live_window / sample_interval)
 
 
 def specifications(parameters: type[Parameters]) -> dict[str, Specification]:

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trainwatch.measurements.scraped import GAP, SAMPLES, Window
+from trainwatch.rules.confidence import EARLY, margin
+from trainwatch.rules.parameters import ShareLimits, fraction, live_minimum
 from trainwatch.sampling.sample_tally import BOUNDS, GRID
 
 Severity = Literal["info", "warning", "critical"]
@@ -34,6 +37,23 @@ class Scraping:
         scrapes = math.ceil(round(samples * self.sample_interval / self.interval, 9))
         return max(1, scrapes) * self.interval
 
+    @property
+    def hold(self) -> float:
+        """Returns the seconds for which a scraped value counts: over a gap of GAP, to the next scrape."""
+        return GAP + 1.5 * self.interval
+
+    def held(self, series: str, ago: float = 0.0) -> str:
+        """Returns the last scraped values of a selector, as of `ago` seconds before.
+
+        Failed scrapes end every series at once; these values last over a gap in scraping.
+        """
+        return _held(series, self.hold, ago)
+
+    def last(self, seconds: float) -> Window:
+        """Returns the window of the last `seconds`, in whole scrapes."""
+        whole = self.interval * math.ceil(round(seconds / self.interval, 9))
+        return Window(whole, self.hold, self.sample_interval)
+
     def reach(self, seconds: float) -> float:
         """Returns the length of a range that contains the values of `seconds` ago, and none before.
 
@@ -54,8 +74,8 @@ class Record:
 class Alert:
     """An alerting rule, named like the rule; the value of `expression` is `$value`.
 
-    `pending` (`for`) and `keep_firing` are seconds. Values since the run's start or over a window are smooth
-    and need no `pending`.
+    `pending` (`for`) and `keep_firing` are seconds. Values over a window are smooth and need no `pending`.
+    `lost` is PromQL for the share of the time that a finding costs, if that is known; `{}` is the finding.
     """
 
     expression: str
@@ -65,6 +85,7 @@ class Alert:
     pending: float = 0.0
     keep_firing: float = 0.0
     labels: Mapping[str, str] = field(default_factory=dict)
+    lost: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,44 @@ class PrometheusRules:
 def ratio(percent: float) -> str:
     """Returns "0.7" for 70, without the rounding error of a division."""
     return f"{percent / 100:.12g}"
+
+
+OF_RUN = ("cluster", "run")  # labels: on all nodes
+OF_NODE = ("cluster", "job", "instance", "run")
+OF_RANK, OF_GPU = (*OF_NODE, "rank"), (*OF_NODE, "gpu")
+
+
+def looked_up(
+    expression: str, labels: Sequence[str], words: str = "{{ .Value | humanizePercentage }}"
+) -> str:
+    """Returns an annotation's template: `words` with the values of an expression as `.Value`.
+
+    Each `{}` in the expression becomes the selector of the alert's target by `labels`. Without a value there
+    are no words. Annotations are no part of an alert's identity, so they may change.
+    """
+    selector = ",".join(f"{label}=%q" for label in labels)
+    values = " ".join(f"$labels.{label}" for label in labels)
+    query = expression.replace("{}", "{%[1]s}")
+    return f"{{{{ range printf `{query}` (printf `{selector}` {values}) | query }}}}{words}{{{{ end }}}}"
+
+
+def rank_of_run(series: str, rank: str = "rank", run: str = "run") -> str:
+    """Returns a template of "rank 3 of run R"; of "run R" if no other rank of the run has the series."""
+    ranks = f"count(count by (instance, rank) ({series}{{}}))"
+    words = looked_up(f"{ranks} > 1", OF_RUN, f"{rank} {{{{ $labels.rank }}}} of run{{{{ else }}}}{run}")
+    return f"{words} {{{{ $labels.run }}}}"
+
+
+def compared(series: str, things: str) -> str:
+    """Returns a template's sentence on the values of all ranks or GPUs of the run, if there are several."""
+    several = f"and count({series}{{}}) > 1"
+    least, most = (
+        looked_up(
+            f"{extreme}({series}{{}}) {several}", OF_RUN, f"{before}{{{{ .Value | humanizePercentage }}}}"
+        )
+        for extreme, before in (("min", f" All {things} of the run: "), ("max", " to "))
+    )
+    return f"{least}{most}{looked_up(f'vector(1) {several}', OF_RUN, '.')}"
 
 
 def time_span(seconds: float) -> str:
@@ -125,18 +184,71 @@ def _bound(percent: float, parameter: str, bounds: Sequence[float]) -> float:
     )
 
 
-def gained(series: str, seconds: float, whole: bool) -> str:
-    """Returns the exact gain of a counter in `seconds`, without the extrapolation of `increase`.
+def _held(series: str, hold: float, ago: float = 0.0) -> str:
+    earlier = f" offset {time_span(ago)}" if ago else ""
+    return f"last_over_time({series}[{time_span(hold)}]{earlier})"
 
-    Unless the window must be `whole`, a younger counter counts from its beginning.
+
+def gained(series: str, window: Window, each: str = "{}", whole: bool = False) -> str:
+    """Returns the exact gain of a run's counter in a window, without the extrapolation of `increase`.
+
+    It is the difference of two scraped values. `each` is applied to both, such as "sum without (phase) ({})".
+    A counter without the earlier value counts from its beginning, unless the window must be `whole`. It does
+    so only if it began in the window: its run did, or Prometheus had scraped the run before without it. A
+    counter that fell has no gain, nor has any of an exporter that lost its counts.
     """
-    before = f"{series} offset {time_span(seconds)}"
-    return f"({series} - {before})" if whole else f"({series} - ({before} or 0 * {series}))"
-
-
-def share_at_most(histogram: str, bucket: str, seconds: float, whole: bool) -> str:
-    """Returns the share of the samples in the last `seconds` that are in a bucket."""
+    now, before = _at_both_ends(series, window, each)
+    if whole:
+        return f"({now} - {before} >= 0)"
+    lost = f"resets({SAMPLES}[{time_span(window.seconds + window.hold)}]) > 0"
+    samples, samples_before = (_held(SAMPLES, window.hold, ago) for ago in (0.0, window.seconds))
+    young = f"{samples} < {window.young:.12g}"
+    # `< 0`: nothing is left of a counter that was 0 and is gone.
     return (
-        f"{gained(f'{histogram}_bucket{{{bucket}}}', seconds, whole)}\n"
-        f"  / ignoring (le) {gained(f'{histogram}_count', seconds, whole)}"
+        f"(\n  {_added(now, f'-{before} < 0')}\n"
+        f"    and on (cluster, job, instance, run)\n"
+        f"  (({young} or {samples_before}) unless {lost})\n)"
+    )
+
+
+def gained_like(series: str, window: Window, each: str = "{}") -> str:
+    """Returns the gain of a run's counter, for an expression that joins it with a recorded gain of the same.
+
+    It is cheaper than `gained`, and the same: where the run's counters are not known, no gain is recorded.
+    """
+    now, before = _at_both_ends(series, window, each)
+    return _added(now, f"-{before}")
+
+
+def _added(now: str, negative_before: str) -> str:
+    """Returns the sums of two vectors that are not negative; a series may be missing from one of them.
+
+    `now - before or now` would find all series of `now` twice, and finding them is the main cost of a rule.
+    """
+    earlier = f'label_replace({negative_before}, "end", "before", "", "")'
+    return f"(sum without (end) ({now} or {earlier}) >= 0)"
+
+
+def _at_both_ends(series: str, window: Window, each: str) -> tuple[str, str]:
+    return each.format(_held(series, window.hold)), each.format(_held(series, window.hold, window.seconds))
+
+
+def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLimits) -> str:
+    """Returns where the recorded `share` of the recorded number of `samples` is above the threshold.
+
+    It decides after `live_minimum`, or earlier if the share is surely above (rules/confidence.py).
+    """
+    interval, percent = scraping.sample_interval, parameters.threshold
+    return (
+        f"{share} > {ratio(percent)} and {samples} > {live_minimum(parameters, interval):.12g}\n"
+        f"  or {share} > {ratio(percent)} + {margin(fraction(percent)):.12g} * "
+        f"({samples} >= {EARLY / interval:.12g}) ^ -0.5"
+    )
+
+
+def share_at_most(histogram: str, bucket: str, window: Window, whole: bool) -> str:
+    """Returns the share of the samples in a window that are in a bucket."""
+    return (
+        f"{gained(f'{histogram}_bucket{{{bucket}}}', window, whole=whole)}\n"
+        f"  / ignoring (le) {gained(f'{histogram}_count', window, whole=whole)}"
     )

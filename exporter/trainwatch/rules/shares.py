@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from trainwatch.runs.model import COMPONENTS, PHASES
 
@@ -11,6 +11,15 @@ OTHERS = "others"
 # Debugger's names of phases and passes.
 PHASE_NAMES = {phase: f"Step:ModeKeys.{phase.upper()}" for phase in PHASES}
 PASSES = {"forward": "Forward pass", "backward": "Backward pass"}
+
+
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the sum of the amounts of each name."""
+    sums: dict[str, float] = {}
+    for part in parts:
+        for name, amount in part.items():
+            sums[name] = sums.get(name, 0.0) + amount
+    return sums
 
 
 def percentages(amounts: Mapping[str, float]) -> dict[str, float]:

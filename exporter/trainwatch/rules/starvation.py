@@ -8,14 +8,27 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
-from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.measure import Measure, Portion, RunMeasurements
 from trainwatch.measurements.recent_steps import DIGITS
 from trainwatch.measurements.scraped import SAMPLES, Moment, Scraped, column, dropped, spellings
-from trainwatch.measurements.starved import Starved, StarvedCounts, StarvedSamples
+from trainwatch.measurements.starved import StarvedSamples
+from trainwatch.rules import promql
+from trainwatch.rules.bands import Bands, Worst
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.parameters import Parameters, fraction
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, on_grid, ratio
+from trainwatch.rules.judgement import Judgement, Tallies, too_large, too_large_live
+from trainwatch.rules.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
+from trainwatch.rules.parameters import Parameters
+from trainwatch.rules.promql import (
+    MINUTE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    gained_like,
+    on_grid,
+    ratio,
+)
 from trainwatch.rules.shares import inside_steps, of_phases
 from trainwatch.runs.model import COMPONENTS, PHASES
 from trainwatch.status import Status
@@ -37,19 +50,25 @@ class StarvationParameters(Parameters):
     def patience(self) -> int:
         raise NotImplementedError
 
+    @property
+    def live_window(self) -> float:
+        raise NotImplementedError
+
 
 S = TypeVar("S", bound=StarvationParameters)
 
 
-class Starvation(Rule[S, StarvedCounts]):
+class Starvation(Rule[S, Portion]):
     """Fires if starved samples are more than a share of all.
 
     Seconds lost: the starved samples times the interval, on the node that lost most.
     """
 
+    bands = Bands("node", [Worst("{} of the samples")])
+
     cause: ClassVar[Literal["cpu", "io"]]
     reading: ClassVar[str]  # what was read of a core: "utilisation"
-    waits_for: ClassVar[str]  # "a busy core"
+    meanwhile: ClassVar[str]  # "a core is busy"
 
     @property
     @abstractmethod
@@ -60,18 +79,23 @@ class Starvation(Rule[S, StarvedCounts]):
     def condition(self) -> str:
         """Returns the condition of a sample in words, with the bounds."""
 
-    @property
-    def measure(self) -> Starved:
-        return Starved(self.cause, self.above[1] / 100, self.parameters.gpu_threshold / 100)
+    about_gpus = True
+    reads_cores = True
 
-    def judge(self, view: StarvedCounts) -> Judgement:
-        share = view.ratio
-        return judgement(
-            view.samples > self.parameters.patience, (share, share > fraction(self.parameters.threshold))
-        )
+    @property
+    def measure(self) -> Measure[StarvedSamples]:
+        cores, gpus = self.above[1] / 100, self.parameters.gpu_threshold / 100
+        return Measure(StarvedSamples, self.cause, cores, gpus)
+
+    def judge(self, view: Portion) -> Judgement:
+        return too_large(view, self.parameters)
+
+    def judge_live(self, view: Portion, sample_interval: float) -> Judgement:
+        return too_large_live(view, self.parameters, sample_interval)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        record, parameters = self._record, self.parameters
+        record, samples, parameters = self._record, self._samples, self.parameters
+        window = scraping.last(MINUTE * parameters.live_window)
         labels = ", ".join(
             (
                 f'cause="{self.cause}"',
@@ -80,21 +104,43 @@ class Starvation(Rule[S, StarvedCounts]):
             )
         )
         return PrometheusRules(
-            targets=SAMPLES,
-            every=MINUTE / 2,
+            targets=scraping.held(SAMPLES),
+            every=2 * MINUTE,
             records=[
+                Record(samples, gained(SAMPLES, window)),
                 Record(
                     record,
-                    f"""
-                    trainwatch_gpu_starved_samples_total{{{labels}}}
-                      / ignoring (cause, cause_above, gpu_below) {SAMPLES}
-                    """,
-                )
+                    f"{gained_like(f'trainwatch_gpu_starved_samples_total{{{labels}}}', window)}\n"
+                    f"  / ignoring (cause, cause_above, gpu_below) {samples}",
+                ),
             ],
             alerts=[
                 self.alert(
-                    f"{record} > {ratio(parameters.threshold)} and {SAMPLES} > {parameters.patience}",
-                    "in {{ $value | humanizePercentage }} of the samples of run {{ $labels.run }}",
+                    promql.too_large(scraping, record, samples, parameters),
+                    f"in {{{{ $value | humanizePercentage }}}} of the samples of the last "
+                    f"{parameters.live_window:g} minutes of run {{{{ $labels.run }}}}",
+                )
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the share of the time in which a GPU was in use; there is no value otherwise."""
+        parameters = self.parameters
+        patience = max(parameters.patience, 1)
+        starved, share = (f"instance:node_{self.cause}_starved:{what}" for what in ("bool", "avg_ratio"))
+        in_use = f"{others.utilization} and {ON_GPU} {others.memory} > {MEMORY_IN_USE}"
+        condition = f"""
+            ({others.busiest_core(self.cause)} > bool {ratio(self.above[1])})
+              * on (cluster, instance)
+            (min by (cluster, instance) ({in_use}) < bool {ratio(parameters.gpu_threshold)})
+            """
+        return PrometheusRules(
+            targets=share,
+            records=[Record(starved, condition), Record(share, others.mean(starved, patience))],
+            alerts=[
+                self.alert(
+                    f"{share} > {ratio(parameters.threshold)}\n  and {others.before(starved, patience)}",
+                    "at {{ $value | humanizePercentage }} of the scrapes",
                 )
             ],
         )
@@ -102,24 +148,35 @@ class Starvation(Rule[S, StarvedCounts]):
     def alert(self, expression: str, how_often: str) -> Alert:
         return Alert(
             expression,
-            summary=f"GPUs of {{{{ $labels.instance }}}} wait for {self.waits_for}",
+            summary=f"GPUs of {{{{ $labels.instance }}}} idle while {self.meanwhile}",
             description=f"On {{{{ $labels.instance }}}}, {self.condition()} {how_often} "
             f"(fires above {self.parameters.threshold:g} %).",
+            lost="{}",
         )
 
-    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[StarvedCounts]:
-        samples = now(SAMPLES)
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
+        window = scraping.last(MINUTE * self.parameters.live_window)
+        samples = window.gained(now, SAMPLES)
         cells = (
             f'cause="{self.cause}",cause_above=~"{spellings(self.above[1])}",'
             f'gpu_below=~"{spellings(self.parameters.gpu_threshold)}"'
         )
         starved = dropped(
-            now("trainwatch_gpu_starved_samples_total", cells), "cause", "cause_above", "gpu_below"
+            window.gained(now, "trainwatch_gpu_starved_samples_total", cells),
+            "cause",
+            "cause_above",
+            "gpu_below",
         )
         labels = [series for series in starved if series in samples]
-        view = StarvedCounts(column(samples, labels), column(starved, labels))
+        taken = column(samples, labels)
+        view = Portion(taken, taken, column(starved, labels))
         shares = dict(zip(labels, view.ratio.tolist(), strict=True))
-        return Scraped(labels, view, samples, {self._record: shares})
+        targets = now.held(SAMPLES, window.hold)
+        return Scraped(labels, view, targets, {self._samples: samples, self._record: shares})
+
+    @property
+    def _samples(self) -> str:
+        return f"run_instance:trainwatch_{self.cause}_starved:samples"
 
     @property
     def _record(self) -> str:

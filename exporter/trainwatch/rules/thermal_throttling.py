@@ -12,33 +12,46 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.rates import rates
-from trainwatch.measurements.scraped import Moment, Scraped, column, of_run, summed
-from trainwatch.measurements.throttling import HeldDown, ThrottledGpu, Throttling
+from trainwatch.measurements.measure import Portion, RunMeasurements
+from trainwatch.measurements.scraped import Moment, Scraped, Vector, Window, column, of_run, summed
+from trainwatch.measurements.throttling import THROTTLING, ThrottledGpu
+from trainwatch.rules.bands import Bands, Worst
 from trainwatch.rules.base import Rule, Verdict, status_of
 from trainwatch.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
-from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
-from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio, time_span
+from trainwatch.rules.judgement import Judgement, Tallies, too_large
+from trainwatch.rules.other_exporters import OtherExporters
+from trainwatch.rules.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
+from trainwatch.rules.promql import (
+    MINUTE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    compared,
+    gained,
+    looked_up,
+    ratio,
+)
 from trainwatch.rules.registry import rule
 from trainwatch.status import Status
-from trainwatch.words import count, duration, exact_percent, too_few
+from trainwatch.words import duration, exact_percent, others, others_of, too_few
 
 SHARE = "run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio"
 THROTTLED = "trainwatch_gpu_throttle_seconds_total"
+HOT = "instance_gpu:thermal_throttle:avg_ratio"  # of readings of other exporters
 BY_HEAT = 'reason=~"sw_thermal|hw_thermal"'
-RECENT = 5 * MINUTE  # the driver's counters do not start with the run
+RECENT = 5 * MINUTE  # for a run that is younger than the live window
 
 
 @dataclass(frozen=True)
 class ThermalThrottlingParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires above this share of the time of a GPU"] = 5
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 120
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
 
 @rule
-class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
+class ThermalThrottling(Rule[ThermalThrottlingParameters, Portion]):
     """Seconds lost: throttled time x the missing share of the highest clock during that time."""
 
     parameters_type = ThermalThrottlingParameters
@@ -54,41 +67,87 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
     )
     view = "health"
 
-    @property
-    def measure(self) -> Throttling:
-        return Throttling()
+    about_gpus = True
+    bands = Bands("GPU", [Worst("{} of the time")])
+    measure = THROTTLING
 
-    def judge(self, view: HeldDown) -> Judgement:
-        share = view.ratio
-        return judgement(
-            view.readings > self.parameters.patience, (share, share > fraction(self.parameters.threshold))
-        )
+    def judge(self, view: Portion) -> Judgement:
+        return too_large(view, self.parameters)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
-        recent = f"rate({THROTTLED}{{{BY_HEAT}}}[{time_span(RECENT)}])"
+        windows = [(window, self._share(window)) for window in self._windows(scraping)]
         return PrometheusRules(
-            targets=GPUS,
-            every=2 * MINUTE,
-            records=[Record(SHARE, for_each_run(f"sum without (reason) ({recent})"))],
+            targets=scraping.held(GPUS),
+            every=4 * MINUTE,
+            records=[
+                Record(
+                    SHARE,
+                    "\nor\n".join(
+                        f"{for_each_run(share, scraping)}\n"
+                        f"  and {scraping.held(GPUS)} > {window.samples:.12g}"
+                        for window, share in windows
+                    ),
+                )
+            ],
             alerts=[
                 Alert(
-                    f"{SHARE} > {ratio(parameters.threshold)} and {GPUS} > {parameters.patience}",
+                    f"{SHARE} > {ratio(parameters.threshold)}\n"
+                    f"  and {scraping.held(GPUS)} > {parameters.patience}",
                     summary=f"Thermal throttling of {WHERE}",
                     description=f"In run {{{{ $labels.run }}}}, heat throttled {WHERE} for "
-                    "{{ $value | humanizePercentage }} of the last 5 minutes "
-                    f"(fires above {parameters.threshold:g} %).",
-                    keep_firing=300,
+                    f"{{{{ $value | humanizePercentage }}}} of the last {parameters.live_window:g} minutes "
+                    f"(fires above {parameters.threshold:g} %).{compared(SHARE, 'GPUs')}"
+                    + looked_up(
+                        "trainwatch_gpu_temperature_celsius{}",
+                        ("cluster", "job", "instance", "gpu"),
+                        " It is at {{ .Value | humanize }} °C.",
+                    ),
                 )
             ],
         )
 
-    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[HeldDown]:
-        """Returns the throttled share of the last minutes."""
-        readings = now(GPUS)
-        share = of_run(now, readings, summed(rates(now, THROTTLED, BY_HEAT, RECENT, of_run=False), "reason"))
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the share of the readings at which heat lowered the clocks."""
+        parameters = self.parameters
+        seconds = MINUTE * parameters.live_window
+        enough = others.always(f"{others.hot} >= 0", others.scraping.window(parameters.patience))
+        return PrometheusRules(
+            targets=others.hot,
+            every=4 * MINUTE,
+            records=[Record(HOT, f"avg_over_time({others.past(others.hot, seconds)}) and ({enough})")],
+            alerts=[
+                Alert(
+                    f"{HOT} > {ratio(parameters.threshold)}",
+                    summary=f"Thermal throttling of {WHERE}",
+                    description=f"Heat throttled {WHERE} at {{{{ $value | humanizePercentage }}}} of the "
+                    f"scrapes of the last {parameters.live_window:g} minutes "
+                    f"(fires above {parameters.threshold:g} %).",
+                )
+            ],
+        )
+
+    def _windows(self, scraping: Scraping) -> list[Window]:
+        """Returns the live window, and the one for younger runs: the counters do not start with the run."""
+        return [scraping.last(seconds) for seconds in (MINUTE * self.parameters.live_window, RECENT)]
+
+    def _share(self, window: Window) -> str:
+        heat = gained(f"{THROTTLED}{{{BY_HEAT}}}", window, whole=True)
+        return f"sum without (reason) {heat} / {window.seconds:.12g}"
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
+        readings = now.held(GPUS, scraping.hold)
+        share: Vector = {}
+        for window in self._windows(scraping)[::-1]:  # the live window counts where both are known
+            heat = summed(window.gained(now, THROTTLED, BY_HEAT, whole=True, of_run=False), "reason")
+            found = of_run(now, readings, heat, window.hold)
+            share |= {
+                labels: seconds / window.seconds
+                for labels, seconds in found.items()
+                if readings[labels] > window.samples
+            }
         labels = list(share)
-        view = HeldDown(column(readings, labels), np.ones(len(labels)), column(share, labels))
+        view = Portion(column(readings, labels), np.ones(len(labels)), column(share, labels))
         return Scraped(labels, view, readings, {SHARE: share})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
@@ -100,13 +159,13 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
             self._finding(gpus, status),
             tallies.triggered,
             tallies.triggered,
-            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+            sum(max((gpu.held.seen for gpu in node.gpus), default=0) for node in nodes.values()),
             max((gpu.measured.seconds_lost for gpu in gpus if gpu.tally.triggered), default=0.0),
             details={"gpus": [_details(gpu) for gpu in gpus]},
         )
 
     def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: Status) -> str:
-        most = max((gpu.measured.readings for gpu in gpus), default=0)
+        most = max((gpu.measured.held.seen for gpu in gpus), default=0)
         if not most:
             return "No GPU reported how long heat throttled it."
         if status is Status.NOT_ENOUGH_DATA:
@@ -116,9 +175,10 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, HeldDown]):
         worst = hottest.measured
         sentence = f"Heat throttled {hottest.name} for {exact_percent(worst.percent)} of the time"
         if fired:
-            sentence += f" ({duration(worst.heat)}), at up to {worst.hottest:.0f} °C"
+            sentence += f" ({duration(worst.held.part)}), at up to {worst.hottest:.0f} °C"
         if len(fired) > 1:
-            sentence += f", and {count(len(fired) - 1, 'more GPU')}"
+            sentence += f"; it throttled {others_of(len(fired) - 1, len(gpus), 'GPU')} too"
+        sentence += others([gpu.measured.percent for gpu in gpus if gpu is not hottest], "GPU")
         return f"{sentence}."
 
 
@@ -128,8 +188,8 @@ def _details(gpu: JudgedGpu[ThrottledGpu]) -> dict[str, Any]:
         "node": gpu.node,
         "gpu": gpu.label,
         "triggered": gpu.tally.triggered,
-        "seconds": throttled.seconds,
-        "heat_seconds": throttled.heat,
+        "seconds": throttled.held.whole,
+        "heat_seconds": throttled.held.part,
         "heat_percent": throttled.percent,
         "power_seconds": throttled.power,
         "highest_celsius": None if np.isnan(throttled.hottest) else throttled.hottest,

@@ -27,6 +27,8 @@ class About:
     topic: str = ""
     distance: int = 0
     view: str = ""
+    is_symptom: bool = False
+    symptom: str = ""  # its name
 
 
 @dataclass(frozen=True)

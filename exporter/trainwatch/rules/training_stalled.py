@@ -14,23 +14,26 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.measurements.pauses import LongPauses, Pause, Standstills
+from trainwatch.measurements.measure import Measure, RunMeasurements
+from trainwatch.measurements.pauses import NodePauses, Pause, Standstills
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
-from trainwatch.measurements.steps import StepDurations
+from trainwatch.measurements.steps import STEP_DURATIONS
+from trainwatch.rules.bands import Interval
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.judgement import Judgement, Tallies, judgement
+from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
 from trainwatch.rules.registry import rule
+from trainwatch.rules.remedies import no_steps
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import ranks_of
-from trainwatch.words import count, duration, too_few
+from trainwatch.words import all_of, capitalised, count, duration, too_few
 
 MOST = "run_instance:trainwatch_steps:max"
 USUAL = "run_instance:trainwatch_time_between_steps:mean_seconds"
-STANDSTILL = "run_instance:trainwatch_time_since_last_step:seconds"
+AGE = "trainwatch_run_last_step_age_seconds"  # on the exporter's own clock
 START = "trainwatch_run_start_time_seconds"
+PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
 
 
 @dataclass(frozen=True)
@@ -56,59 +59,72 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         "rank that stopped first. Mark checkpoints and evaluations between steps as phases."
     )
     view = "progress"
+    topic = "standstill"
+    distance = 1
     symptom = IDLE_GPUS
 
     @property
-    def measure(self) -> LongPauses:
-        return LongPauses(60 * self.parameters.minimum)
+    def measure(self) -> Measure[NodePauses]:
+        return Measure(NodePauses, 60 * self.parameters.minimum)
 
-    @property
-    def details_of(self) -> tuple[StepDurations]:
-        return (StepDurations(),)
+    details_of = (STEP_DURATIONS,)
 
     def judge(self, view: Standstills) -> Judgement:
+        return self._judged(view, view.steps > self.parameters.patience)
+
+    def judge_whole(self, view: Standstills) -> Judgement:
+        return self._judged(view, view.steps > 1)
+
+    def _judged(self, view: Standstills, enough: Booleans) -> Judgement:
         parameters = self.parameters
         is_long = (view.seconds > parameters.factor * view.usual) & (view.seconds > 60 * parameters.minimum)
-        return judgement(view.steps > parameters.patience, (view.seconds, is_long))
+        return judgement(enough, (view.seconds, is_long))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for a node's last step of any rank; the usual time is a mean, not a median."""
         factor, minimum, patience = self.parameters.factor, self.parameters.minimum, self.parameters.patience
-        first, last = (f"trainwatch_run_{which}_step_time_seconds" for which in ("first", "last"))
+        spent = scraping.held(f"trainwatch_phase_seconds_total{{{PHASES_OF_STEPS}}}")
+        steps = scraping.held(f"{STEPS}_count")
+        ended = scraping.held("trainwatch_run_end_time_seconds")
         return PrometheusRules(
-            targets=START,
-            every=MINUTE / 2,
+            targets=scraping.held(START),
+            every=MINUTE,
             records=[
-                Record(MOST, f"max without (rank) (sum without (phase) ({STEPS}_count))"),
-                Record(USUAL, f"({last} - {first}) / {MOST}"),
-                Record(STANDSTILL, f"time() - {last} unless trainwatch_run_end_time_seconds"),
+                Record(MOST, f"max without (rank) (sum without (phase) ({steps}))"),
+                Record(
+                    USUAL, f"sum without (rank, phase) ({spent})\n  / sum without (rank, phase) ({steps})"
+                ),
             ],
             alerts=[
                 Alert(
-                    f"{STANDSTILL} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
-                    f"  and {MOST} > {patience}",
+                    f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
+                    f"  and {MOST} > {patience}\n"
+                    f"  unless {ended}",
                     severity="critical",
                     summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
-                    description="No rank of run {{ $labels.run }} on {{ $labels.instance }} has finished a "
-                    "step for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
+                    description="Run {{ $labels.run }} on {{ $labels.instance }} has not finished a step "
+                    "for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
                     f"{factor:g} times the usual time between steps, and {minimum:g} min).",
+                    labels={"standstill": "symptom"},
+                    lost="clamp({}, 1, 1)",
                 )
             ],
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Standstills]:
-        first, last = (now(f"trainwatch_run_{which}_step_time_seconds") for which in ("first", "last"))
-        steps = grouped(summed(now(f"{STEPS}_count"), "phase"), "rank")
-        ended = now("trainwatch_run_end_time_seconds")
-        trained = both(last, first, lambda late, early: late - early)
+        hold = scraping.hold
+        steps = now.held(f"{STEPS}_count", hold)
+        of_ranks = grouped(summed(steps, "phase"), "rank")
+        spent = now.held("trainwatch_phase_seconds_total", hold, PHASES_OF_STEPS)
+        ended = now.held("trainwatch_run_end_time_seconds", hold)
         records = {
-            MOST: {labels: max(counts) for labels, counts in steps.items()},
-            USUAL: both(trained, now.recorded(MOST), divided),
-            STANDSTILL: {labels: now.time - moment for labels, moment in last.items() if labels not in ended},
+            MOST: {labels: max(counts) for labels, counts in of_ranks.items()},
+            USUAL: both(summed(spent, "rank", "phase"), summed(steps, "rank", "phase"), divided),
         }
-        nodes = list(now.recorded(STANDSTILL))
-        view = Standstills(*(column(now.recorded(record), nodes) for record in (STANDSTILL, USUAL, MOST)))
-        return Scraped(nodes, view, now(START), records)
+        ages = {labels: age for labels, age in now.held(AGE, hold).items() if labels not in ended}
+        nodes = list(ages)
+        usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
+        return Scraped(nodes, Standstills(column(ages, nodes), usual, most), now.held(START, hold), records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         ranks = self._ranks(run)
@@ -116,11 +132,12 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         stalls = [(rank, stall) for rank in judged for stall in rank.stalls]
         return Verdict(
             status_of(len(stalls), len(judged)),
-            self._finding(ranks, stalls),
+            self._finding(run, ranks, stalls),
             len(stalls),
             len(stalls),
             sum(rank.steps for rank in ranks),
             max((rank.lost for rank in judged), default=0.0),
+            held=[self._held(*stall) for stall in stalls],
             details={
                 "stalls": [
                     {
@@ -136,39 +153,61 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             },
         )
 
+    def _held(self, rank: Rank, stall: Pause) -> Interval:
+        """Returns when a stall was longer than the rule allows; known work in it counts as done first."""
+        allowed = max(self.parameters.factor * rank.usual, 60 * self.parameters.minimum)
+        lasts = stall.end is None
+        end = stall.start + stall.seconds if stall.end is None else stall.end
+        words = f"no step for {duration(stall.seconds)}"
+        return Interval(
+            rank.node, f"rank {rank.rank}", end - stall.seconds + allowed, end, lasts, stall.seconds, words
+        )
+
     def _ranks(self, run: RunMeasurements) -> list[Rank]:
         found = []
         for name, node in run.of(self.measure).items():
             processes = ranks_of(run.facts, name)
             for rank, measured in sorted(node.ranks.items()):
                 pauses = measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
-                steps, usual = run.nodes[name][StepDurations()].count(rank), measured.usual
-                seconds = np.array([pause.seconds for pause in pauses])
+                steps, usual = run.nodes[name][STEP_DURATIONS].count(rank), measured.usual
+                # Nobody knows what happened between the captures of a trace.
+                seconds = np.array([max(pause.seconds - run.facts.unobserved_seconds, 0) for pause in pauses])
                 view = Standstills(seconds, np.full_like(seconds, usual), np.full_like(seconds, steps))
-                judged = self.judge(view)
+                judged = self.judge_whole(view) if run.whole else self.judge(view)
                 stalls = list(compress(pauses, judged.fired))
                 found.append(Rank(name, rank, steps, usual, bool(judged.enough.any()), stalls))
         return found
 
-    def _finding(self, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]) -> str:
+    def _finding(
+        self, run: RunMeasurements, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]
+    ) -> str:
         if not any(rank.judged for rank in ranks):
             most = max((rank.steps for rank in ranks), default=0)
             if not most:
-                return "No step was recorded: mark steps with trainwatch.step."
+                return no_steps(run.facts)
             return too_few("steps of a rank", most, self.parameters.patience)
         if not stalls:
-            return f"No rank paused for more than {self.parameters.minimum:g} min between two steps."
+            no = "No rank" if len(ranks) > 1 else "Training never"
+            return f"{no} paused for more than {self.parameters.minimum:g} min between two steps."
         lasting = [item for item in stalls if item[1].end is None]
+        who, others = "", ""
         if lasting:
             rank, first = min(lasting, key=lambda item: item[1].start)
-            others = f", and {count(len(lasting) - 1, 'more rank')} after it" if len(lasting) > 1 else ""
+            stalled = len({(rank.node, rank.rank) for rank, _ in lasting})
             verb = "has finished no step for"
+            if stalled == len(ranks) > 1:
+                who, verb = capitalised(all_of(stalled, "rank")), "have finished no step for"
+                starts = sorted(pause.start for _, pause in lasting)
+                if (lead := starts[1] - starts[0]) > rank.usual:
+                    others = f"; rank {rank.rank} stopped first, {duration(lead)} before the next"
+            elif stalled > 1:
+                others = f", and {count(stalled - 1, 'more rank')} after it"
         else:
             rank, first = max(stalls, key=lambda item: item[1].seconds)
             others = f", the longest of {len(stalls)} stalls" if len(stalls) > 1 else ""
             verb = "finished no step for"
-        usual = duration(rank.usual)
-        return f"Rank {rank.rank} {verb} {duration(first.seconds)} (usually one every {usual}){others}."
+        who = who or (f"Rank {rank.rank}" if len(ranks) > 1 else "The training process")
+        return f"{who} {verb} {duration(first.seconds)} (usually one every {duration(rank.usual)}){others}."
 
 
 class Rank(NamedTuple):

@@ -2,25 +2,39 @@
 
 this process            starts, observes, reports; passes signals on
   trainwatch exporter   samples the machine, reads the ledgers, records, serves /metrics and /report
-  COMMAND               trains; gets two environment variables
+  COMMAND               trains; gets three environment variables
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 import time
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwatch_startup import is_wanted
+
 from trainwatch import __version__
-from trainwatch.durations import positive_duration
+from trainwatch.console import Console
+from trainwatch.durations import positive_count, positive_duration
 from trainwatch.errors import UserError, describe
-from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
-from trainwatch.report.price import add_price
+from trainwatch.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
+from trainwatch.ledgers.endings import tell_ending
+from trainwatch.report.terminal import add_price
+from trainwatch.run.ended import OutOfMemory, reason
 from trainwatch.run.exporter_process import ExporterProcess
-from trainwatch.run.terminal import say
+from trainwatch.run.handing_over import last_page
+from trainwatch.run.hooks import HookedProcesses, command_environment
+from trainwatch.run.pulse import Pulse
+from trainwatch.run.recording_limits import add_recording_limits
+from trainwatch.run.status_line import StatusLine
+from trainwatch.run.terminal import command_begins, command_ended, say
 from trainwatch.run.training_command import (
     SignalMask,
     TrainingCommand,
@@ -28,6 +42,8 @@ from trainwatch.run.training_command import (
     interruptible,
     raise_interrupt,
 )
+from trainwatch.training.stack_request import VARIABLE as STACKS
+from trainwatch.web.hosts import EXTERNAL_URLS
 
 if TYPE_CHECKING:
     from trainwatch.run.live import LiveView
@@ -48,7 +64,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Adds the flags of `trainwatch run`."""
     parser.usage = "trainwatch run [flags] -- COMMAND..."
     parser.epilog = EXAMPLES
-    parser.add_argument("--name", metavar="RUN", help="name of the run (default: the script's)")
+    parser.add_argument("--name", help="name of the run (default: TRAINWATCH_RUN, otherwise the script's)")
     parser.add_argument(
         "--out",
         type=Path,
@@ -67,6 +83,30 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="address of /metrics and /report (default: 127.0.0.1:9870, or a free port if it is taken)",
     )
+    parser.add_argument(
+        "--external-url",
+        help="URL at which browsers open the pages through a proxy, may be repeated (default: none is needed "
+        "for IP addresses, localhost and the host name)",
+        **EXTERNAL_URLS,
+    )
+    parser.add_argument(
+        "--stacks",
+        action="store_true",
+        help="let training processes write their Python stacks on request: for `trainwatch stacks`, and for "
+        "the report of a hang",
+    )
+    parser.add_argument(
+        "--no-command-line",
+        dest="command_line",
+        action="store_false",
+        help="do not store the command (default: store it, with *** in place of what looks like a secret)",
+    )
+    parser.add_argument(
+        "--no-lines",
+        dest="lines",
+        action="store_false",
+        help="do not sample which lines of Python the command executes (default: up to 20 times per second)",
+    )
     add_parameters(parser)
     add_scan_interval(parser)
     parser.add_argument(
@@ -76,7 +116,21 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DURATION",
         help="time between two evaluations for the terminal and the live page (default: %(default)s)",
     )
+    parser.add_argument(
+        "--steps",
+        type=positive_count,
+        metavar="N",
+        help="how many train steps each rank makes, to show when the run will end",
+    )
+    parser.add_argument(
+        "--no-status-line",
+        dest="status_line",
+        action="store_false",
+        help="do not show rate, use and findings in the last row of the terminal",
+    )
     add_price(parser, of="this node")
+    add_docs_url(parser, "rules link to no docs")
+    add_recording_limits(parser)
     parser.add_argument("words", nargs="...", metavar="COMMAND", help="the training command, after --")
 
 
@@ -85,41 +139,85 @@ def run(arguments: Namespace) -> int:
     # Before all imports: numpy starts threads, which inherit the mask.
     with blocked_signals() as mask:
         from trainwatch.evaluation.settings import Settings
+        from trainwatch.run.hang_stacks import HangStacks
         from trainwatch.run.ledger_directory import ledger_directory
         from trainwatch.run.live import LiveView
-        from trainwatch.run.plan import make_directory, plan_run
+        from trainwatch.run.old_recordings import remove_old_recordings
+        from trainwatch.run.plan import planned
 
         settings = Settings.parse(arguments.set, arguments.parameters)
-        plan = plan_run(arguments)
         raise_interrupt()
-        make_directory(plan.directory)
-        live = LiveView(plan.directory, settings, plan.scan_interval, arguments.live_interval, plan.price)
-        with ledger_directory() as ledgers:
+        with planned(arguments) as plan, ledger_directory() as ledgers:
+            if arguments.out is None:
+                limits = (arguments.recording_max_age, arguments.recording_max_size)
+                for line in remove_old_recordings(plan.directory.parent, time.time(), *limits):
+                    say(line, "dim")
+            stacks = HangStacks(ledgers, plan.directory)
+            seconds = plan.scan_interval, arguments.live_interval
+            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
             return _observe(plan, ledgers, live, mask)
 
 
 def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
+    from trainwatch.run.old_recordings import remove_unused
+
     run = _begin_recording(plan)
-    exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.reachable)
-    environment = {**os.environ, "TRAINWATCH_RUN": plan.name, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.listener)
+    environment = command_environment(os.environ, plan.launch, ledgers, plan.lines)
+    if plan.stacks:
+        environment[STACKS] = "1"
     command = TrainingCommand(plan.command, environment, mask)
+    hooked = HookedProcesses(ledgers, switched_off=not is_wanted(environment))
+    pulse = Pulse(exporter.metrics, time.monotonic, plan.steps)
+    line = StatusLine(lambda: (live.status, [live.found, *pulse.parts()]))
+
+    def meanwhile() -> None:
+        exporter.tend()
+        if warning := hooked.look(command.pid):
+            say(f"no steps were seen so far. {warning}", "warning")
+
+    if plan.listener.note:
+        say(plan.listener.note)
     try:
         exporter.start()
         say(
-            f"observing {plan.name}: http://{plan.reachable}/report (live), recording in {plan.directory}",
+            f"observing {plan.launch.run}: http://{plan.listener.reachable}/report (live), "
+            f"recording in {plan.directory}",
             "dim",
         )
+        out_of_memory = OutOfMemory()
         command.start()
+        command_begins()
         live.start()
-        status = command.wait(meanwhile=exporter.tend)
+        if plan.status_line:
+            line.start()
+        status = command.wait(meanwhile, line.pause)
+        line.stop()
+        command_ended()
+        how = reason(status, command.ended_by, out_of_memory.happened())
+        label = _label(plan, ledgers)
+        if label != plan.launch.run:
+            say(f"the nodes of this run agreed on its label: {label}", "dim")
+        with suppress(OSError):  # of a full disk
+            exporter.publish(lambda: tell_ending(ledgers, label, how))
     finally:
+        line.stop()
+        watched = exporter.is_watched()
         exporter.stop()
         live.stop()
-    try:
-        with interruptible():
-            _report(plan, ledgers, run, live, status, command.end or time.time())
-    except KeyboardInterrupt:
-        _say_how_to_report(plan, "interrupted")
+        if not command.pid:
+            remove_unused(plan.directory)
+    with last_page(plan, watched) as hand_over:
+        try:
+            with interruptible():
+                end = command.end or time.time()
+                ended = replace(run, run=label, end=end, exit_status=status, ended=how)
+                written = _report(plan, ledgers, ended, live, hooked)
+        except KeyboardInterrupt:
+            _say_how_to_report(plan, "interrupted")
+        else:
+            with suppress(KeyboardInterrupt), interruptible():
+                hand_over(written)
     return status
 
 
@@ -127,7 +225,8 @@ def _begin_recording(plan: Plan) -> RunFile:
     from trainwatch.runs.recording.files import RunFile
 
     run = RunFile(
-        name=plan.name,
+        name=plan.launch.name,
+        run=plan.launch.run,
         start=time.time(),
         command=plan.command_line,
         interval=plan.interval,
@@ -146,40 +245,60 @@ def _begin_recording(plan: Plan) -> RunFile:
     return run
 
 
+def _label(plan: Plan, ledgers: Path) -> str:
+    """Returns the label of the run at its end: its nodes may have agreed on another one."""
+    from trainwatch.ledgers.observed import labels_in, observed
+    from trainwatch.runs.recording.damage import DamageError
+    from trainwatch.runs.recording.files import RunFile
+
+    label = observed(plan.launch.run, labels_in(ledgers))
+    if label == plan.launch.run:
+        with suppress(DamageError, OSError):  # ledgers may be gone, but the exporter has seen them
+            known, _ = RunFile.read(plan.directory)
+            label = known.run if known else label
+    return label
+
+
 def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
     return [
-        f"--web.listen-address={plan.address}",
+        f"--web.listen-address={plan.listener.address}",
+        *(f"--web.external-url={url}" for url in plan.external_urls),
         f"--sample-interval={round(plan.interval * 1000)}ms",
         f"--ledger-dir={ledgers}",
-        f"--run={plan.name}",
+        f"--state-dir={ledgers / 'state'}",
+        f"--run={plan.launch.run}",
         f"--node={plan.node}",
         f"--recording.dir={plan.directory}",
         f"--report-dir={plan.directory}",
+        *(["--recording.lines"] if plan.lines else []),
         "--log-level=warning",
     ]
 
 
-def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, status: int, end: float) -> None:
-    """Completes the recording and writes the report. Prints errors; the recording stays."""
-    from trainwatch.run.ending import finish_recording, say_summary
+def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, hooked: HookedProcesses) -> bool:
+    """Completes the recording and returns whether the report was written. Prints errors."""
+    from trainwatch.run.ending import finish_recording
 
     try:
-        finish_recording(plan.directory, plan.node, run, ledgers, end, status)
+        finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps)
     except (OSError, UserError) as error:
         say(f"the recording could not be completed: {error}", "warning")
     try:
+        from trainwatch.report.printed import print_summary
+        from trainwatch.report.sentences import gaps
         from trainwatch.report.write import write_report
 
         analysis = live.final_analysis()
-        write_report(analysis, plan.directory, plan.price)
-        say_summary(analysis, plan.directory / "report.html")
+        write_report(analysis, plan.directory, plan.price, typed=plan.typed, docs_url=plan.docs_url)
+        for line in gaps(analysis.gaps):
+            say(line, "warning")
+        print_summary(Console(sys.stderr), analysis, plan.directory / "report.html", plan.price)
     except Exception as error:  # noqa: BLE001 - the exit status must always be the command's
         _say_how_to_report(plan, describe(error))
+        return False
+    return True
 
 
 def _say_how_to_report(plan: Plan, reason: str) -> None:
-    from trainwatch.run.ending import shown
-
-    directory = shown(plan.directory)
     say(f"no report was written ({reason}); the recording is kept", "warning")
-    say(f"make the report with `trainwatch report {directory}`")
+    say(f"make the report with `trainwatch report {shlex.quote(str(plan.directory))}`")

@@ -1,40 +1,41 @@
-"""The end of `trainwatch run`: completes the recording, and prints the verdict and the findings."""
+"""The end of `trainwatch run`: completes the recording."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report.sentences import counts
 from trainwatch.run.terminal import say
 from trainwatch.runs.recording.files import RunFile
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.status import Status
+from trainwatch.runs.recording.lines import continued
+from trainwatch.runs.recording.writer import RecordingWriter, folder_of
 from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
-from trainwatch.words import count
-
-FINDINGS = 3  # on the terminal; the report has all
 
 
 def finish_recording(
-    directory: Path, node: str, run: RunFile, ledgers: Path, end: float, exit_status: int
+    directory: Path, node: str, run: RunFile, ledgers: Path, why_no_steps: Callable[[], str]
 ) -> None:
     """Completes the recording after the exporter has ended, normally or not.
 
     Journals become parts. Steps that the exporter has not read are read from the ledgers. Raises OSError or
     UserError; the recording can still be read.
     """
-    replace(run, end=end, exit_status=exit_status).write(directory)
-    writer = RecordingWriter(directory, node, run.interval, run.name)
+    run.write(directory)
+    writer = RecordingWriter(directory, node, run.interval, run.run)
     try:
-        _record_ledgers(writer, ledgers)
+        steps = _record_ledgers(writer, ledgers)
+        _record_lines(writer, ledgers, folder_of(directory, node), run.run)
     finally:
         writer.close()
+    if not steps:
+        replace(run, no_steps=why_no_steps()).write(directory)
 
 
-def _record_ledgers(writer: RecordingWriter, ledgers: Path) -> None:
+def _record_ledgers(writer: RecordingWriter, ledgers: Path) -> int:
+    """Records what the exporter has not read. Returns the number of all steps of the run."""
     with ExitStack() as opened:
         ranks = []
         for path in open_ledgers(ledgers):
@@ -48,32 +49,11 @@ def _record_ledgers(writer: RecordingWriter, ledgers: Path) -> None:
             writer.steps(reader.header, steps)
             ranks.append((reader.header, totals, reader.alive()))
         writer.ranks(ranks)
+        return sum(totals.steps_recorded for _, totals, _ in ranks)
 
 
-def say_summary(analysis: Analysis, report: Path) -> None:
-    """Prints a few lines, the most costly finding first."""
-    found = [rule for rule in analysis.rules if rule.status is Status.FOUND]
-    states = counts(analysis)
-    if found:
-        say(f"verdict: found {', '.join(rule.rule for rule in found)}", "warning")
-    elif Status.HEALTHY in states:
-        say(f"verdict: healthy, nothing found by {count(states[Status.HEALTHY], 'rule')}", "good")
-    else:
-        say("verdict: not enough data, the run was too short to judge")
-    for rule in found[:FINDINGS]:
-        say(f"  {rule.finding}")
-        say(f"    {rule.recommendation}")
-    if len(found) > FINDINGS:
-        say(f"  and {len(found) - FINDINGS} more in the report")
-    if not analysis.steps:
-        say("no steps were recorded, so only the machine was judged. To record steps, change the loop:")
-        say('  import trainwatch; for batch in trainwatch.watch(loader): with trainwatch.step("train"): ...')
-    say(f"report: {shown(report)}")
-
-
-def shown(path: Path) -> str:
-    """Returns the path, relative to the current directory if it is inside."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)
+def _record_lines(writer: RecordingWriter, ledgers: Path, folder: Path, run: str) -> None:
+    lines = continued(ledgers, folder)
+    lines.read_all({(run, os.geteuid())})
+    if counts := lines.counts():
+        writer.lines(counts, lines.retired, set(lines.removed), lines.remove)

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import http.client
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 
 from trainwatch.errors import UserError
+from trainwatch.run.listener import Listener
 from trainwatch.run.terminal import say
-from trainwatch.run.training_command import raise_interrupt
+from trainwatch.run.training_command import raise_interrupt, signals_to_end
 
 FIRST_PAUSE = 0.5  # seconds before a restart; doubled each time, up to LONGEST_PAUSE
 LONGEST_PAUSE = 30.0
 GOOD_AFTER = 60.0  # seconds; an exporter that lived longer is not in a crash loop
 READY_WITHIN = 20.0  # seconds; a busy machine imports slowly
 STOPPED_WITHIN = 20.0
+SCRAPED_WITHIN = 60.0  # seconds: most Prometheus servers scrape at least once per minute
 
 
 class ExporterProcess:
     """A child in its own session, so Ctrl-C does not reach it. It is restarted when it dies.
 
-    `address` is the HOST:PORT where it serves. It ends when this process is killed.
+    It serves on `listener`, which stays open between two exporters. It ends when this process is killed.
     """
 
-    def __init__(self, flags: Sequence[str], address: str) -> None:
+    def __init__(self, flags: Sequence[str], listener: Listener) -> None:
         trainwatch = (sys.executable, "-m", "trainwatch_exporter")
-        self._command = [*trainwatch, "exporter", "--exit-with-parent", *flags]
-        self._address = address
+        self._socket = listener.socket.fileno()
+        inherited = f"--web.listen-fd={self._socket}"
+        self._command = [*trainwatch, "exporter", "--exit-with-parent", inherited, *flags]
+        self._address = listener.reachable
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0.0
         self._pause = FIRST_PAUSE
@@ -66,6 +72,34 @@ class ExporterProcess:
             except OSError as error:  # no memory, no processes left
                 self._plan_start(str(error))
 
+    def publish(self, tell: Callable[[], None]) -> None:
+        """Calls `tell`, which says how the run ended, and lets those who scrape the exporter read it.
+
+        Waits for one more scrape, for at most SCRAPED_WITHIN seconds, or until a signal. If nobody has
+        scraped the exporter, it does not wait.
+        """
+        before, _ = self._scrapes()
+        tell()
+        if not before:
+            return
+        say("waiting until Prometheus has read how the run ended (Ctrl-C skips this)", "dim")
+        counted, deadline = False, time.monotonic() + SCRAPED_WITHIN
+        while time.monotonic() < deadline and not signals_to_end():
+            scrapes, published = self._scrapes()
+            if (counted and scrapes > before) or scrapes == inf:
+                return
+            if not counted:  # scrapes count once there is something to read
+                before, counted = scrapes, published
+            time.sleep(0.2)
+
+    def metrics(self) -> bytes | None:
+        """Returns the text of /metrics; None if there is no answer."""
+        return self._get("/metrics")
+
+    def is_watched(self) -> bool:
+        """Returns whether a browser shows the live page."""
+        return self._process is not None and self._get("/report/watched") == b"yes\n"
+
     def stop(self) -> None:
         """Ends the exporter after it has written its samples."""
         self._start_at = None
@@ -87,6 +121,7 @@ class ExporterProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=[self._socket],
         )
         self._started = time.monotonic()
 
@@ -106,11 +141,23 @@ class ExporterProcess:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _is_ready(self) -> bool:
+        return self._get("/-/ready") is not None
+
+    def _scrapes(self) -> tuple[float, bool]:
+        """Returns how often the exporter was scraped, and whether /metrics has the end of the run."""
+        text = self.metrics()
+        if text is None:  # nobody can scrape it any more
+            return inf, True
+        found = re.search(rb"(?m)^trainwatch_exporter_scrapes_total (\d+)", text)
+        return float(found[1]) if found else 0.0, b"\ntrainwatch_run_ended_info{" in text
+
+    def _get(self, path: str) -> bytes | None:
         connection = http.client.HTTPConnection(self._address, timeout=1)
         try:
-            connection.request("GET", "/-/ready")
-            return connection.getresponse().status == 200
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.read() if response.status == 200 else None
         except (OSError, http.client.HTTPException):
-            return False
+            return None
         finally:
             connection.close()

@@ -28,9 +28,11 @@ def ledger_directory(base: Path | None = None) -> Iterator[Path]:
     for directory in base.glob(f"{PREFIX}*"):
         _remove_if_dead(directory)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
-    lock = os.open(directory / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    unlocked = directory / f"{_LOCK}.new"  # a lock with its name is held, so no other run takes us for dead
+    lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        unlocked.rename(directory / _LOCK)
         yield directory
     finally:
         os.close(lock)
@@ -45,8 +47,10 @@ def _memory_or_temporary() -> Path:
 def _remove_if_dead(directory: Path) -> None:
     """Removes the directory if its observer and its training processes are dead."""
     try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:  # another user's, or not complete yet
+        if directory.lstat().st_uid != os.geteuid():  # another user could fill it with links
+            return
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # not complete yet
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

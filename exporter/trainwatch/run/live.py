@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,14 @@ from trainwatch.status import Status
 from trainwatch.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from trainwatch.evaluation.analysis import Analysis, RuleResult
+    from trainwatch.evaluation.analysis import Analysis
     from trainwatch.evaluation.engine import Evaluator
     from trainwatch.evaluation.settings import Settings
+    from trainwatch.run.hang_stacks import HangStacks
 
 BUSY_SHARE = 0.05  # of a core for evaluations and pages: slow evaluations are less frequent
+FIRST_AFTER = 1.0  # seconds; later evaluations come after 2, 4, ... seconds, up to the usual time
+NAMED = 2  # findings in the status line
 PRINT_AGAIN_AFTER = 300.0  # seconds between two lines about a rule, so that an unstable finding stays quiet
 
 
@@ -30,20 +32,27 @@ class Findings:
         self._fired: set[str] = set()
         self._printed_at: dict[str, float] = {}
 
-    def update(self, rules: Iterable[RuleResult], now: float) -> None:
-        """Prints the changes. `now` is in seconds of any clock that does not go back."""
-        for rule in rules:
-            fired = rule.status is Status.FOUND
+    def update(self, analysis: Analysis, now: float) -> None:
+        """Prints what is found at present. `now` is in seconds of any clock that does not go back."""
+        from trainwatch.report.held import held, holds_now
+
+        for rule in analysis.rules:
+            fired, when = holds_now(rule), held(analysis, rule)
             if fired == (rule.rule in self._fired) or self._just_printed(rule.rule, now):
                 continue
             self._printed_at[rule.rule] = now
             if fired:
                 self._fired.add(rule.rule)
-                say(f"{rule.rule}: {rule.finding}", "warning")
-                say(f"  {rule.recommendation}", "dim")
+                found = rule.finding if rule.status is Status.FOUND else when
+                say(f"{Status.FOUND.icon} {rule.rule}: {found}", "warning")
             else:
                 self._fired.discard(rule.rule)
-                say(f"{rule.rule}: no longer the case", "good")
+                say(f"{Status.HEALTHY.icon} {rule.rule}: {when or 'no longer the case'}", "good")
+
+    @property
+    def present(self) -> list[str]:
+        """Returns the rules that hold now."""
+        return sorted(self._fired)
 
     def _just_printed(self, rule: str, now: float) -> bool:
         return now - self._printed_at.get(rule, -PRINT_AGAIN_AFTER) < PRINT_AGAIN_AFTER
@@ -59,7 +68,11 @@ class LiveView:
         scan_interval: float,
         every: float,
         price: float | None = None,
+        stacks: HangStacks | None = None,
+        steps: int | None = None,
     ) -> None:
+        self._steps = steps
+        self._stacks = stacks
         self._price = price
         self._directory = directory
         self._settings = settings
@@ -69,7 +82,16 @@ class LiveView:
         self._evaluator: Evaluator | None = None
         self._stopping = threading.Event()
         self._failure = ""
+        self.status = Status.COLLECTING  # of the run, at the last evaluation
         self._thread = threading.Thread(target=self._run, name="live view", daemon=True)
+
+    @property
+    def found(self) -> str:
+        """Returns the findings of now in a few words, otherwise the state."""
+        present = self._findings.present
+        if len(present) > NAMED:
+            return f"{len(present)} findings: {', '.join(present[:NAMED])}, ..."
+        return ", ".join(present) or str(self.status)
 
     def start(self) -> None:
         self._thread.start()
@@ -89,26 +111,37 @@ class LiveView:
         return evaluator.analysis()
 
     def _run(self) -> None:
-        pause = self._every
+        # Imported before the first evaluation, whose CPU time then says how long the next ones take.
+        import trainwatch.evaluation.engine
+        import trainwatch.report.html  # noqa: F401
+
+        usual = pause = min(FIRST_AFTER, self._every)
         while not self._stopping.wait(pause):
-            before = time.monotonic()
+            before = time.thread_time()  # on a crowded machine it is less than the time that passes
             try:
                 self._update()
             except Exception as error:  # noqa: BLE001 - the command and its recording always continue
                 self._note_failure(error)
-            pause = max(self._every, (time.monotonic() - before) / BUSY_SHARE)
+            usual = min(2 * usual, self._every)
+            pause = max(usual, (time.thread_time() - before) / BUSY_SHARE)
 
     def _update(self) -> None:
         from trainwatch.report.html import render_html
+        from trainwatch.report.verdict import status_of_run
 
         if self._failure or self._evaluator is None:
             self._evaluator = self._new_evaluator()
         self._evaluator.advance()
         analysis = self._evaluator.analysis(live=True)
+        if self._stacks is not None and self._stacks.update(analysis):
+            analysis = self._evaluator.analysis(live=True)  # with the stacks
         self._failure = ""
-        self._findings.update(analysis.rules, time.monotonic())
-        page = render_html(analysis, refresh_seconds=round(self._every) or 1, price=self._price)
-        write_whole(self._directory / "report.html", page)
+        self._findings.update(analysis, time.monotonic())
+        self.status = Status.FOUND if self._findings.present else status_of_run(analysis)
+        path = self._directory / "report.html"
+        every = round(self._every) or 1
+        page = render_html(analysis, every, self._price, path=path, total_steps=self._steps)
+        write_whole(path, page)
 
     def _new_evaluator(self) -> Evaluator:
         from trainwatch.evaluation.engine import Evaluator

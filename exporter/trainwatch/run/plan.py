@@ -1,64 +1,89 @@
-"""Checks the arguments of `trainwatch run` before anything is started."""
+"""Checks the arguments of `trainwatch run`, and takes its port and directory, before anything is started."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import socket
-import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwatch.errors import UserError
-from trainwatch.run.terminal import say
-from trainwatch.runs.recording.files import holds_recording, new_directory
-from trainwatch.web.server import bind, parse_address
-
-DEFAULT_ADDRESS = "127.0.0.1:9870"
+from trainwatch.errors import UserError, did_you_mean
+from trainwatch.masking import masked
+from trainwatch.report.shell import shell_command
+from trainwatch.run.directory import recording_directory
+from trainwatch.run.listener import Listener, listen
+from trainwatch.training.launch import Launch, read_launch
+from trainwatch.training.layout import NAME_BYTES
+from trainwatch.training.ranks import read_ranks
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One observed run. All paths are absolute; the address was free when it was checked."""
+    """One observed run. All paths are absolute."""
 
-    name: str
+    launch: Launch  # of this process and of all that the command starts
     node: str
     command: tuple[str, ...]
     directory: Path
-    address: str  # [HOST]:PORT that the exporter listens on
+    listener: Listener
+    command_line: str  # as you type it in a shell, without secrets; "" if it must not be stored
     interval: float  # seconds
     scan_interval: float  # seconds
+    external_urls: Sequence[str] = ()
     price: float | None = None  # of this node, in dollars per hour
-
-    @property
-    def reachable(self) -> str:
-        """Returns the HOST:PORT at which this machine reaches the exporter."""
-        host, _, port = self.address.rpartition(":")
-        return f"127.0.0.1:{port}" if host in ("", "0.0.0.0") else self.address.replace("[::]", "[::1]")
-
-    @property
-    def command_line(self) -> str:
-        """Returns the command as you type it in a shell."""
-        return shlex.join(self.command)
+    lines: bool = True  # whether to sample the lines of Python
+    docs_url: str = ""  # of a copy of docs/, for the report
+    typed: Sequence[str] = ()  # the whole command, for the report; () if it must not be stored
+    stacks: bool = False  # whether its processes write their stacks on request
+    steps: int | None = None  # of training, that each rank makes
+    status_line: bool = True
 
 
-def plan_run(arguments: Namespace) -> Plan:
-    """Checks the arguments without creating anything. Raises UserError."""
+@contextmanager
+def planned(arguments: Namespace) -> Iterator[Plan]:
+    """Yields the plan. Its port and its directory belong to this run until the end. Raises UserError."""
     command = _command(arguments.words)
-    name = arguments.name or name_of(command)
-    return Plan(
-        name=name,
-        node=socket.gethostname().partition(".")[0],
-        command=command,
-        directory=_directory(arguments.out, name),
-        address=_address(arguments.listen),
-        interval=arguments.interval,
-        scan_interval=arguments.scan_interval,
-        price=arguments.price,
-    )
+    name = _name(arguments.name, os.environ.get("TRAINWATCH_RUN"), command)
+    launch = read_launch(os.environ, read_ranks(os.environ), name)
+    listener = listen(arguments.listen)
+    with listener.socket, recording_directory(arguments.out, launch.run) as directory:
+        yield Plan(
+            launch=launch,
+            node=socket.gethostname().partition(".")[0],
+            command=command,
+            directory=directory,
+            listener=listener,
+            command_line=shell_command(command) if arguments.command_line else "",
+            interval=arguments.interval,
+            scan_interval=arguments.scan_interval,
+            external_urls=arguments.external_urls,
+            price=arguments.price,
+            lines=arguments.lines,
+            stacks=arguments.stacks,
+            docs_url=arguments.docs_url,
+            typed=arguments.typed if arguments.command_line else (),
+            steps=arguments.steps,
+            status_line=arguments.status_line,
+        )
+
+
+def _name(flag: str | None, variable: str | None, command: Sequence[str]) -> str:
+    """Returns a name that ledger, recording and exporter all write in the same way."""
+    given, what = (flag, "--name") if flag else (variable, "TRAINWATCH_RUN")
+    if not given:
+        name = "".join(
+            character if character.isprintable() else "_" for character in name_of(masked(command))
+        )
+        return name.encode()[: NAME_BYTES - 1].decode(errors="ignore")
+    if not given.isprintable():
+        raise UserError(f"{what} {given!r}: must have only printable characters")
+    if len(given.encode()) >= NAME_BYTES:
+        raise UserError(f"{what}: must be shorter than {NAME_BYTES} bytes, not {len(given.encode())}")
+    return given
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -66,21 +91,9 @@ def name_of(command: Sequence[str]) -> str:
     for before, word in zip(("", *command), command, strict=False):
         if before == "-m" and Path(command[0]).name.startswith("python"):
             return word
-        if word.endswith(".py"):
+        if word.endswith(".py") and not any(map(str.isspace, word)):  # not `bash -c "... train.py"`
             return Path(word).stem
     return Path(command[0]).name
-
-
-def make_directory(directory: Path) -> None:
-    """Makes the recording's directory. Raises UserError if it cannot be written."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {directory}: {error.strerror}; choose another directory with --out"
-        ) from error
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -89,40 +102,19 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
         raise UserError("no command given: put it after --, as in `trainwatch run -- python train.py`")
     program = command[0]
     if shutil.which(program) is None:
+        (shown,) = masked([program])
         if os.sep in program and Path(program).exists():
-            raise UserError(f"{program} cannot be executed: run `chmod +x {program}`, or its interpreter")
-        raise UserError(f"command not found: {program}; check its name, or give its path")
+            raise UserError(f"{shown} cannot be executed: run `chmod +x {shown}`, or its interpreter")
+        # A machine has thousands of programs: one of them is always a little like any name.
+        hint = did_you_mean(program, _programs(), "check its name, or give its path", likeness=0.8)
+        raise UserError(f"command not found: {shown}; {hint}")
     return command
 
 
-def _directory(given: Path | None, name: str) -> Path:
-    if given is None:
-        return new_directory(name)
-    if given.exists() and not given.is_dir():
-        raise UserError(f"{given} is not a directory: choose another with --out")
-    if given.is_dir() and os.access(given, os.R_OK | os.X_OK) and holds_recording(given):
-        raise UserError(f"{given} already has a recording: choose another directory with --out")
-    return given.absolute()
-
-
-def _address(given: str | None) -> str:
-    """Returns the address to serve on: the given address, the default, or a free port if that is taken."""
-    if given is not None:
-        try:
-            return _free(given)
-        except UserError as error:
-            raise UserError(str(error).replace("--web.listen-address", "--listen")) from None
-    try:
-        return _free(DEFAULT_ADDRESS)
-    except UserError:
-        host, _, port = DEFAULT_ADDRESS.rpartition(":")
-        address = _free(f"{host}:0")
-        say(f"port {port} is taken; serving on {address} instead")
-        return address
-
-
-def _free(address: str) -> str:
-    """Returns the address, with the system's choice for port 0. Raises UserError if it is taken."""
-    with bind(parse_address(address)) as listening:
-        port = listening.getsockname()[1]
-    return f"{address.rpartition(':')[0]}:{port}"
+def _programs() -> set[str]:
+    """Returns the names of the files in the directories of PATH."""
+    names: set[str] = set()
+    for directory in os.get_exec_path():
+        with suppress(OSError):
+            names.update(os.listdir(directory))
+    return names

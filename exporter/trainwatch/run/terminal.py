@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-import os
 import sys
+
+from trainwatch.console import COLOURS, DIM, PLAIN, Console
+from trainwatch.status import Status
 
 PREFIX = "trainwatch:"
 
-_BOLD, _YELLOW, _GREEN, _DIM, _PLAIN = "\033[1m", "\033[33m", "\033[32m", "\033[2m", "\033[0m"
-_STYLES = {"warning": _BOLD + _YELLOW, "good": _GREEN, "dim": _DIM, "plain": ""}
+_STYLES = {
+    "warning": COLOURS[Status.FOUND],
+    "good": COLOURS[Status.HEALTHY],
+    "dim": DIM,
+    "plain": PLAIN,
+}
+
+
+class _Between:
+    """Whether the command may have left the cursor in the middle of a line."""
+
+    lines = False
+
+
+def command_begins() -> None:
+    """Notes that the command writes on the same terminal from now on."""
+    _Between.lines = True
+
+
+def command_ended() -> None:
+    """Ends the line that the command may have left open."""
+    console = Console(sys.stderr)
+    if _Between.lines and console.is_terminal:
+        console.write(fresh_line(console.width), end="")
+    _Between.lines = False
 
 
 def say(text: str, style: str = "plain") -> None:
-    """Prints one prefixed line on stderr, with colours only on a terminal.
+    """Prints one prefixed line on stderr, wrapped and with colours only on a terminal. Never raises."""
+    console = Console(sys.stderr)
+    first, *rest = console.wrapped(f"{PREFIX} {text}", rest=2)
+    if style == "dim":
+        first, rest = console.styled(first, DIM), [console.styled(line, DIM) for line in rest]
+    else:
+        first = console.styled(PREFIX, _STYLES[style]) + first.removeprefix(PREFIX)
+    if _Between.lines and console.is_terminal:
+        first = f"{fresh_line(console.width)}{first}"
+    console.write(first, *rest)
 
-    Never raises: the command and its recording continue if the terminal was closed.
+
+def fresh_line(width: int) -> str:
+    """Returns what moves the cursor to the start of an empty line, whatever line it is in.
+
+    At the start of a line, as many spaces as columns fill this line. Otherwise they reach the next one.
     """
-    line = f"{PREFIX} {text}"
-    if _STYLES[style] and _has_colours():
-        line = f"{_STYLES[style]}{PREFIX}{_PLAIN} {text}" if style != "dim" else f"{_DIM}{line}{_PLAIN}"
-    try:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
-
-
-def _has_colours() -> bool:
-    try:
-        return sys.stderr.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    except ValueError:  # closed
-        return False
+    return f"{' ' * width}\r\033[K"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from trainwatch.errors import UserError
+from trainwatch.masking import masked
 
 SignalMask = set["signal.Signals | int"]
 
@@ -22,9 +23,11 @@ PASSED_ON = frozenset(
     {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 )
 
+STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
 SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
 
-_BLOCKED = PASSED_ON | {signal.SIGCHLD}
+_BLOCKED = PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP}
 
 
 class TrainingCommand:
@@ -39,6 +42,7 @@ class TrainingCommand:
         self._mask = mask
         self.pid = 0
         self.end: float | None = None  # seconds since the epoch
+        self.ended_by: signal.Signals | None = None  # that was sent to stop it, or that killed it
 
     def start(self) -> None:
         """Starts the command. Raises UserError if the system cannot."""
@@ -49,16 +53,23 @@ class TrainingCommand:
                 self._words[0], self._words, self._environment, setsigmask=self._mask, setsigdef=restored
             )
         except OSError as error:
-            raise UserError(f"cannot run {self._words[0]}: {error.strerror}") from error
+            raise UserError(f"cannot run {masked(self._words)[0]}: {error.strerror}") from error
 
-    def wait(self, meanwhile: Callable[[], None], every: float = 0.5) -> int:
+    def wait(self, meanwhile: Callable[[], None], before_stop: Callable[[], None], every: float = 0.5) -> int:
         """Waits for the command's end and returns its exit status, 128 + n if signal n ended it.
 
-        Calls `meanwhile` every `every` seconds, and earlier when a child of this process has ended.
+        Calls `meanwhile` every `every` seconds, and earlier when a child of this process has ended. Calls
+        `before_stop` before Ctrl-Z stops this process, too.
         """
         while (status := self._status()) is None:
-            received = signal.sigtimedwait({*PASSED_ON, signal.SIGCHLD}, every)
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            received = signal.sigtimedwait(_BLOCKED, every)
+            if received is not None and received.si_signo == signal.SIGTSTP:
+                before_stop()
+                _stop()
+            # After SIGCONT, Python may return a signal that there was not.
+            elif received is not None and received.si_signo in PASSED_ON:
+                if received.si_signo in STOPPING:
+                    self.ended_by = signal.Signals(received.si_signo)
                 self._pass_on(received)
             meanwhile()
         return status
@@ -75,6 +86,8 @@ class TrainingCommand:
             return None
         self.end = time.time()
         code = os.waitstatus_to_exitcode(status)
+        if code < 0 and self.ended_by is None:
+            self.ended_by = signal.Signals(-code)
         return code if code >= 0 else 128 - code
 
 
@@ -89,21 +102,33 @@ def blocked_signals() -> Iterator[SignalMask]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _stop() -> None:
+    """Stops this process until it is continued, unless the kernel sees that nobody could continue it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets Ctrl-C raise KeyboardInterrupt inside; an earlier Ctrl-C is dropped."""
+    """Lets Ctrl-C raise KeyboardInterrupt inside, and Ctrl-Z stop; an earlier Ctrl-C is dropped."""
     _forget(frozenset({signal.SIGINT}))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTSTP})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTSTP})
 
 
 def raise_interrupt() -> None:
     """Raises KeyboardInterrupt after a signal to end, before the command runs."""
-    if signal.sigpending() & {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}:
+    if signals_to_end():
         raise KeyboardInterrupt
+
+
+def signals_to_end() -> bool:
+    """Returns whether a signal to end waits to be handled."""
+    return bool(signal.sigpending() & STOPPING)
 
 
 def _forget(signals: frozenset[signal.Signals]) -> None:

@@ -15,7 +15,7 @@ class ActiveRuns:
     """
 
     def __init__(self, run: str | None = None) -> None:
-        self._run = run
+        self.run = run
         self._claimed: set[int] = set()
         self.unnamed: str | None = None
         self.unnamed_pids: frozenset[int] = frozenset()
@@ -25,12 +25,12 @@ class ActiveRuns:
         self.unnamed = unnamed
         self.unnamed_pids = frozenset(pids)
 
-    def at(self, now: float, of_ledgers: Collection[str], gpu_processes: Collection[int]) -> set[str]:
+    def at(self, now: float, of_ledgers: Collection[str], gpu_processes: Iterable[int]) -> set[str]:
         """Returns the names of the runs active at `now` (seconds since the epoch)."""
-        named = {*of_ledgers, *([self._run] if self._run else [])}
+        named = {*of_ledgers, *([self.run] if self.run else [])}
         processes = set(gpu_processes)
         if named:
-            self._claimed |= processes
+            self._claimed = processes or self._claimed  # none: the GPUs may not have been read
             self.unnamed = None
             return named
         self._claimed &= processes

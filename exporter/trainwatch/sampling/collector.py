@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 from trainwatch.sampling.families import Family
+from trainwatch.sampling.kept_counters import KeptCounters
+from trainwatch.sampling.limits import Choice, ReachedLimits
 from trainwatch.sampling.sample import Sample
+
+Device = TypeVar("Device", bound=Hashable)
+Values = TypeVar("Values")
 
 
 class SourceAbsentError(OSError):
@@ -23,7 +29,10 @@ class Collector(ABC):
     """
 
     name: ClassVar[str]
+    after: ClassVar[Collection[str]] = ()  # collectors whose part of the sample it reads: they go first
     families: Sequence[Family] = ()  # that it publishes, in the order in which they are written
+    reached = ReachedLimits()  # the exporter replaces it by its own
+    kept: KeptCounters | None = None  # counters that continue when the exporter restarts
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -33,6 +42,17 @@ class Collector(ABC):
     def from_arguments(cls, arguments: Namespace) -> Collector:  # noqa: ARG003
         """Returns a collector with the settings of these flags."""
         return cls()
+
+    def within_limit(self, devices: Mapping[Device, Values]) -> Mapping[Device, Values]:
+        """Returns the devices to publish: all, or the same `--limit.devices` of them at each tick."""
+        kept: list[Device]
+        kept, left_out = self._devices.of(dict.fromkeys(devices, True), self.reached.limits.devices)
+        self.reached.report("devices", {"": len(left_out)} if left_out else {}, self.name)
+        return {device: devices[device] for device in kept} if left_out else devices
+
+    @cached_property
+    def _devices(self) -> Choice[Any]:
+        return Choice()
 
     @abstractmethod
     def collect(self, sample: Sample) -> None:

@@ -3,17 +3,26 @@
 Sources: prometheus.io/docs/instrumenting/exposition_formats and the OpenMetrics 1.0 specification.
 A histogram's `le` is written as OpenMetrics requires ("1.0", not "1") in both formats. So a series keeps
 its labels whichever format the server negotiates.
+
+Prometheus drops a whole scrape because of one number that it cannot parse. So a series that cannot be
+written is left out alone.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from math import isfinite, isnan
 from threading import Lock
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
+from trainwatch.errors import describe
 from trainwatch.sampling.families import Exemplar, Family, HistogramValue, LabelValues
+from trainwatch.sampling.limits import ReachedLimits
+
+logger = logging.getLogger(__name__)
 
 Format = Literal["text", "openmetrics"]
 Prefix = TypeVar("Prefix")
@@ -35,57 +44,115 @@ _TEXT_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 class Exposition:
     """Writes families, and caches the parts of lines that are the same at each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, reached: ReachedLimits | None = None) -> None:
+        self._reached = reached or ReachedLimits()
         self._writers: dict[Family, _FamilyWriter] = {}
         # One scrape is written at a time: the work is CPU only, so a second thread would gain nothing.
         self._lock = Lock()
 
-    def write(self, families: Iterable[Family], format: Format) -> bytes:
-        """Returns all samples that the families publish now, without the families that have none."""
+    def write(
+        self,
+        families: Iterable[Family],
+        format: Format,
+        own: Iterable[Family] = (),
+        without_runs: Collection[str] = frozenset(),
+    ) -> bytes:
+        """Returns all samples that the families publish now, without the families that have none.
+
+        `without_runs` does not concern the exporter's `own` families, which follow the others.
+        """
         with self._lock:
             parts: list[str] = []
-            for family in families:
-                writer = self._writers.get(family)
-                if writer is None:
-                    writer = self._writers[family] = _FamilyWriter(family)
-                writer.write(format, parts)
+            names: set[str] = set()
+            for written, without in ((families, without_runs), (own, frozenset())):
+                for family in written:
+                    if family.name not in names:  # two collectors' families of a name: the first counts
+                        names.add(family.name)
+                        self._writer(family).write(format, without, parts)
         if format == "openmetrics":
             parts.append("# EOF\n")
-        return "".join(parts).encode("utf-8", "replace")  # a lone surrogate must not cost the scrape
+        return "".join(parts).encode("utf-8", "replace")
+
+    def _writer(self, family: Family) -> _FamilyWriter:
+        writer = self._writers.get(family)
+        if writer is None:
+            writer = self._writers[family] = _FamilyWriter(family, self._reached)
+        return writer
 
 
 class _FamilyWriter:
     """One family's metadata and the beginnings of its lines."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, reached: ReachedLimits) -> None:
         self._family = family
+        self._reached = reached
         self._metadata = {"text": _text_metadata(family), "openmetrics": _openmetrics_metadata(family)}
         self._sample_prefixes = _Prefixes(self._prefix)
         self._histogram_prefixes = _Prefixes(self._line_prefixes)
+        self._complaint = ""
 
-    def write(self, format: Format, parts: list[str]) -> None:
+    def write(self, format: Format, without_runs: Collection[str], parts: list[str]) -> None:
         samples, histograms = self._family.samples, self._family.histograms
+        if without_runs and "run" in self._family.labels:
+            samples, histograms = (self._without(without_runs, each) for each in (samples, histograms))
         if not samples and not histograms:
             return
-        parts.append(self._metadata[format])
-        if samples:
-            prefixes = self._sample_prefixes.of(samples)
-            values = samples.values()
-            if _plain(values):
-                parts += [f"{prefix}{value!r}\n" for prefix, value in zip(prefixes, values, strict=True)]
-            else:
-                parts += [
-                    f"{prefix}{number(value)}\n" for prefix, value in zip(prefixes, values, strict=True)
-                ]
+        exemplars = format == "openmetrics"
+        try:
+            lines, complaint = self._lines(samples, histograms, exemplars), ""
+        except Exception as error:  # noqa: BLE001 - whatever a collector published, the rest is written
+            lines, complaint = self._lines_of_each(samples, histograms, exemplars), describe(error)
+        if complaint and complaint != self._complaint:  # once, not at each scrape
+            logger.error("a series of %s is left out: %s", self._family.name, complaint)
+        self._complaint = complaint
+        if lines:
+            parts.append(self._metadata[format])
+            parts += lines
+
+    def _without(self, runs: Collection[str], series: Mapping[LabelValues, Any]) -> dict[LabelValues, Any]:
+        run = self._family.labels.index("run")
+        return {key: value for key, value in series.items() if key[run] not in runs}
+
+    def _lines(
+        self,
+        samples: Mapping[LabelValues, float],
+        histograms: Mapping[LabelValues, HistogramValue],
+        exemplars: bool,
+    ) -> list[str]:
+        """Returns all lines. Raises if there is one that cannot be written."""
+        prefixes, values = self._sample_prefixes.of(samples), samples.values()
+        if _plain(values):
+            lines = [f"{prefix}{value!r}\n" for prefix, value in zip(prefixes, values, strict=True)]
+        else:
+            lines = [f"{prefix}{number(value)}\n" for prefix, value in zip(prefixes, values, strict=True)]
         for prefix_list, histogram in zip(
             self._histogram_prefixes.of(histograms), histograms.values(), strict=True
         ):
-            _write_histogram(prefix_list, histogram, format == "openmetrics", parts)
+            _write_histogram(prefix_list, histogram, exemplars, lines)
+        return lines
+
+    def _lines_of_each(
+        self,
+        samples: Mapping[LabelValues, float],
+        histograms: Mapping[LabelValues, HistogramValue],
+        exemplars: bool,
+    ) -> list[str]:
+        """Returns the lines of the series that can be written, one by one: 20 times slower."""
+        lines: list[str] = []
+        for key, value in samples.items():
+            with suppress(Exception):
+                lines.append(f"{self._prefix(key)}{number(value)}\n")
+        for key, histogram in histograms.items():
+            with suppress(Exception):
+                written: list[str] = []
+                _write_histogram(self._line_prefixes(key), histogram, exemplars, written)
+                lines += written
+        return lines
 
     def _prefix(self, values: LabelValues, suffix: str = "", bound: str | None = None) -> str:
         family = self._family
         pairs = [
-            f'{label}="{value.translate(_LABEL_ESCAPES)}"'
+            f'{label}="{self._reached.shortened(value).translate(_LABEL_ESCAPES)}"'
             for label, value in zip(family.labels, values, strict=True)
         ]
         if bound is not None:
@@ -141,8 +208,12 @@ def _plain(values: Collection[float]) -> bool:
 
 
 def number(value: float) -> str:
-    """Formats a sample value for both formats: integers as integers, floats with every digit."""
+    """Formats a sample value for both formats: integers as integers, floats with every digit.
+
+    Raises OverflowError on an integer beyond a float's range, which Prometheus cannot parse.
+    """
     if isinstance(value, int):
+        float(value)
         return str(int(value))  # a bool is an int too
     value = float(value)
     if isnan(value):
@@ -153,6 +224,8 @@ def number(value: float) -> str:
 
 
 def _exemplar(exemplar: Exemplar) -> str:
+    if not isfinite(exemplar.value) or not isfinite(exemplar.time):  # an invalid time costs the scrape
+        return ""
     labels = ",".join(
         f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in exemplar.labels.items()
     )

@@ -1,9 +1,10 @@
-"""Runs the collectors of a tick in isolation: a collector that fails or hangs loses only its own metrics."""
+"""Runs the collectors and the sinks of a tick in isolation: one that fails or hangs loses only its own."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
@@ -16,20 +17,35 @@ from trainwatch.sampling.sample import Sample
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 2.0
+SLOW = 1 / 4  # of the patience: a task that took longer is slow,
+BRIEF = 1 / 16  # and the next tick waits only this long for it
+
+Sink = Callable[[Sample], None]
 
 
 class Registry:
-    """The collectors, and the result of each at the last tick.
+    """The collectors and sinks, and the result of each at the last tick.
 
-    Collectors run one after another on the registry's own thread. A collector that does not return within
-    `patience` seconds hangs: it keeps that thread, and a new thread continues with the next collectors. It
-    is called again only after that call has returned. No collector is ever called twice at once, because
-    NVML must be polled from one thread at a time.
+    They run one after another on the registry's own thread. One that does not return within `patience`
+    seconds hangs: it keeps that thread, and a new thread continues with the next ones. It is called again
+    only after that call has returned. No collector is ever called twice at once, because NVML must be polled
+    from one thread at a time.
+
+    A collector that is slow, but does not hang, costs the others no samples either: the tick after a slow
+    call waits only briefly. The collector's metrics are then published when it returns.
     """
 
-    def __init__(self, collectors: Sequence[Collector], patience: float = PATIENCE_SECONDS) -> None:
-        self._entries = [_Entry(collector) for collector in collectors]
-        self._patience = patience
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        patience: float = PATIENCE_SECONDS,
+        sinks: Mapping[str, Sink] | None = None,
+    ) -> None:
+        self._collectors = collectors
+        self._readings = [
+            _Task(f"collector {each.name}", each.collect, patience, each.families) for each in collectors
+        ]
+        self._sinks = [_Task(name, sink, patience) for name, sink in (sinks or {}).items()]
         self._crew: _Crew | None = None
         self._success = Family(
             "trainwatch_collector_success",
@@ -45,91 +61,121 @@ class Registry:
         )
 
     def collect(self, sample: Sample) -> None:
-        """Calls every collector to fill `sample`. Returns even if some fail or hang."""
-        waiting = [entry for entry in self._entries if not entry.hanging]
+        """Calls every collector to fill `sample`, then every sink. Returns even if some fail or hang."""
+        waiting = [task for task in (*self._readings, *self._sinks) if not task.still_busy()]
         while waiting:
             crew = self._crew = self._crew or _Crew()
-            late = crew.run(waiting, sample, self._patience)
+            late = crew.run(waiting, sample)
             if late is None:
                 break
-            self._crew = None  # the late collector keeps the thread
+            self._crew = None  # the late task keeps the thread, and its sample
+            sample = replace(sample)
             waiting = waiting[waiting.index(late) + 1 :]
-        self._success.publish({(entry.name,): int(entry.succeeded) for entry in self._entries})
-        self._duration.publish({(entry.name,): entry.seconds for entry in self._entries})
+        readings = list(zip(self._collectors, self._readings, strict=True))
+        self._success.publish({(each.name,): int(reading.succeeded) for each, reading in readings})
+        self._duration.publish({(each.name,): reading.seconds for each, reading in readings})
 
     def families(self) -> Iterable[Family]:
-        """Yields the families to publish, without those of collectors that hang."""
-        for entry in self._entries:
-            if not entry.hanging:
-                yield from entry.families
-        yield from self.own_families()
+        """Yields the collectors' families, without those of collectors that hang."""
+        for reading in self._readings:
+            if not reading.hanging:
+                yield from reading.families
 
     def own_families(self) -> Iterable[Family]:
         """Returns the families about the collectors themselves."""
         return (self._success, self._duration)
+
+    def collect_last(self, collector: Collector, sample: Sample) -> None:
+        """Calls one collector once more, unless it hangs."""
+        reading = self._readings[self._collectors.index(collector)]
+        if not reading.still_busy():
+            (self._crew or _Crew()).run([reading], sample)
 
     def close(self) -> None:
         """Ends the thread and closes every collector that is not in the middle of a reading."""
         if self._crew is not None:
             self._crew.dismiss()
             self._crew = None
-        for entry in self._entries:
-            if entry.hanging:
+        for collector, reading in zip(self._collectors, self._readings, strict=True):
+            if reading.still_busy():
                 continue
             try:
-                entry.collector.close()
+                collector.close()
             except Exception as error:  # noqa: BLE001 - the others must be closed too
-                logger.warning("collector %s could not be closed: %s", entry.name, describe(error))
+                logger.warning("collector %s could not be closed: %s", collector.name, describe(error))
 
 
-class _Entry:
-    """One collector and its last result."""
+class _Task:
+    """One collector or sink, which is called at each tick, and its last result."""
 
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self.name = collector.name
-        self.families = tuple(collector.families)
+    def __init__(
+        self,
+        name: str,
+        act: Callable[[Sample], None],
+        patience: float,
+        families: Iterable[Family] = (),
+    ) -> None:
+        self.families = tuple(families)
         self.succeeded = False
         self.hanging = False
         self.seconds = 0.0
+        self._name = name
+        self._act = act
+        self._patience = patience
         self._complaint: str | None = None
         self._absent = False  # the last reading failed because there is nothing to read
-        self._lock = Lock()  # between a reading that ends late and `give_up`
-        self._reading = False
+        self._lock = Lock()  # between an end that comes late and the ticks
+        self._since: float | None = None  # begin of the call (monotonic), while it runs
+        self._left_behind = False  # the tick continued without it
 
-    def read(self, sample: Sample) -> bool:
-        """Reads the source. Returns whether the reading ended in time; otherwise its thread must end."""
+    @property
+    def patience(self) -> float:
+        """Returns the seconds that a tick waits for it: fewer if it was slow at the last tick."""
+        return self._patience * (1 if self.seconds <= self._patience * SLOW else BRIEF)
+
+    def call(self, sample: Sample) -> bool:
+        """Performs the task. Returns whether it ended in time; otherwise its thread must end."""
         with self._lock:
-            self._reading = True
+            self._since = monotonic()
         begin = perf_counter()
         self._absent = False
         try:
-            self.collector.collect(sample)
+            self._act(sample)
             complaint = None
         except SourceAbsentError as error:
             complaint, self._absent = describe(error), True
-        except Exception as error:  # noqa: BLE001 - whatever a source raises, the other collectors continue
+        except BaseException as error:  # noqa: BLE001 - even SystemExit: whatever it raises, the others continue
             complaint = describe(error)
-        seconds = perf_counter() - begin
         with self._lock:
-            self._reading = False
-            if self.hanging:  # the tick is over: the collector's samples are stale
+            self._since = None
+            self.seconds = perf_counter() - begin
+            in_time, self._left_behind = not self._left_behind, False
+            if self.hanging:  # what it published is stale
                 self._clear()
                 self.hanging = False
-                logger.info("collector %s returned after %.1f s, calling it again", self.name, seconds)
-                return False
-            self.seconds = seconds
-            self._report(complaint)
-            return True
+                logger.info("%s returned after %.1f s, calling it again", self._name, self.seconds)
+            else:
+                self._report(complaint)
+            return in_time
 
-    def give_up(self, patience: float) -> bool:
-        """Marks the collector as hanging if its reading still runs. Returns whether it hangs."""
+    def leave_behind(self) -> bool:
+        """Lets the tick continue without the task if it still runs. Returns whether it does."""
         with self._lock:
-            if self._reading:
-                self.hanging = True
-                self.seconds = patience
-                self._report(f"no answer within {patience:g} s")
-            return self.hanging
+            self._left_behind = self._since is not None
+            self._look_whether_it_hangs()
+            return self._left_behind
+
+    def still_busy(self) -> bool:
+        """Returns whether a call of an earlier tick still runs."""
+        with self._lock:
+            self._look_whether_it_hangs()
+            return self._since is not None
+
+    def _look_whether_it_hangs(self) -> None:
+        if self._since is not None and not self.hanging and monotonic() - self._since >= self._patience:
+            self.hanging = True
+            self.seconds = self._patience
+            self._report(f"no answer within {self._patience:g} s")
 
     def _report(self, complaint: str | None) -> None:
         """Logs a failure once, not at each tick."""
@@ -139,9 +185,9 @@ class _Entry:
         if complaint != self._complaint:
             if complaint is not None:
                 level = logging.INFO if self._absent else logging.WARNING
-                logger.log(level, "collector %s failed: %s", self.name, complaint)
+                logger.log(level, "%s failed: %s", self._name, complaint)
             else:
-                logger.info("collector %s works again", self.name)
+                logger.info("%s works again", self._name)
         self._complaint = complaint
 
     def _clear(self) -> None:
@@ -150,37 +196,37 @@ class _Entry:
 
 
 class _Crew:
-    """A thread that reads collectors one after another, and notes which it reads now."""
+    """A thread that performs tasks one after another, and notes which it performs now."""
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Sequence[_Entry], Sample] | None] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[Sequence[_Task], Sample] | None] = SimpleQueue()
         self._done = Event()
-        self._current: tuple[_Entry, float] | None = None  # the entry being read, and since when (monotonic)
+        self._current: tuple[_Task, float] | None = None  # the task, and since when (monotonic)
         Thread(target=self._work, name="collectors", daemon=True).start()
 
-    def run(self, entries: Sequence[_Entry], sample: Sample, patience: float) -> _Entry | None:
-        """Returns None when all are done, or the first entry that took more than `patience` seconds."""
+    def run(self, tasks: Sequence[_Task], sample: Sample) -> _Task | None:
+        """Returns None when all are done, or the first task that took longer than its patience."""
         self._done.clear()
         self._current = None
-        self._tasks.put((entries, sample))
-        remaining = patience
+        self._orders.put((tasks, sample))
+        remaining = tasks[0].patience
         while not self._done.wait(remaining):
-            remaining = patience
+            remaining = tasks[0].patience
             if self._current is not None:
-                entry, since = self._current
-                remaining = max(0.0, since + patience - monotonic())
-                if remaining == 0 and entry.give_up(patience):
-                    return entry
+                task, since = self._current
+                remaining = max(0.0, since + task.patience - monotonic())
+                if remaining == 0 and task.leave_behind():
+                    return task
         return None
 
     def dismiss(self) -> None:
-        self._tasks.put(None)
+        self._orders.put(None)
 
     def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            entries, sample = task
-            for entry in entries:
-                self._current = (entry, monotonic())
-                if not entry.read(sample):
+        while (order := self._orders.get()) is not None:
+            tasks, sample = order
+            for task in tasks:
+                self._current = (task, monotonic())
+                if not task.call(sample):
                     return
             self._done.set()

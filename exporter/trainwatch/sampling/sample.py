@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -27,8 +28,92 @@ class GpuSample:
     sm_active: float = nan
     tensor_active: float = nan
     power_limit_watts: float = nan
+    compute_processes: float = nan  # how many hold memory of the GPU
     model: str = ""  # "NVIDIA H100 80GB HBM3"
     uuid: str = ""
+
+
+@dataclass(slots=True)
+class RankProcess:
+    """A live training process."""
+
+    pid: int | None  # in the exporter's procfs; None: it is out of sight
+    rank: int
+    local_rank: int | None
+    world_size: int
+    owner: int  # uid
+    devices: tuple[str, ...] = ()  # UUIDs of the GPUs that it reports, as NVML writes them
+    visible_devices: str = ""  # its CUDA_VISIBLE_DEVICES; "": not set, "-1": empty
+    contained: bool = False  # in another container than the exporter: GPUs may have other numbers there
+    pids: frozenset[int] = frozenset()  # its own and those of all that it started, some seconds old
+    paused_seconds: dict[str, float] = field(default_factory=dict)  # of its rank so far, by reason
+
+
+# How it is known that a run uses a GPU, the weakest evidence first. A recording has the places in this tuple.
+EVIDENCE = ("", "node", "environment", "devices", "processes")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """How it is known that a run uses a GPU."""
+
+    # "processes": NVML lists a process of the run; "devices": the training process reports the GPU;
+    # "environment": CUDA_VISIBLE_DEVICES; "node": there is one run, and nobody else on any GPU.
+    by: str
+    ranks: tuple[int, ...] = ()  # that use it; empty: not known
+
+
+@dataclass(slots=True)
+class HostUse:
+    """The use of the host by the processes of a run, some seconds old. NaN: not known.
+
+    Counters begin when the exporter first sees the run, and never fall. Seconds of a core are summed over
+    cores, so that they may pass faster than time.
+    """
+
+    cpus: tuple[str, ...] = ()  # the cores on which they may run; empty: not known
+    cpu_limit: float = nan  # cores, of the cgroup; NaN: no limit, or not known
+    cpu_seconds: float = nan
+    cpu_cores: float = nan  # cores' worth of CPU time that it used between the last two looks
+    other_cpu_seconds: float = nan  # of everything else on these cores
+    neighbour_cpu_seconds: dict[str, float] = field(default_factory=dict)  # by user
+    main_threads_ran_seconds: float = nan
+    main_threads_waited_seconds: float = nan  # ready to run and not throttled, but no core was free
+    cpu_periods: float = nan  # in which the cgroup was allowed its share, and was busy
+    throttled_periods: float = nan  # in which it was used up
+    throttled_seconds: float = nan  # summed over the cores that then stopped
+    memory_bytes: float = nan  # of the cgroup
+    memory_limit_bytes: float = nan
+    oom_kills: float = nan
+    major_page_faults: float = nan
+    disk_read_bytes: float = nan  # of its processes, from and to disks
+    disk_written_bytes: float = nan
+    waiting_seconds: dict[str, float] = field(default_factory=dict)  # pressure of the cgroup, by resource
+    io_waiting_ratio: float = nan  # share of the time between the last two looks that it waited for I/O
+
+    def of_own(self, cpus: Sequence[str], values: Sequence[float]) -> Sequence[float]:
+        """Returns the values of its own cores, of one per core in `cpus`; all if its cores are not known."""
+        if not self.cpus or self.cpus == cpus or len(cpus) != len(values):
+            return values
+        own = set(self.cpus)
+        return [value for cpu, value in zip(cpus, values, strict=True) if cpu in own]
+
+    @property
+    def allowed_cores(self) -> float:
+        """Returns how many cores the run may keep busy at most; NaN if its cores are not known."""
+        if not self.cpus:
+            return nan
+        return min(self.cpu_limit, len(self.cpus)) if self.cpu_limit == self.cpu_limit else len(self.cpus)
+
+
+@dataclass(slots=True)
+class RunSample:
+    """A run's part of this node. The collector `training` makes it, and others add what the run uses."""
+
+    processes: list[RankProcess] = field(default_factory=list)
+    pids: frozenset[int] = frozenset()  # of these processes and all that they started, some seconds old
+    gpus: dict[str, GpuUse] = field(default_factory=dict)  # by GPU label; empty: without evidence
+    host: HostUse = field(default_factory=HostUse)
 
 
 @dataclass(slots=True)
@@ -37,7 +122,9 @@ class Sample:
 
     `cpu_*` have one value per core, in the order of `cpus`. Byte counters are sums over devices since boot.
     `gpus` has the GPUs that answered, by the `gpu` label (NVML's index as a string), and the XID errors of
-    lost GPUs. `gpu_processes` maps the pid of each compute process on a GPU to its gpu label.
+    lost GPUs. `gpu_processes` has the pids of the compute processes on each GPU whose driver lists them,
+    with the bytes of memory that each holds (NaN: not known). `runs` has the runs whose
+    ledgers are held, by the label `run`.
     """
 
     time: float  # seconds since the epoch
@@ -53,5 +140,6 @@ class Sample:
     network_received_bytes: float = nan
     network_transmitted_bytes: float = nan
     gpus: dict[str, GpuSample] = field(default_factory=dict)
-    gpu_processes: dict[int, str] = field(default_factory=dict)
+    gpu_processes: dict[str, dict[int, float]] = field(default_factory=dict)
     driver_version: str = ""
+    runs: dict[str, RunSample] = field(default_factory=dict)

@@ -6,31 +6,30 @@ the samples here makes the answers exact at any scrape interval.
 
 from __future__ import annotations
 
-import fcntl
-import json
 import logging
-import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
 
+from trainwatch.errors import describe
 from trainwatch.sampling.active_runs import ActiveRuns
+from trainwatch.sampling.counted_run import CountedRun
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Sample
+from trainwatch.sampling.limits import Choice, ReachedLimits
+from trainwatch.sampling.sample import GpuUse, RunSample, Sample
 from trainwatch.sampling.sample_tally import BOUNDS, CAUSES, GRID, SampleTally
-from trainwatch.sampling.state_file import StateFile, StateFileError
+from trainwatch.sampling.state_file import StateFileError
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".samples"
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SampleCounters:
-    """The sample counters of all runs: a sink of the sampler, and families that a scrape publishes.
+    """The sample counters of all runs: two sinks of the sampler, and families that a scrape publishes.
 
     `runs_of_ledgers` returns the names of the runs whose ledgers are held now. `run` is the run of the
     exporter's flag `--run`. Each run has a file in `directory` (None: the counts are only in memory), which
@@ -44,49 +43,98 @@ class SampleCounters:
         run: str | None = None,
         retention: float = 300.0,
         now: float = 0.0,
+        reached: ReachedLimits | None = None,
+        owners: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        self._lock_descriptor = _lock(directory) if directory else None
-        self._directory = None if self._lock_descriptor is None else directory
+        self._directory = directory
         self._runs_of_ledgers = runs_of_ledgers
+        self._owners = owners  # the user of each run of a ledger
         self._retention = retention
+        self._run = run
         self._active = ActiveRuns(run)
-        self._runs: dict[str, _Run] = {}
+        self._reached = reached or ReachedLimits()
+        self._choice = Choice[str]()
+        self._runs: dict[str, CountedRun] = {}  # in the order of their start
+        self._ended: list[CountedRun] = []  # their files are still there
+        self.runs: dict[str, bool] = {}  # whether each is active, with the runs that the limit leaves out
+        self._uuids: Mapping[str, str] = {}  # by GPU label
         self._unwritable: set[str] = set()
-        self._lock = Lock()  # between a tick that counts and a scrape that publishes
+        self._lock = Lock()  # between a tick that counts, a slow disk and a scrape that publishes
         self._families = _Families()
         self.families = self._families.all
         if self._directory:
             self._load(self._directory, now)
 
     def count(self, sample: Sample) -> None:
-        """Counts a sample for each run that is active; drops runs that ended long ago."""
-        active = self._active.at(sample.time, self._runs_of_ledgers(), sample.gpu_processes)
+        """Counts a sample for each run that is active; ends those that were not for long."""
+        pids = {pid for processes in sample.gpu_processes.values() for pid in processes}
+        active = self._active.at(sample.time, self._runs_of_ledgers(), pids)
         with self._lock:
+            self._uuids = {gpu: reading.uuid for gpu, reading in sample.gpus.items()} or self._uuids
+            active = self._within_limit(active)
             for name in active:
                 run = self._runs.get(name)
                 if run is None:
-                    run = self._runs[name] = _Run(name, self._path(name))
-                run.pids = sorted(self._active.unnamed_pids) if name == self._active.unnamed else []
-                run.tally.add(sample)
-                run.last_sample = sample.time
+                    run = self._runs[name] = CountedRun(name, self._path(name), sample.time)
+                run.pids = sorted(self._active.unnamed_pids) if name == self._active.unnamed else ()
+                run.count(sample, self._uses(name, sample, active))
             for name in self._runs.keys() - active:
-                if sample.time - self._runs[name].last_sample > self._retention:
-                    self._runs.pop(name).drop()
-        for name in active:  # not under the lock: a disk that hangs must not block a scrape
-            self._save(self._runs[name])
+                if self._runs[name].age(sample.time) > self._retention:
+                    self._ended.append(self._runs.pop(name))
+
+    def observe(self, run: str | None) -> None:
+        """Counts for this run from now on, instead of that of the flag `--run`."""
+        if run != self._run:
+            with self._lock:
+                if before := self._runs.pop(self._run or "", None):
+                    self._ended.append(before)
+                self._run = self._active.run = run
+
+    def _uses(self, name: str, sample: Sample, active: set[str]) -> RunSample | None:
+        """Returns what a run uses: None if it has ledgers, but they could not be read at this sample."""
+        if name == self._active.unnamed:
+            unnamed = self._active.unnamed_pids
+            on_gpus = sample.gpu_processes.items()
+            gpus = {gpu: GpuUse("processes") for gpu, pids in on_gpus if not unnamed.isdisjoint(pids)}
+            return RunSample(gpus=gpus)
+        if name in sample.runs or name != self._run:
+            return sample.runs.get(name)
+        return RunSample(gpus=dict.fromkeys(sample.gpus, GpuUse("node")) if active == {name} else {})
+
+    def save(self, _: Sample) -> None:
+        """Writes new counts to the files. It is apart from `count`, which continues while a disk hangs."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            runs = list(self._runs.values())
+        for run in ended:
+            run.drop()
+        for run in runs:
+            self._save(run)
 
     def publish(self) -> None:
         """Publishes the current counts. Called by a scrape, because a tick must not pay for cumulating."""
         with self._lock:
-            self._families.publish({name: run.tally for name, run in self._runs.items()})
+            tallies = {name: run.published() for name, run in self._runs.items()}
+            self._families.publish(tallies, {name: run.gpus for name, run in self._runs.items()})
+            self._families.publish_gpus(
+                {name: run.uses.gpus for name, run in self._runs.items() if run.uses is not None}, self._uuids
+            )
 
     def close(self) -> None:
         """Closes the files; the counts stay in them."""
         with self._lock:
             for run in self._runs.values():
                 run.close()
-            if self._lock_descriptor is not None:
-                os.close(self._lock_descriptor)
+
+    def _within_limit(self, active: set[str]) -> set[str]:
+        """Returns the active runs that are counted: first that of `--run`, then those counted before."""
+        first = [self._run] if self._run in active else []
+        order = dict.fromkeys([*first, *self._runs, *sorted(active)])
+        self.runs = {name: name in active for name in order}
+        kept, left_out = self._choice.of(self.runs, self._reached.limits.runs, owners=self._owners())
+        self._reached.report("runs", dict.fromkeys(left_out, 1))
+        self._ended += [self._runs.pop(name) for name in left_out if name in self._runs]
+        return active.intersection(kept)
 
     def _path(self, run: str) -> Path | None:
         if self._directory is None:
@@ -95,110 +143,29 @@ class SampleCounters:
         digest = sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:12]  # two names, two files
         return self._directory / f"{readable}-{digest}{SUFFIX}"
 
-    def _save(self, run: _Run) -> None:
+    def _save(self, run: CountedRun) -> None:
+        with self._lock:
+            unsaved = run.unsaved()
+        if unsaved is None:
+            return
         try:
-            run.save()
-        except OSError as error:
+            run.save(unsaved)
+        except (OSError, StateFileError) as error:
             if run.name not in self._unwritable:  # warned once; the counting continues in memory
-                logger.warning("%s: the sample counters cannot be kept: %s", run.path, error.strerror)
-            self._unwritable.add(run.name)
+                logger.warning("%s: the sample counters cannot be kept: %s", run.path, describe(error))
+                self._unwritable.add(run.name)
         else:
             self._unwritable.discard(run.name)
 
     def _load(self, directory: Path, now: float) -> None:
-        for path in sorted(directory.glob(f"*{SUFFIX}")):
-            run = _Run.load(path)
-            if run is None:
-                continue
-            if now - run.last_sample > self._retention:
+        loaded = [CountedRun.load(path, now) for path in sorted(directory.glob(f"*{SUFFIX}"))]
+        for run in sorted(filter(None, loaded), key=lambda run: run.start):
+            if run.age(now) > self._retention:
                 run.drop()
                 continue
             self._runs[run.name] = run
             if run.pids:
                 self._active.resume(run.name, run.pids)
-
-
-class _Run:
-    """The counts of one run, and the file that keeps them."""
-
-    def __init__(self, name: str, path: Path | None) -> None:
-        self.name = name
-        self.path = path
-        self.tally = SampleTally()
-        self.last_sample = 0.0  # seconds since the epoch
-        self.pids: list[int] = []  # of an unnamed run: its processes
-        self._file = StateFile(path) if path else None
-
-    @classmethod
-    def load(cls, path: Path) -> _Run | None:
-        """Returns the run of a file. Renames a file that cannot be used, after a warning."""
-        file = StateFile(path)
-        try:
-            header, _, counts = file.read().partition(b"\n")
-            facts = json.loads(header)
-            run = cls(facts["run"], None)
-            run.tally = SampleTally.from_bytes(counts, facts["gpus"])
-            run.last_sample, run.pids = float(facts["last_sample"]), list(facts["pids"])
-        except (StateFileError, ValueError, KeyError, TypeError) as error:
-            _set_aside(path, error)
-            return None
-        except OSError as error:
-            logger.warning("%s: cannot be read: %s; counting from 0", path, error.strerror)
-            return None
-        run.path, run._file = path, file
-        return run
-
-    def save(self) -> None:
-        if self._file is None:
-            return
-        facts = {
-            "run": self.name,
-            "last_sample": self.last_sample,
-            "pids": self.pids,
-            "gpus": list(self.tally.gpu),
-        }
-        self._file.write(json.dumps(facts).encode() + b"\n" + self.tally.to_bytes())
-
-    def drop(self) -> None:
-        if self._file is not None:
-            try:
-                self._file.remove()
-            except OSError as error:
-                logger.warning("%s: cannot be removed: %s", self.path, error.strerror)
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def _set_aside(path: Path, reason: Exception) -> None:
-    aside = path.with_suffix(".unusable")
-    logger.warning("%s: %s; renamed to %s, counting from 0", path, reason, aside.name)
-    try:
-        path.replace(aside)
-    except OSError as error:
-        logger.warning("%s: cannot be renamed: %s", path, error.strerror)
-
-
-def _lock(directory: Path) -> int | None:
-    """Locks the directory's state files for this exporter; the kernel unlocks them when it dies.
-
-    Returns the descriptor that holds the lock; None, after a warning, if the files cannot be locked.
-    """
-    descriptor = None
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / "exporter.lock", _LOCK_FLAGS, 0o644)
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return descriptor
-    except BlockingIOError:
-        reason = "another exporter uses the directory; give this exporter its own --state-dir"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if descriptor is not None:
-        os.close(descriptor)
-    logger.warning("%s: the sample counters will not survive a restart: %s", directory, reason)
-    return None
 
 
 class _Families:
@@ -249,9 +216,25 @@ class _Families:
             "Samples in which some GPU's utilisation was below gpu_below.",
             ("run", "gpu_below"),
         )
+        self.used = Family(
+            "trainwatch_run_gpu_info",
+            "info",
+            "The GPUs that the run uses, and how that is known (by); with its ranks there, where known.",
+            ("run", "gpu", "uuid", "rank", "by"),
+        )
         self.all: tuple[Family, ...] = tuple(vars(self).values())
 
-    def publish(self, tallies: dict[str, SampleTally]) -> None:
+    def publish_gpus(self, gpus: Mapping[str, Mapping[str, GpuUse]], uuids: Mapping[str, str]) -> None:
+        self.used.publish(
+            {
+                (run, gpu, uuids.get(gpu, ""), ",".join(map(str, use.ranks)), use.by): 1
+                for run, uses in gpus.items()
+                for gpu, use in uses.items()
+            }
+        )
+
+    def publish(self, tallies: dict[str, SampleTally], gpus: Mapping[str, Collection[str]]) -> None:
+        """Publishes all counts, but of GPUs only those that the run uses now (`gpus`)."""
         self.samples.publish({(run,): tally.samples for run, tally in tallies.items()})
         self.cpu.publish_histograms({(run,): tally.cpu.value() for run, tally in tallies.items()})
         self.io_wait.publish_histograms({(run,): tally.io_wait.value() for run, tally in tallies.items()})
@@ -260,6 +243,7 @@ class _Families:
                 (run, gpu): histogram.value()
                 for run, tally in tallies.items()
                 for gpu, histogram in tally.gpu.items()
+                if gpu in gpus[run]
             }
         )
         self.gpu_memory.publish_histograms(
@@ -267,9 +251,15 @@ class _Families:
                 (run, gpu): histogram.value()
                 for run, tally in tallies.items()
                 for gpu, histogram in tally.gpu_memory.items()
+                if gpu in gpus[run]
             }
         )
-        with_gpus = {run: tally for run, tally in tallies.items() if tally.gpu}  # without, no GPU can starve
+        # Without the utilisation of a GPU, none is known to starve or not to.
+        with_gpus = {
+            run: tally
+            for run, tally in tallies.items()
+            if any(gpu in gpus[run] and any(seen.counts) for gpu, seen in tally.gpu.items())
+        }
         self.starved.publish(
             {
                 (run, cause, above, below): count

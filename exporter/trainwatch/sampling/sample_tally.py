@@ -10,12 +10,14 @@ from math import isnan, nan
 from typing import Any
 
 from trainwatch.sampling.families import HistogramValue
-from trainwatch.sampling.sample import Sample
+from trainwatch.sampling.sample import RunSample, Sample
 
 # Utilisation in steps of 0.02, so every default threshold is a bound (0.1, 0.5, 0.7, 0.9).
 BOUNDS = tuple(step / 50 for step in range(1, 51))
 GRID = tuple(step / 10 for step in range(1, 10))
 CAUSES = ("cpu", "io")
+# A run that keeps less than this of a core busy (or waits for I/O for less of the time) is no cause itself.
+LEAST_USE = 0.1
 
 _CELLS = len(GRID) + 1
 # A ratio that equals a threshold must not miss it by the last bit of a sum or a difference (1 - 0.3 is
@@ -91,24 +93,27 @@ class SampleTally:
         self.starved = {cause: StarvedGrid() for cause in CAUSES}
         self.low = LowCounts()
 
-    def add(self, sample: Sample) -> None:
-        """Counts one sample. Missing values, as of a lost GPU or a failed reading, are not counted."""
+    def add(self, sample: Sample, uses: RunSample) -> None:
+        """Counts one sample of what the run uses. Missing values, as of a lost GPU, are not counted."""
         self.samples += 1
-        cpu_max, cpu_mean = _max_and_mean(sample.cpu_utilization)
-        io_max, io_mean = _max_and_mean(sample.cpu_io_wait)
+        host = uses.host
+        cpu_max, cpu_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_utilization))
+        io_max, io_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_io_wait))
         self.cpu.add(cpu_mean)
         self.io_wait.add(io_mean)
-        for gpu, reading in sample.gpus.items():
+        own = {gpu: reading for gpu, reading in sample.gpus.items() if gpu in uses.gpus}
+        for gpu, reading in own.items():
             if gpu not in self.gpu:  # its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
             self.gpu[gpu].add(reading.utilization)
             self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
-        known = [gpu.utilization for gpu in sample.gpus.values() if not isnan(gpu.utilization)]
+        known = [gpu.utilization for gpu in own.values() if not isnan(gpu.utilization)]
         if not known:
             return
         idlest = min(known)
         self.low.add(idlest)
-        for cause, value in zip(CAUSES, (cpu_max, io_max), strict=True):
+        busiest = _by_the_run(cpu_max, host.cpu_cores), _by_the_run(io_max, host.io_waiting_ratio)
+        for cause, value in zip(CAUSES, busiest, strict=True):
             if not isnan(value):
                 self.starved[cause].add(value, idlest)
 
@@ -145,6 +150,14 @@ class SampleTally:
         """Lists every array of counts, in the order of the state file."""
         grids = [self.starved[cause].cells for cause in CAUSES]
         return [self.low.cells, *grids, *(histogram.counts for histogram in self._histograms())]
+
+
+def _by_the_run(highest: float, own: float) -> float:
+    """Returns the highest reading of a core, but at most what the run itself does if that is next to nothing.
+
+    A core may be busy, or wait for I/O, for others.
+    """
+    return min(highest, own) if own < LEAST_USE else highest
 
 
 def _max_and_mean(values: Sequence[float]) -> tuple[float, float]:

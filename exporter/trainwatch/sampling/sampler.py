@@ -1,10 +1,9 @@
-"""Takes a sample every interval, without drift, and passes it to its sinks."""
+"""Takes a sample every interval, without drift."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
 from threading import Event, Thread
 
 from trainwatch.errors import describe
@@ -13,8 +12,6 @@ from trainwatch.sampling.registry import Registry
 from trainwatch.sampling.sample import Sample
 
 logger = logging.getLogger(__name__)
-
-Sink = Callable[[Sample], None]
 
 
 class Clock:
@@ -54,18 +51,12 @@ class Schedule:
 
 
 class Sampler:
-    """A thread that ticks. Each tick fills a new `Sample` from the registry and calls every sink."""
+    """A thread that ticks. At each tick the registry fills a new `Sample` and passes it on."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        interval: float,
-        sinks: Sequence[Sink] = (),
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, registry: Registry, interval: float, clock: Clock | None = None) -> None:
         self._registry = registry
         self._interval = interval
-        self._sinks = dict.fromkeys(sinks, "")  # each with its last complaint
+        self._complaint = ""
         self._clock = clock or Clock()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
@@ -110,24 +101,24 @@ class Sampler:
         schedule = Schedule(self._interval, clock.monotonic())
         while not clock.wait(self._stopping, max(0.0, schedule.wait_seconds(clock.monotonic()))):
             self._missed_count += schedule.tick(clock.monotonic())
-            self.tick()
+            try:
+                self.tick()
+            except BaseException as error:  # noqa: BLE001 - no thread may be left: the next tick may succeed
+                self._missed_count += 1
+                self._complain(describe(error))
 
     def tick(self) -> None:
         """Takes one sample; the sampler's thread calls this at each deadline."""
-        sample = Sample(time=self._clock.time(), interval=self._interval)
-        self._registry.collect(sample)
-        for sink, last_complaint in self._sinks.items():
-            try:
-                sink(sample)
-                complaint = ""
-            except Exception as error:  # noqa: BLE001 - a full disk must not end the sampling
-                complaint = describe(error)
-            if complaint and complaint != last_complaint:  # once, not at each tick
-                logger.error("a sample could not be kept: %s", complaint)
-            self._sinks[sink] = complaint
+        self._registry.collect(Sample(time=self._clock.time(), interval=self._interval))
         self._ticks_count += 1
         self._publish()
         self._last_tick = self._clock.monotonic()
+        self._complaint = ""
+
+    def _complain(self, complaint: str) -> None:
+        if complaint != self._complaint:  # once, not at each tick
+            logger.error("a sample could not be taken: %s", complaint)
+        self._complaint = complaint
 
     def _publish(self) -> None:
         self._ticks.publish({(): self._ticks_count})

@@ -8,8 +8,12 @@ OSError, whereas a store would end the process with SIGBUS.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import struct
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
 
@@ -19,7 +23,10 @@ VERSION = 1
 _HEADER = struct.Struct("<8sII")  # magic, version, bytes per slot
 _SLOT = struct.Struct("<QII")  # sequence number, length and checksum of the state that follows
 _SLOT_ALIGNMENT = 4096
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW  # every user may be able to write to the directory
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a fifo would wait for its other end
+_LARGEST = 16 * 1024 * 1024
+
+UNSAVED_SAMPLES = 4  # while more of them wait for the disk, counts are published unsaved
 
 
 class StateFileError(Exception):
@@ -27,7 +34,7 @@ class StateFileError(Exception):
 
 
 class StateFile:
-    """One state, replaced by `write`. Raises OSError if the file system refuses."""
+    """One state, replaced by `write`. Raises OSError if the file system refuses, otherwise StateFileError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +44,8 @@ class StateFile:
 
     def read(self) -> bytes:
         """Returns the newest complete state. Raises StateFileError on a corrupt or foreign file."""
-        content = self.path.read_bytes()
+        with open(_open_own(self.path, os.O_RDONLY), "rb") as file:
+            content = file.read(_LARGEST)
         if len(content) < _HEADER.size or not content.startswith(MAGIC):
             raise StateFileError("not a state file")
         _, version, slot_bytes = _HEADER.unpack_from(content)
@@ -56,25 +64,43 @@ class StateFile:
 
     def write(self, state: bytes) -> None:
         """Stores the state that `read` returns, now or in a later process."""
-        if self._slot_bytes < _SLOT.size + len(state):
+        if self._slot_bytes < _SLOT.size + len(state) or self._is_gone():
             self._create(state)
             return
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDWR | _OPEN)
+            self._descriptor = _open_own(self.path, os.O_RDWR)
         sequence = self._sequence + 1
         start = _HEADER.size + sequence % 2 * self._slot_bytes
-        os.pwrite(self._descriptor, _slot(sequence, state), start)
+        slot = _slot(sequence, state)
+        if os.pwrite(self._descriptor, slot, start) < len(slot):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._sequence = sequence
+
+    def write_counts(self, counts: bytes) -> None:
+        """Stores counts, or removes the file: its counts would be lower than those published meanwhile."""
+        try:
+            self.write(counts)
+        except (OSError, StateFileError):
+            with suppress(OSError):
+                self.remove()
+            raise
 
     def remove(self) -> None:
         """Deletes the file."""
         self.close()
+        self._slot_bytes = 0  # the next write makes a new file
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _is_gone(self) -> bool:
+        """Returns whether somebody has deleted the file."""
+        if self._descriptor is None:
+            return not os.path.lexists(self.path)
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def _create(self, state: bytes) -> None:
         """Replaces the file by a new file with room for `state`, atomically."""
@@ -84,11 +110,33 @@ class StateFile:
         content = _HEADER.pack(MAGIC, VERSION, slot_bytes) + _slot(sequence, state)
         unfinished = self.path.with_suffix(".new")
         unfinished.unlink(missing_ok=True)  # left by a writer that was killed
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o644)
-        with open(descriptor, "wb") as file:
-            file.write(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
-        unfinished.replace(self.path)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
+            unfinished.replace(self.path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
         self._slot_bytes, self._sequence = slot_bytes, sequence
+
+
+def _open_own(path: Path, flags: int) -> int:
+    """Opens a plain file of this user. Raises StateFileError if it is another's, or something else."""
+    descriptor = os.open(path, flags | _OPEN)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= _LARGEST:
+        return descriptor
+    os.close(descriptor)
+    raise StateFileError("not a plain file of this user, or too large")
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Returns what distinguishes this boot of the node from others; empty if the kernel does not say."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _slot(sequence: int, state: bytes) -> bytes:

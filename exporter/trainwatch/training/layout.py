@@ -1,16 +1,23 @@
 """The layout of a ledger file, shared by the writer (training process) and the reader (exporter).
 
-    header    4096 bytes      the writer: run, rank, pid, start, framework; the file's size
+    header    4096 bytes      the writer: run, rank, pid, devices; where the sections are
     counters  doubles         totals that only grow, histograms, one block per data loader
     workers   doubles         one slot per data-loading worker, written by the worker that holds its lock
     ring      doubles         the last RING_RECORDS finished steps
+    gauges    name, double    numbers that the training script names itself
+    counts    name, double    totals that the training script names itself
 
 All values are little-endian doubles (exact for counts up to 2**53), all times are seconds. Moments are
 on the writer's `time.perf_counter()`; add the header's clock offset for seconds since the epoch.
 
-A step record has running totals of its phase and of the components, so one write updates the record and
-the counters. `COUNTER_RECORDED` is stored after the record is complete: it is the sequence number up to
-which records can be trusted.
+The counters are the truth: who reads them late or seldom misses no step. The ring only says more about
+steps. A step record has running totals of its phase and of the components, so one write updates
+the record and the counters. `COUNTER_RECORDED` is stored after the record is complete: it is the sequence
+number up to which records can be trusted.
+
+Version 1 ended with the ring and had no table of sections. A later version may append sections, longer items
+and fields of the header. It says in READABLE_FROM which readers it still suits. So a reader of version N
+reads the ledgers of version N - 1, and those of N + 1 that say so.
 """
 
 from __future__ import annotations
@@ -18,7 +25,8 @@ from __future__ import annotations
 from struct import Struct
 
 MAGIC = b"TWLEDGER"
-VERSION = 1
+VERSION = 2
+READABLE_FROM = 2  # the oldest version whose reader understands this layout
 SUFFIX = ".ledger"
 
 PHASES = ("train", "eval", "predict", "global")
@@ -32,6 +40,24 @@ COMPONENTS = (
     "checkpoint",
     "compile",
     "gc",
+)
+
+OPERATIONS = (  # of communication, as torch.distributed names them
+    "all_reduce",
+    "reduce",
+    "broadcast",
+    "all_gather",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "send",
+    "recv",
+    "gradients",  # the reducer waits at the end of the backward pass
+    "wait",  # for an operation that was started before
+    "init_process_group",
+    "other",
 )
 
 # Four bounds per decade (the E4 series: 1, 1.8, 3.2, 5.6) give quantiles to within about 30 % at any
@@ -53,20 +79,46 @@ FETCH_BOUNDS = _bounds(-4, 2)  # 100 us .. 100 s
 HEADER_BYTES = 4096
 # magic, version, file size, pid, rank, local rank (-1: unknown), world size, start (epoch), clock offset
 HEADER = Struct("<8sqqqqqqdd")
-RUN_AT, RUN_BYTES = 256, 512  # texts: UTF-8, ended by NUL
+IDENTITY_AT = HEADER.size
+IDENTITY = Struct("<qq")  # READABLE_FROM, attempt
+SECTIONS_AT = IDENTITY_AT + IDENTITY.size  # per section: offset, items, bytes per item
+SECTION = Struct("<qqq")
+# Texts: UTF-8, ended by NUL; "": not known.
+RUN_AT, RUN_BYTES = 256, 512  # the label; it may be known only at the first step
 FRAMEWORK_AT, FRAMEWORK_BYTES = 768, 64
 FRAMEWORK_VERSION_AT, FRAMEWORK_VERSION_BYTES = 832, 64
+LAUNCH_KEY_AT, LAUNCH_KEY_BYTES = 896, 128  # equal on all ranks of one launch; "": reruns look alike
+DEVICES_AT, DEVICE_BYTES, DEVICES = 1024, 64, 16  # UUIDs of the devices in use, as NVML writes them
+NAME_AT, NAME_BYTES = 2048, 512  # of the run, for people: equal in each launch of a script
+SCHEDULER_AT, SCHEDULER_BYTES = 2560, 64
+SCHEDULER_JOB_AT, SCHEDULER_JOB_BYTES = 2624, 128
+NAMESPACE_AT, NAMESPACE_BYTES = 2752, 64  # of Kubernetes
+POD_AT, POD_BYTES = 2816, 256
+VISIBLE_DEVICES_AT, VISIBLE_DEVICES_BYTES = 3072, 1024  # CUDA_VISIBLE_DEVICES; "-1" if that is set, but empty
+MAX_RANK = 2**31 - 1  # also of world sizes, attempts and pids
+LONGEST_STEP = 1e9  # seconds: durations and components below it never add up to LARGEST
+LARGEST = 1e30  # of a total
 
 # -- counters: indices of doubles after the header ---------------------------------------------------
 COUNTERS_AT = HEADER_BYTES
 COUNTER_RECORDED = 0  # step records completed so far
 COUNTER_ENDED = 1  # when the run ended cleanly, epoch; 0: it did not
 COUNTER_FIRST_STEP = 2  # when the first step started, writer's clock; 0: none
+COUNTER_STEP_SINCE = 3  # when the open step began, writer's clock; older than the newest record: none is open
 COUNTER_PHASE_STEPS = 4  # one per phase; for the newest record's phase, the record has the valid totals
 COUNTER_PHASE_SECONDS = 8
 COUNTER_PHASE_SQUARES = 12
 COUNTER_OUTSIDE = 16  # component seconds that belong to no finished step
+COUNTER_STEP_PHASE = 25  # the phase of the newest step, open or finished
+COUNTER_WAIT_SINCE = 26  # when the batch that training waits for was requested, writer's clock; 0: none
+COUNTER_GAUGES = 28  # gauges named so far
+COUNTER_COMPONENT = 29  # 1 + index of the component that training is in now; 0: none of them
+COUNTER_COMPONENT_SINCE = 30  # since when it is, writer's clock; 0: this writer does not say
+COUNTER_OPERATION = 31  # 1 + index of the operation that it waits in; 0: unknown
 COUNTER_DEVICE = 32  # component seconds on the device, if a framework integration measures them
+COUNTER_OWN = 41  # seconds of training steps without communication, then the sum of their squares
+COUNTER_OWN_OTHERS = 43  # the same of steps of other phases, which nobody reads
+COUNTER_COUNTS = 45  # counts named so far
 COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS per phase
 STEP_BUCKETS = len(STEP_BOUNDS) + 1
 COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block per phase
@@ -93,10 +145,38 @@ RING_RECORDS = 8192
 # running seconds and squares of the phase, running seconds of the nine components
 RECORD = Struct("<7d9d")
 RECORD_BYTES = RECORD.size
-FILE_BYTES = RING_AT + RING_RECORDS * RECORD_BYTES
+RING_END = RING_AT + RING_RECORDS * RECORD_BYTES
+VERSION_1_BYTES = RING_END
+
+# -- gauges of the training script, and of its framework ---------------------------------------------
+GAUGES_AT = RING_END
+SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most; earlier ledgers have room for the script's only
+GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
+GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
+GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name
+
+# -- counts of the training script; the first ledgers of version 2 have none -------------------------
+COUNTS_AT = GAUGES_AT + GAUGES * GAUGE.size
+COUNTS = 16
+MOST_AT_ONCE = 1e21  # of one count: a step's FLOPs, and the total stays below LARGEST
+
+COUNTS_END = COUNTS_AT + COUNTS * GAUGE.size
+FILE_BYTES = -(-COUNTS_END // 4096) * 4096
+MAX_FILE_BYTES = 64 << 20  # of a later version
+
+# The sections in the order of the header's table.
+SECTIONS = (
+    (COUNTERS_AT, COUNTER_DOUBLES, 8),
+    (WORKERS_AT, WORKER_SLOTS, WORKER_DOUBLES * 8),
+    (RING_AT, RING_RECORDS, RECORD_BYTES),
+    (GAUGES_AT, GAUGES, GAUGE.size),
+    (COUNTS_AT, COUNTS, GAUGE.size),
+)
 
 # -- locks: byte ranges of the file, held with fcntl.lockf -------------------------------------------
 LOCK_ALIVE = 0  # the training process, while it lives
 LOCK_WORKERS = 1  # + slot: the worker that writes the slot
 
+assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= RUN_AT
+assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

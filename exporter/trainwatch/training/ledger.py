@@ -12,10 +12,14 @@ import os
 import time
 
 from trainwatch.training import layout
+from trainwatch.training.launch import Launch
 from trainwatch.training.ledger_files import open_directory, try_lock
+from trainwatch.training.ranks import visible_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainwatch.training.ranks import Ranks
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -28,16 +32,95 @@ class Ledger:
     `lockf` locks of the process on it.
     """
 
-    __slots__ = ("fd", "memory", "path")
+    __slots__ = ("counts", "fd", "gauges", "memory", "named", "of_framework", "path")
 
     def __init__(self, path: str, fd: int, memory: mmap.mmap) -> None:
         self.path = path
         self.fd = fd
         self.memory = memory
+        self.named = memoryview(memory)[layout.GAUGES_AT :].cast("d")  # values of gauges and counts
+        self.gauges: dict[str, int] = {}  # the index in `named` of each name
+        self.counts: dict[str, int] = {}  # likewise
+        self.of_framework: set[str] = set()  # those names that the script has not set itself
 
     def name_framework(self, framework: str, version: str) -> None:
         _put_text(self.memory, layout.FRAMEWORK_VERSION_AT, layout.FRAMEWORK_VERSION_BYTES, version)
         _put_text(self.memory, layout.FRAMEWORK_AT, layout.FRAMEWORK_BYTES, framework)
+
+    def name_run(self, run: str, launch: Launch) -> None:
+        """Stores the identity of a run. `run` is its label, "" if that is known only at the first step."""
+        for at, size, text in (
+            (layout.RUN_AT, layout.RUN_BYTES, run),
+            (layout.LAUNCH_KEY_AT, layout.LAUNCH_KEY_BYTES, launch.key if launch.unique or not run else ""),
+            (layout.NAME_AT, layout.NAME_BYTES, launch.name),
+            (layout.SCHEDULER_AT, layout.SCHEDULER_BYTES, launch.scheduler),
+            (layout.SCHEDULER_JOB_AT, layout.SCHEDULER_JOB_BYTES, launch.scheduler_job),
+            (layout.NAMESPACE_AT, layout.NAMESPACE_BYTES, launch.namespace),
+            (layout.POD_AT, layout.POD_BYTES, launch.pod),
+        ):
+            _put_text(self.memory, at, size, text)
+
+    def name_devices(self, uuids: Sequence[str]) -> None:
+        """Stores the devices that this process uses, at most layout.DEVICES, as NVML writes their UUIDs."""
+        for number, uuid in enumerate(uuids[: layout.DEVICES]):
+            _put_text(
+                self.memory, layout.DEVICES_AT + number * layout.DEVICE_BYTES, layout.DEVICE_BYTES, uuid
+            )
+
+    def set_gauge(self, name: str, value: float) -> None:
+        """Stores a gauge of the script. Raises ValueError for a bad name, or for one too many."""
+        if name not in self.gauges or name in self.of_framework:
+            if len(self.gauges) - len(self.of_framework) == layout.SCRIPT_GAUGES:
+                raise ValueError(
+                    f"gauge {name!r} is one too many: a process has at most {layout.SCRIPT_GAUGES}"
+                )
+            self.of_framework.discard(name)
+        self._store_gauge(name, value)
+
+    def offer_gauge(self, name: str, value: float) -> None:
+        """Stores a gauge of the framework, if its name fits, there is room, and the script has none."""
+        if name not in self.of_framework:
+            if name in self.gauges or len(self.of_framework) == layout.FRAMEWORK_GAUGES or not _fits(name):
+                return
+            self.of_framework.add(name)
+        self._store_gauge(name, value)
+
+    def _store_gauge(self, name: str, value: float) -> None:
+        if name not in self.gauges:
+            self._add_name("gauge", self.gauges, layout.GAUGES_AT, layout.COUNTER_GAUGES, name)
+        self.named[self.gauges[name]] = value
+
+    def add_to_count(self, name: str, amount: float) -> None:
+        """Adds to a count of the script. Raises ValueError for a bad name, or for one too many."""
+        at = self.counts.get(name)
+        if at is None:
+            if len(self.counts) == layout.COUNTS:
+                raise ValueError(f"count {name!r} is one too many: a process has at most {layout.COUNTS}")
+            at = self._add_name("count", self.counts, layout.COUNTS_AT, layout.COUNTER_COUNTS, name)
+        self.named[at] += amount  # no call in between: no other thread's amount is lost
+
+    def _add_name(self, kind: str, names: dict[str, int], first: int, counter: int, name: str) -> int:
+        """Stores the next name of a section, and returns where its value is in `named`."""
+        number = len(names)
+        if not _fits(name):
+            raise ValueError(
+                f"{kind} name {name!r}: use 1 to {layout.GAUGE_NAME_BYTES - 1} bytes of printable text"
+            )
+        at = first + number * layout.GAUGE.size
+        _put_text(self.memory, at + 8, layout.GAUGE_NAME_BYTES, name)
+        names[name] = (at - layout.GAUGES_AT) // 8
+        counters = memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
+        counters[counter] = float(number + 1)  # from here on a reader trusts the name
+        return names[name]
+
+    def has_steps(self) -> bool:
+        return bool(memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")[0])
+
+    def remove(self) -> None:
+        """Removes the file and releases all locks."""
+        os.unlink(self.path)
+        os.close(self.fd)
+        self.fd = -1
 
     def finish(self) -> None:
         """Writes the end of the run and releases all locks; the mapping stays for its workers."""
@@ -48,9 +131,17 @@ class Ledger:
         self.fd = -1
 
 
-def create_ledger(directory: str, run: str, ranks: Ranks) -> Ledger:
-    """Makes the ledger of this process in `directory`. Raises OSError."""
-    safe_run = "".join(c if c in _NAME_CHARACTERS else "_" for c in run)[:80]
+def _fits(name: str) -> bool:
+    return name.isprintable() and 0 < len(name.encode("utf-8", "replace")) < layout.GAUGE_NAME_BYTES
+
+
+def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None = None) -> Ledger:
+    """Makes the ledger of this process in `directory`. Raises OSError.
+
+    `run` is the label; without a launch it is the name, too.
+    """
+    launch = launch or Launch(run, run)
+    safe_run = "".join(c if c in _NAME_CHARACTERS else "_" for c in run or launch.name)[:80]
     name = f"{safe_run}.{ranks.rank}.{os.getpid()}.{os.urandom(4).hex()}"
     folder = open_directory(directory)
     try:
@@ -60,7 +151,10 @@ def create_ledger(directory: str, run: str, ranks: Ranks) -> Ledger:
         try:
             os.posix_fallocate(fd, 0, layout.FILE_BYTES)
             memory = mmap.mmap(fd, layout.FILE_BYTES)
-            _put_header(memory, run, ranks)
+            _put_header(memory, ranks)
+            path = os.path.join(os.path.abspath(directory), name + layout.SUFFIX)
+            ledger = Ledger(path, fd, memory)
+            ledger.name_run(run, launch)
             try_lock(fd, layout.LOCK_ALIVE)
             os.fchmod(fd, 0o644)  # the exporter may be another user
             os.rename(temporary, name + layout.SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
@@ -70,7 +164,7 @@ def create_ledger(directory: str, run: str, ranks: Ranks) -> Ledger:
             raise
     finally:
         os.close(folder)
-    return Ledger(os.path.join(os.path.abspath(directory), name + layout.SUFFIX), fd, memory)
+    return ledger
 
 
 def join_ledger(path: str) -> Ledger:
@@ -89,7 +183,7 @@ def join_ledger(path: str) -> Ledger:
     return Ledger(path, fd, memory)
 
 
-def _put_header(memory: mmap.mmap, run: str, ranks: Ranks) -> None:
+def _put_header(memory: mmap.mmap, ranks: Ranks) -> None:
     now, clock = time.time(), time.perf_counter()
     local_rank = -1 if ranks.local_rank is None else ranks.local_rank
     layout.HEADER.pack_into(
@@ -105,9 +199,15 @@ def _put_header(memory: mmap.mmap, run: str, ranks: Ranks) -> None:
         now,
         now - clock,
     )
-    _put_text(memory, layout.RUN_AT, layout.RUN_BYTES, run)
+    layout.IDENTITY.pack_into(memory, layout.IDENTITY_AT, layout.READABLE_FROM, ranks.attempt)
+    for number, section in enumerate(layout.SECTIONS):
+        layout.SECTION.pack_into(memory, layout.SECTIONS_AT + number * layout.SECTION.size, *section)
+    visible = visible_devices(os.environ)
+    _put_text(memory, layout.VISIBLE_DEVICES_AT, layout.VISIBLE_DEVICES_BYTES, visible)
 
 
 def _put_text(memory: mmap.mmap, at: int, size: int, text: str) -> None:
     data = text.encode("utf-8", "replace")[: size - 1].decode("utf-8", "ignore").encode()
-    memory[at : at + size] = data.ljust(size, b"\0")
+    data = data.ljust(size, b"\0")
+    memory[at + 1 : at + size] = data[1:]
+    memory[at] = data[0]  # last: no reader sees half of a label

@@ -26,24 +26,35 @@ def ledger_directory(environment: Mapping[str, str] = os.environ) -> str:
     configured = environment.get("TRAINWATCH_LEDGER_DIR")
     if configured:
         return configured
-    if os.path.isdir(SHARED_MEMORY) and os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-        return os.path.join(SHARED_MEMORY, "trainwatch")
+    shared = os.path.join(SHARED_MEMORY, "trainwatch")
+    # A reader may see the directory where nothing can be written.
+    if os.path.isdir(shared) or os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
+        return shared
     return os.path.join(environment.get("TMPDIR") or "/tmp", "trainwatch")
 
 
 def open_directory(path: str) -> int:
     """Returns a descriptor of the ledger directory. Makes it if missing: shared by all users, like /tmp.
 
-    Follows a symbolic link only if TRAINWATCH_LEDGER_DIR names it. Raises OSError.
+    Also shares the default directory if this user owns it: a container engine may have made it, or a process
+    that was killed before it could share it. Follows a symbolic link only if TRAINWATCH_LEDGER_DIR names it.
+    Raises OSError.
     """
     try:
-        os.mkdir(path)
+        os.mkdir(path, 0o700)
+        made = True
     except FileExistsError:
-        pass
-    else:
-        os.chmod(path, 0o1777)  # mkdir's mode is subject to the umask
+        made = False
     link = 0 if os.environ.get("TRAINWATCH_LEDGER_DIR") else os.O_NOFOLLOW
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link)
+    status = os.fstat(fd)
+    own = status.st_uid == os.geteuid()
+    if made or (own and status.st_mode & 0o7777 != 0o1777 and path == ledger_directory({})):
+        try:  # noqa: SIM105 - contextlib takes longer to import than all of this package
+            os.fchmod(fd, 0o1777)  # mkdir's mode is subject to the umask
+        except OSError:  # of a read-only mount
+            pass
+    return fd
 
 
 def try_lock(fd: int, byte: int) -> bool:

@@ -20,8 +20,8 @@ def nothing(*_: object, **__: object) -> None:
     pass
 
 
-start = finish = nothing
-begin_step = mark = end_step = record_step = begin_component = end_component = nothing
+start = finish = instrument = nothing
+count = gauge = begin_step = mark = end_step = record_step = begin_component = end_component = nothing
 
 
 def watch(loader: Thing, *_: object, **__: object) -> Thing:

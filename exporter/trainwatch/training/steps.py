@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.training.recorder import COMPONENT_INDEX, PHASE_INDEX, unknown_component, unknown_phase
+from trainwatch.training.recorder import PHASE_INDEX, unknown_phase
 from trainwatch.training.session import recorder
 
 TYPE_CHECKING = False
@@ -80,8 +80,9 @@ class step:  # noqa: N801 - used like a function: `with step("train"):` or `@ste
 
 
 class component:  # noqa: N801 - used like a function: `with component("forward"):` or `@component("forward")`
-    """Time of one component. Raises ValueError for an unknown component. Can be entered again and again.
+    """Time of one component. Can be entered again and again.
 
+    An unknown name is reported once on stderr, and its time counts as other code of the step.
     A component inside a component pauses the outer component. Outside a step its time counts for the
     component but for no step. Time counts also if an exception leaves the component.
     """
@@ -89,8 +90,6 @@ class component:  # noqa: N801 - used like a function: `with component("forward"
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        if name not in COMPONENT_INDEX:
-            raise unknown_component(name)
         self._name = name
 
     def __enter__(self) -> None:

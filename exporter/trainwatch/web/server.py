@@ -2,84 +2,56 @@
 
 Every connection is a coroutine with a deadline for the TLS handshake, the request and the reading of the
 response. So a client that is slow, silent or hostile delays only itself. If there are too many connections,
-the server drops the one that was idle longest, and first those that never sent a whole request. So clients
-that only open sockets replace each other, not Prometheus.
+the client with the most of them loses one: clients that only open sockets replace each other, not Prometheus.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
+import errno
+import ipaddress
 import logging
 import os
 import re
+import resource
 import socket
-import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trainwatch.errors import UserError
+from trainwatch.web.hosts import Hosts
+from trainwatch.web.limits import Limits, Refusals
+from trainwatch.web.messages import (
+    Handler,
+    Request,
+    RequestError,
+    Response,
+    accepts_gzip,
+    in_gzip,
+    parse,
+    render_head,
+)
+from trainwatch.web.web_config import Tls, WebConfig
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
+BACKLOG = 1024  # connections that the kernel keeps until they are accepted; it may allow fewer
+OPEN_FILES_SHARE = 0.25  # of the files that the process may open, for connections
+ACCEPT_AT_ONCE = 32  # connections, before those that are open get their turn
+ANSWERS_AT_ONCE = 4  # to one client, so that another one does not wait for hundreds
+ACCEPT_AGAIN_AFTER = 0.1  # seconds, when there is no file descriptor
+PIECE = 64 * 1024  # bytes of a response that are sent at once
+BUFFER = 128 * 1024  # bytes that the kernel keeps per connection and direction
+UNREAD_BYTES = 32 * 1024 * 1024  # of all responses that are not read yet
 GZIP_FROM_BYTES = 1024  # below, gzip is not worth its header and its CPU time
-GZIP_LEVEL = 1  # a scrape at level 6 is 10 % smaller and takes 4 times as long
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of clients, in seconds and bytes."""
-
-    connections: int = 128
-    request_seconds: float = 10.0  # from the first byte of a request to its last
-    idle_seconds: float = 120.0  # between requests: Prometheus keeps its connection from scrape to scrape
-    first_seconds: float = 10.0  # from the connection to the first byte, TLS handshake included
-    response_seconds: float = 30.0  # for reading a response to its end
-    head_bytes: int = 16 * 1024  # request line and headers
-    body_bytes: int = 0  # a request's body; 0: no handler reads bodies
-
-
-class RequestError(Exception):
-    """A request that cannot be served. Handlers may raise it, too. `text` is one line."""
-
-    def __init__(self, status: HTTPStatus, text: str = "") -> None:
-        super().__init__(text or status.phrase)
-        self.status = status
-
-    @property
-    def response(self) -> Response:
-        return Response(self.status, f"{self}\n".encode())
-
-
-async def _no_body() -> bytes:
-    return b""
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request. `body` reads its body once, within the server's limits. It may raise RequestError."""
-
-    method: str
-    path: str
-    headers: Mapping[str, str]  # by lower-case name
-    body: Callable[[], Awaitable[bytes]] = _no_body
-
-
-@dataclass(frozen=True)
-class Response:
-    status: HTTPStatus
-    body: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Address(NamedTuple):
@@ -105,15 +77,17 @@ def bind(address: Address) -> socket.socket:
             both = socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both else socket.AF_INET
             try:
-                return socket.create_server(("", address.port), family=family, dualstack_ipv6=both)
+                return socket.create_server(
+                    ("", address.port), family=family, dualstack_ipv6=both, backlog=BACKLOG
+                )
             except OSError:
                 if not both:
                     raise
                 # The kernel has IPv6, but it is switched off on this node.
-                return socket.create_server(("", address.port))
+                return socket.create_server(("", address.port), backlog=BACKLOG)
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         family, *_, where = min(found, key=lambda info: info[0] != socket.AF_INET)  # IPv4 first, as Go does
-        return socket.create_server((str(where[0]), address.port), family=family)
+        return socket.create_server((str(where[0]), address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         # create_server adds the address to `strerror`; an unknown host has no errno of the system.
         number = error.errno or 0
@@ -124,15 +98,27 @@ def bind(address: Address) -> socket.socket:
 
 
 class Server:
-    """Serves requests on listening sockets, until it is closed."""
+    """Serves requests on listening sockets, until it is closed.
+
+    Without `hosts`, any Host header is accepted.
+    """
 
     def __init__(
-        self, handler: Handler, tls: ssl.SSLContext | None = None, limits: Limits | None = None
+        self,
+        handler: Handler,
+        config: WebConfig | None = None,
+        limits: Limits | None = None,
+        hosts: Hosts | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         self._handler = handler
-        self._tls = tls
+        self._config = config or WebConfig()
         self._limits = limits or Limits()
-        self._connections: dict[asyncio.Task[None], _Use] = {}
+        self._hosts = hosts
+        self._refusals = refusals or Refusals()
+        self._room = _room(self._limits.connections)
+        self._clients: dict[str, _Client] = {}
+        self._unread = 0  # bytes of responses
         self._acceptors: list[asyncio.Task[None]] = []
 
     def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -141,7 +127,8 @@ class Server:
 
     async def close(self) -> None:
         """Stops listening and drops every connection."""
-        tasks = [*self._acceptors, *self._connections]
+        uses = [use for client in self._clients.values() for use in (*client.used, *client.unused)]
+        tasks = [*self._acceptors, *(use.task for use in uses if use.task)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -149,95 +136,176 @@ class Server:
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
+            listening.setsockopt(socket.SOL_SOCKET, option, BUFFER // 2)  # Linux doubles it
         with listening:
             while True:
                 try:
-                    connection, _ = await loop.sock_accept(listening)
-                except OSError as error:  # closed before it was accepted, or no descriptor is left
-                    logger.debug("a connection could not be accepted: %s", error)
-                    await asyncio.sleep(0.1)
-                    continue
-                self._make_room()
-                use = _Use(loop.time())
-                task = asyncio.create_task(self._serve(connection, use))
-                self._connections[task] = use
-                task.add_done_callback(lambda done: self._connections.pop(done, None))
-                await asyncio.sleep(0)  # a task cancelled before it began would not close its socket
+                    self._begin(*await loop.sock_accept(listening))
+                    for _ in range(ACCEPT_AT_ONCE):  # while other connections wait for their turn
+                        self._begin(*listening.accept())
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    await self._after_failure(error)
+                except Exception:
+                    logger.exception("connections could not be accepted")
+                await asyncio.sleep(0)
 
-    def _make_room(self) -> None:
-        while len(self._connections) >= self._limits.connections:
-            oldest = min(self._connections, key=lambda task: self._connections[task].rank)
-            del self._connections[oldest]
-            oldest.cancel()
+    def _begin(self, connection: socket.socket, address: tuple[Any, ...]) -> None:
+        """Starts to serve an accepted connection, which closes it in the end."""
+        try:
+            connection.setblocking(False)
+            while sum(map(len, self._clients.values())) >= self._room:
+                self._drop_one("connections")
+            name = client_of(str(address[0]))
+            client = self._clients.setdefault(name, _Client(name))
+            use = _Use(client, str(address[0]), connection)
+            use.task = asyncio.create_task(self._serve(connection, use))
+        except BaseException:
+            connection.close()
+            raise
+        use.task.add_done_callback(lambda _: self._end(use))
+        client.unused[use] = None
+
+    def _end(self, use: _Use) -> None:
+        use.client.forget(use)
+        if not len(use.client):
+            self._clients.pop(use.client.name, None)
+        use.abort()  # for a task that was dropped before it began
+
+    async def _after_failure(self, error: OSError) -> None:
+        """Makes room if there is no file descriptor for a connection. Other failures are the client's."""
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            self._drop_one("open_files")
+            await asyncio.sleep(ACCEPT_AGAIN_AFTER)  # the listening socket stays readable: do not spin
+        else:
+            logger.debug("a connection could not be accepted: %s", error)
+
+    def _drop_one(self, reason: str) -> None:
+        """Drops a connection of the client that has the most: the one that has been silent for longest.
+
+        If most of that client's connections sent a whole request, it is one of these, otherwise one of the
+        others. So neither kind pushes out the other.
+        """
+        most = max(map(len, self._clients.values()), default=0)
+        if not most:
+            self._refusals.note(reason, "")
+            return
+        clients = [client for client in self._clients.values() if len(client) == most]
+        mostly_used = 2 * sum(len(client.used) for client in clients) > most * len(clients)
+        kinds = [client.used if mostly_used else client.unused for client in clients]
+        victim = min((next(iter(kind)) for kind in kinds if kind), key=lambda use: use.since)
+        self._refusals.note(reason, victim.address)
+        victim.dropped = True  # `wait_for` may swallow the cancellation
+        victim.client.forget(victim)
+        if victim.transport:  # at once: its task takes a while to end
+            victim.abort()
+        assert victim.task
+        victim.task.cancel()
 
     async def _serve(self, connection: socket.socket, use: _Use) -> None:
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=self._limits.head_bytes, loop=loop)
+        reader = asyncio.StreamReader(limit=self._limits.header_bytes, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport: asyncio.BaseTransport | None = None
+        tls = self._config.tls
         try:
-            transport, _ = await loop.connect_accepted_socket(
+            use.transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 connection,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._limits.first_seconds if self._tls else None,
+                ssl=tls.context if tls else None,
+                ssl_handshake_timeout=self._limits.read_seconds if tls else None,
             )
-            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            if tls and not tls.admits(use.transport.get_extra_info("peercert")):
+                self._refusals.note("certificate", use.address)
+                return
+            writer = asyncio.StreamWriter(use.transport, protocol, reader, loop)
             writer.transport.set_write_buffer_limits(high=0)  # so that drain() waits until all is sent
-            while await self._serve_one(reader, writer, use):
+            while await self._serve_one(reader, writer, use, tls) and not use.dropped:
                 use.requests += 1
-                use.since = loop.time()
-            writer.close()
-            await asyncio.wait_for(writer.wait_closed(), self._limits.first_seconds)
+                use.sign()
+            if not use.dropped:
+                writer.close()
+                await asyncio.wait_for(writer.wait_closed(), self._limits.read_seconds)
         except (OSError, asyncio.TimeoutError):  # caused by the client: left, too slow, no TLS
             pass
         except Exception:
             logger.exception("a connection could not be served")
         finally:
-            # Resets a connection whose client has not read the response, which the kernel would keep.
-            with suppress(OSError):  # closed already: the usual end
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
-            else:
-                connection.close()
+            use.abort()
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, use: _Use) -> bool:
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, use: _Use, tls: Tls | None
+    ) -> bool:
         """Answers one request. Returns whether the connection stays open for another."""
-        limits = self._limits
         try:
-            head = await self._read_head(
-                reader, limits.idle_seconds if use.requests else limits.first_seconds
-            )
-            request, keep = _parse(head)
+            request, keep = parse(await self._read_head(reader, use))
         except RequestError as error:
-            writer.write(_render(error.response, False, False))
-            await asyncio.wait_for(writer.drain(), limits.response_seconds)
+            await self._write(writer, self._refuse(error, use.address), use)
             return False
         except asyncio.IncompleteReadError:
             return False
-        body = _Body(reader, request.headers, limits)
-        response = await self._answer(replace(request, body=body.read))
+        if tls is not self._config.tls:  # certificates have changed: the client may connect again
+            return False
+        body = _Body(reader, request.headers, self._limits)
+        async with use.client.turn:
+            response = await self._answer(replace(request, client=use.client.name, body=body.read), use)
         keep = keep and body.ended  # otherwise the rest of the body would be read as another request
-        writer.write(_render(response, keep, request.method == "HEAD"))
-        await asyncio.wait_for(writer.drain(), limits.response_seconds)
+        await self._write(writer, response, use, keep, request.method == "HEAD")
         await body.discard()
         return keep
 
-    async def _read_head(self, reader: asyncio.StreamReader, patience: float) -> bytes:
+    async def _read_head(self, reader: asyncio.StreamReader, use: _Use) -> bytes:
         """Reads up to the empty line. Raises TimeoutError, IncompleteReadError, RequestError."""
-        first = await asyncio.wait_for(reader.readexactly(1), patience)
+        limits = self._limits
+        if use.requests:
+            first = await asyncio.wait_for(reader.readexactly(1), limits.idle_seconds)
+            use.sign()
+        else:
+            first = await self._within(limits.read_seconds, "read_timeout", reader.readexactly(1), use)
         try:
-            rest = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), self._limits.request_seconds)
+            rest = await self._within(limits.read_seconds, "read_timeout", reader.readuntil(b"\r\n\r\n"), use)
         except asyncio.LimitOverrunError:
-            raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+            raise RequestError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, refusal="header_bytes") from None
         return first + rest
 
-    async def _answer(self, request: Request) -> Response:
+    async def _within(self, seconds: float, reason: str, work: Awaitable[T], use: _Use) -> T:
+        """Waits for the client. Raises TimeoutError, counted as `reason`, if it takes longer."""
         try:
+            return await asyncio.wait_for(work, seconds)
+        except asyncio.TimeoutError:
+            self._refusals.note(reason, use.address)
+            raise
+
+    async def _write(
+        self,
+        writer: asyncio.StreamWriter,
+        response: Response,
+        use: _Use,
+        keep: bool = False,
+        head_only: bool = False,
+    ) -> None:
+        body = b"" if head_only else response.body
+        self._unread += len(body)
+        if self._unread > UNREAD_BYTES:
+            self._drop_one("unread")
+        try:
+            await self._within(
+                self._limits.write_seconds,
+                "write_timeout",
+                _send(writer, render_head(response, keep), body),
+                use,
+            )
+        finally:
+            self._unread -= len(body)
+
+    async def _answer(self, request: Request, use: _Use) -> Response:
+        try:
+            if self._hosts:
+                self._hosts.check(request)
             response = await self._handler(request)
         except RequestError as error:
-            return error.response
+            return self._refuse(error, use.address)
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"Internal Server Error\n")
@@ -246,20 +314,85 @@ class Server:
         ):
             return response
         headers = {**response.headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-        body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
-        return Response(response.status, body, response.content_type, headers)
+        return replace(response, body=response.gzipped or in_gzip(response.body), headers=headers)
+
+    def _refuse(self, error: RequestError, address: str) -> Response:
+        if error.refusal:
+            self._refusals.note(error.refusal, address)
+        return error.response
+
+
+async def _send(writer: asyncio.StreamWriter, head: bytes, body: bytes) -> None:
+    """Sends a response in pieces, because asyncio copies what a client does not read at once."""
+    content = memoryview(body)
+    writer.write(head + content[:PIECE])
+    await writer.drain()
+    for begin in range(PIECE, len(content), PIECE):
+        writer.write(content[begin : begin + PIECE])
+        await writer.drain()
+
+
+def _room(connections: int) -> int:
+    """Returns how many connections there may be: collectors need open files, too."""
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if open_files == resource.RLIM_INFINITY:
+        return connections
+    return max(1, min(connections, int(open_files * OPEN_FILES_SHARE)))
+
+
+class _Client:
+    """The connections of one client, each kind in the order of their last signs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.unused: dict[_Use, None] = {}  # no request was answered yet
+        self.used: dict[_Use, None] = {}
+        self.turn = asyncio.Semaphore(ANSWERS_AT_ONCE)
+
+    def __len__(self) -> int:
+        return len(self.unused) + len(self.used)
+
+    def forget(self, use: _Use) -> None:
+        self.unused.pop(use, None)
+        self.used.pop(use, None)
 
 
 class _Use:
-    """The use of a connection; the least used connection is dropped first."""
+    """The use of one connection."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, client: _Client, address: str, connection: socket.socket) -> None:
+        self.client = client
+        self.connection = connection
+        self.address = address
+        self.task: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self.dropped = False
         self.requests = 0
-        self.since = now  # its last request, or its beginning
+        self.since = asyncio.get_running_loop().time()  # its last sign: when a request began or ended
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        return self.requests > 0, self.since
+    def abort(self) -> None:
+        """Closes the connection, and resets it: the kernel would keep a response that is not read."""
+        with suppress(OSError):  # closed already: the usual end
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        if self.transport:
+            self.transport.abort()
+        else:
+            self.connection.close()
+
+    def sign(self) -> None:
+        """Notes that the client uses this connection."""
+        if not self.dropped:
+            self.since = asyncio.get_running_loop().time()
+            self.client.forget(self)
+            self.client.used[self] = None
+
+
+def client_of(address: str) -> str:
+    """Returns what counts as one client: an IPv4 address, or the /64 network that one IPv6 host may fill."""
+    if ":" not in address:
+        return address
+    ip = ipaddress.IPv6Address(address.partition("%")[0])
+    return str(ip.ipv4_mapped or ipaddress.ip_network((int(ip) >> 64 << 64, 64)))
 
 
 class _Body:
@@ -284,12 +417,14 @@ class _Body:
             raise RequestError(HTTPStatus.BAD_REQUEST, "Content-Length: not a number")
         if self._left > self._limits.body_bytes:
             raise RequestError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"longer than {self._limits.body_bytes} bytes"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"longer than {self._limits.body_bytes} bytes",
+                refusal="body_bytes",
             )
         try:
-            body = await asyncio.wait_for(self._reader.readexactly(self._left), self._limits.request_seconds)
+            body = await asyncio.wait_for(self._reader.readexactly(self._left), self._limits.read_seconds)
         except asyncio.TimeoutError:
-            raise RequestError(HTTPStatus.REQUEST_TIMEOUT) from None
+            raise RequestError(HTTPStatus.REQUEST_TIMEOUT, refusal="read_timeout") from None
         except asyncio.IncompleteReadError:
             raise RequestError(HTTPStatus.BAD_REQUEST, "shorter than its Content-Length") from None
         self._left = 0
@@ -302,67 +437,8 @@ class _Body:
             room = min(room, self._left)
         if room:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._discard(room), self._limits.request_seconds)
+                await asyncio.wait_for(self._discard(room), self._limits.read_seconds)
 
     async def _discard(self, room: int) -> None:
         while room > 0 and (piece := await self._reader.read(min(room, 65536))):
             room -= len(piece)
-
-
-_REQUEST_LINE = re.compile(r"([A-Z]{1,16}) (\S{1,8000}) HTTP/1\.([01])")
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
-
-
-def _parse(head: bytes) -> tuple[Request, bool]:
-    """Returns the request, and whether the client wants to keep the connection."""
-    first, *lines = head.decode("latin-1").strip("\r\n").split("\r\n")
-    match = _REQUEST_LINE.fullmatch(first)
-    if match is None:
-        raise RequestError(HTTPStatus.BAD_REQUEST)
-    headers: dict[str, str] = {}
-    for line in lines:
-        header = _HEADER.fullmatch(line)
-        if header is None:
-            raise RequestError(HTTPStatus.BAD_REQUEST)
-        name = header[1].lower()
-        headers[name] = f"{headers[name]}, {header[2]}" if name in headers else header[2]
-    if match[3] == "1" and "host" not in headers:
-        raise RequestError(HTTPStatus.BAD_REQUEST)
-    connection = headers.get("connection", "").lower()
-    keep = "close" not in connection if match[3] == "1" else "keep-alive" in connection
-    return Request(match[1], match[2].partition("?")[0], headers), keep
-
-
-def _render(response: Response, keep: bool, head_only: bool) -> bytes:
-    headers = {
-        "Content-Type": response.content_type,
-        "Content-Length": str(len(response.body)),
-        "Connection": "keep-alive" if keep else "close",
-        "X-Content-Type-Options": "nosniff",
-        **response.headers,
-    }
-    lines = [f"HTTP/1.1 {response.status.value} {response.status.phrase}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + (b"" if head_only else response.body)
-
-
-def accepts_gzip(accept_encoding: str) -> bool:
-    """Returns whether an `Accept-Encoding` header allows gzip."""
-    qualities = {coding: quality for coding, _, quality in accepted(accept_encoding)}
-    return qualities.get("gzip", qualities.get("x-gzip", qualities.get("*", 0.0))) > 0
-
-
-def accepted(header: str) -> Iterable[tuple[str, dict[str, str], float]]:
-    """Yields the entries of an `Accept` or `Accept-Encoding` header: name, parameters and quality 0..1."""
-    for element in header.split(","):
-        name, *words = (word.strip() for word in element.split(";"))
-        parameters = {
-            key.strip().lower(): value.strip().strip('"')
-            for key, _, value in (word.partition("=") for word in words)
-        }
-        try:
-            quality = float(parameters.pop("q", "1"))
-        except ValueError:
-            quality = 0.0
-        if name and 0 <= quality <= 1:
-            yield name.lower(), parameters, quality

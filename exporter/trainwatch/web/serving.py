@@ -7,13 +7,16 @@ import logging
 import os
 import signal
 import socket
-import sys
-from argparse import ArgumentParser, _ArgumentGroup
+from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from trainwatch import __version__
-from trainwatch.web.server import Handler, Limits, Server
+from trainwatch.web.hosts import EXTERNAL_URLS, Hosts
+from trainwatch.web.limits import Limits, Refusals, add_limit_flags, limits_of
+from trainwatch.web.messages import Handler
+from trainwatch.web.server import Server, bind, parse_address
 from trainwatch.web.web_config import WebConfig
 
 logger = logging.getLogger(__name__)
@@ -21,8 +24,10 @@ logger = logging.getLogger(__name__)
 PARENT_CHECK_SECONDS = 0.5
 
 
-def add_serving_flags(parser: ArgumentParser, default_address: str) -> _ArgumentGroup:
-    """Adds `--web.listen-address` (`arguments.listen`) and `--web.config.file`. Returns their group."""
+def add_serving_flags(
+    parser: ArgumentParser, default_address: str, limits: Limits | None = None
+) -> _ArgumentGroup:
+    """Adds the `--web.` flags, for `Serving.of`, with these default limits. Returns their group."""
     web = parser.add_argument_group("serving")
     web.add_argument(
         "--web.listen-address",
@@ -32,41 +37,72 @@ def add_serving_flags(parser: ArgumentParser, default_address: str) -> _Argument
         help=f"address to serve on, may be repeated (default: {default_address})",
     )
     web.add_argument(
+        "--web.external-url",
+        help="URL at which browsers open this server, may be repeated; IP addresses, localhost and the host "
+        "name are always allowed, other names only for /metrics",
+        **EXTERNAL_URLS,
+    )
+    web.add_argument(
         "--web.config.file",
         dest="web_config",
         type=Path,
         metavar="FILE",
-        help="TLS and basic authentication, in the format of Prometheus's exporter-toolkit",
+        help="TLS, client certificates and passwords, in the format of Prometheus's exporter-toolkit; "
+        "reread when it changes",
     )
+    add_limit_flags(web, limits or Limits())
     return web
 
 
-async def serve_until_stopped(
-    handler: Handler,
-    web: WebConfig,
-    sockets: Sequence[socket.socket],
-    limits: Limits | None = None,
-    parent: int | None = None,
-) -> None:
-    """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    server = Server(handler, web.tls, limits)
-    scheme = "https" if web.tls else "http"
-    for listening in sockets:
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        logger.info("trainwatch %s listening on %s://%s:%d/", __version__, scheme, shown, port)
-    server.start(sockets)
-    watch = asyncio.create_task(_until_parent_is_gone(parent, stopping)) if parent else None
-    await stopping.wait()
-    if watch:
-        watch.cancel()
-    await server.close()
-    if web.authentication:
-        web.authentication.close()
+class Serving:
+    """How a command serves: where, for whom, within which limits, and what it has refused."""
+
+    def __init__(
+        self,
+        listen: Sequence[str],
+        external_urls: Sequence[str] = (),
+        config: Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Raises UserError for a wrong address or configuration file."""
+        self.addresses = [parse_address(text) for text in listen]
+        self._hosts = Hosts([address.host for address in self.addresses], external_urls)
+        self._limits = limits
+        self.config = WebConfig(config)
+        self.refusals = Refusals()
+
+    @staticmethod
+    def of(arguments: Namespace, default_address: str) -> Serving:
+        """Returns what the flags say. Raises UserError."""
+        listen = arguments.listen or [default_address]
+        return Serving(listen, arguments.external_urls, arguments.web_config, limits_of(arguments))
+
+    def bind(self, stack: ExitStack) -> list[socket.socket]:
+        """Returns the listening sockets, which the stack closes. Raises UserError."""
+        return [stack.enter_context(bind(address)) for address in self.addresses]
+
+    async def until_stopped(
+        self, handler: Handler, sockets: Sequence[socket.socket], parent: int | None = None
+    ) -> None:
+        """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process."""
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        server = Server(handler, self.config, self._limits, self._hosts, self.refusals)
+        scheme = "https" if self.config.tls else "http"
+        for listening in sockets:
+            host, port = listening.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            logger.info("trainwatch %s listening on %s://%s:%d/", __version__, scheme, shown, port)
+        server.start(sockets)
+        self.config.watch()
+        watch = asyncio.create_task(_until_parent_is_gone(parent, stopping)) if parent else None
+        await stopping.wait()
+        if watch:
+            watch.cancel()
+        await server.close()
+        self.config.close()
 
 
 async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
@@ -74,27 +110,3 @@ async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
         await asyncio.sleep(PARENT_CHECK_SECONDS)
     logger.info("the process that started this exporter is gone")
     stopping.set()
-
-
-def add_log_level(parser: ArgumentParser) -> None:
-    """Adds `--log-level`, for `log_to_stderr`."""
-    parser.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="default: %(default)s",
-    )
-
-
-def log_to_stderr(level: str) -> None:
-    """Logs everything at this level (debug, info, warning, error) or above on stderr."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-
-
-class _OneLine(logging.Formatter):
-    """One line per event, even if a message has several; only unexpected errors have a traceback."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return super().formatMessage(record).replace("\n", r"\n")

@@ -11,10 +11,9 @@ from math import isnan
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.crosscheck.readings import Selection
 from trainwatch.crosscheck.replay.run import RecordedRun, name_and_labels, values_of
 from trainwatch.crosscheck.server import Milliseconds
-from trainwatch.measurements.scraped import Labels, Vector
+from trainwatch.measurements.scraped import Labels, Selection, Vector
 from trainwatch.sampling.exposition import Exposition
 
 LOOK_BACK = 300_000  # milliseconds: the age up to which Prometheus treats a value as current
@@ -49,6 +48,10 @@ class Series:
         """Returns the column of the last sample until then, or -1."""
         return int(np.searchsorted(self.times, time, side="right")) - 1
 
+    def vector(self, column: int) -> Vector:
+        values = self.values[:, column].tolist()
+        return {labels: value for labels, value in zip(self.labels, values, strict=True) if not isnan(value)}
+
 
 class Archive:
     """The series of a run between two moments and Prometheus's look-back before, with Prometheus's labels."""
@@ -65,7 +68,9 @@ class Archive:
         """Replays the run; `targets` are the labels that Prometheus adds to the series of each node."""
         self.run = run.name
         self._series: dict[str, list[Series]] = {}
-        self._column = lru_cache(maxsize=REMEMBERED)(self._read_column)
+        self._column = lru_cache(maxsize=REMEMBERED)(
+            lambda chosen, node, column: self.choose(chosen)[node].vector(column)
+        )
         self._chosen: dict[Selection, list[Series]] = {}
         done = 0
         with run.replay() as nodes:
@@ -105,13 +110,6 @@ class Archive:
             if column >= 0 and time - series.times[column] < LOOK_BACK:
                 found |= self._column(chosen, node, column)
         return found
-
-    def _read_column(self, chosen: Selection, node: int, column: int) -> Vector:
-        series = self.choose(chosen)[node]
-        values = series.values[:, column].tolist()
-        return {
-            labels: value for labels, value in zip(series.labels, values, strict=True) if not isnan(value)
-        }
 
     def _add(
         self,

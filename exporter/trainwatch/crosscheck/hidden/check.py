@@ -9,10 +9,9 @@ from trainwatch.crosscheck.hidden.archive import LOOK_BACK, Archive, Sampling
 from trainwatch.crosscheck.hidden.bounds import Bounds
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.hidden.scrapes import Scrapes
-from trainwatch.crosscheck.offline.rule_files import metrics, read_groups
-from trainwatch.crosscheck.progress import shown
 from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.rule_files import metrics, read_groups
 from trainwatch.crosscheck.scrape_times import SAMPLES
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Stored, Window
@@ -20,6 +19,12 @@ from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, without
 from trainwatch.prometheus_rules.files import RULES, render
 from trainwatch.prometheus_rules.options import Options
+from trainwatch.prometheus_rules.profiles import alerting_rules
+from trainwatch.report.terminal import shown
+
+# What these rules read is not replayed from a recording: pids, cgroups, other users' processes, and when
+# ranks waited for a core. Recordings have that wait by the minute only.
+NOT_REPLAYED = {"CPUThrottled", "IdleGPU", "NoisyNeighbour", "Straggler"}
 
 
 def compare_with_recording(
@@ -32,11 +37,10 @@ def compare_with_recording(
     """Compares raw series, and what each rule recorded. Raises UserError if they cannot be compared."""
     window = replace(window, end=min(window.end, round(1000 * run.known_until)))
     targets = _targets(server, run, window)
-    rules = [rule for rule in options.settings.rules() if rule.prometheus_rules(options.scraping) is not None]
     stored = [
-        (rule, Stored(server, rule, options.scraping, intervals[group], window))
-        for rule in rules
-        if (group := f"trainwatch-{rule.name}") in intervals
+        (rule, Stored(server, rule, options.scraping, intervals[group], window, options.labels()))
+        for rule in alerting_rules(options)
+        if (group := f"trainwatch-{rule.name}") in intervals and rule.name not in NOT_REPLAYED
     ]
     first = min((kept.times[0] for _, kept in stored if kept.times), default=window.start)
     names = metrics(read_groups(render(options)[RULES], RULES))
@@ -67,7 +71,14 @@ def _targets(server: Server, run: RecordedRun, window: Window) -> dict[str, Labe
     found = [without(labels, "run") for labels in server.points(selector, window.start, window.end)]
     if len(run.nodes) == 1 and len(found) == 1:
         return {run.nodes[0]: found[0]}
-    by_instance = {dict(target).get("instance", ""): target for target in found}
+    by_instance: dict[str, Labels] = {}
+    for target in found:
+        instance = dict(target).get("instance", "")
+        if by_instance.setdefault(instance, target) is not target:
+            raise UserError(
+                f"--recording: Prometheus has two targets {instance} of run {run.name}; "
+                "compare with a server that scrapes only one of them"
+            )
     for node in run.nodes:
         if node not in by_instance:
             known = ", ".join(sorted(by_instance)) or "no instance"

@@ -9,9 +9,9 @@ import numpy as np
 
 from trainwatch.crosscheck.expected import Expected, expected
 from trainwatch.crosscheck.hidden.archive import Archive, Sampling
-from trainwatch.crosscheck.readings import Moment, Readings, Selection
+from trainwatch.crosscheck.readings import Readings
 from trainwatch.crosscheck.server import Grid, Milliseconds
-from trainwatch.measurements.scraped import Labels, Points, Vector
+from trainwatch.measurements.scraped import Labels, Moment, Points, Selection, Vector
 from trainwatch.rules.base import Rule
 from trainwatch.rules.promql import Scraping
 
@@ -66,6 +66,14 @@ class PlayedBack:
             return self._recorded.vector(index, chosen, ago, is_raw=False)
         self._reads_own = True
         return self._own.get(chosen.name, {})
+
+    def held(self, index: int, chosen: Selection, ago: Milliseconds, hold: Milliseconds) -> Vector:
+        """Returns the values of the last scrape that had any."""
+        self.looks_back |= ago > 0
+        found: Vector = {}
+        for age in range(self._scraped(ago), ago + hold, self._scrape):
+            found = self._seen(chosen, self._grid.time(index) - age) | found
+        return found
 
     def window(
         self, index: int, chosen: Selection, length: Milliseconds, is_raw: bool

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isnan
 
 import numpy as np
 
 from trainwatch.crosscheck.hidden.archive import Archive, Series
 from trainwatch.crosscheck.hidden.compared import Compared
-from trainwatch.crosscheck.readings import Selection, matcher
+from trainwatch.crosscheck.readings import matcher
 from trainwatch.crosscheck.scrape_times import SAMPLES
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
-from trainwatch.measurements.scraped import Labels, Points, Vector, grouped, without
+from trainwatch.measurements.scraped import Labels, Points, Selection, Vector, without
+from trainwatch.measurements.scraped import summed as sum_over
 
 # A recording keeps the sum of some series: the label to sum over, and the series that count.
 SUMMED = {
@@ -22,8 +22,8 @@ SUMMED = {
     "trainwatch_gpu_ecc_errors_total": ("severity", 'severity="uncorrected"'),
 }
 BUSY = 2000  # milliseconds: a sample may be this late even if scrapes are more frequent
-# The exporter counts its ticks from its own start, not from the recording's.
-OWN = {"trainwatch_sampler_ticks_total"}
+# The exporter counts its ticks from its own start, not from the recording's. A recording has no pids.
+OWN = {"trainwatch_sampler_ticks_total", "trainwatch_gpu_held_idle_seconds"}
 
 
 class Scrapes:
@@ -100,8 +100,5 @@ def _by_time(stored: Mapping[Labels, Points], summed: str) -> dict[Milliseconds,
 
 
 def _vector(series: Series, column: int, summed: str) -> Vector:
-    values = series.values[:, column].tolist()
-    vector = {labels: value for labels, value in zip(series.labels, values, strict=True) if not isnan(value)}
-    if not summed:
-        return vector
-    return {labels: sum(parts) for labels, parts in grouped(vector, summed).items()}
+    vector = series.vector(column)
+    return sum_over(vector, summed) if summed else vector

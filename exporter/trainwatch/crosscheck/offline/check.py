@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from trainwatch.crosscheck.compare import Outcome, check_rules
 from trainwatch.crosscheck.expected import alert_states
 from trainwatch.crosscheck.offline.prometheus import LocalPrometheus, local_prometheus
-from trainwatch.crosscheck.offline.rule_files import FileGroup, FileRule, metrics, read_groups
-from trainwatch.crosscheck.progress import shown
-from trainwatch.crosscheck.rendered import Rendered
 from trainwatch.crosscheck.replay.run import RecordedRun
+from trainwatch.crosscheck.rule_files import FileGroup, FileRule, Rendered, metrics, read_groups
 from trainwatch.crosscheck.scrape_times import ScrapeTimes
 from trainwatch.crosscheck.server import Grid, Milliseconds, Series, Server
 from trainwatch.crosscheck.stored import Window
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Vector, without
 from trainwatch.prometheus_rules.files import RULES, render
+from trainwatch.report.terminal import shown
 from trainwatch.rules import all_rules
+
+LOOKBACK = 300_000  # milliseconds: VictoriaMetrics looks back for a value as far as a query's step
 
 
 def check_recording(
@@ -44,7 +45,7 @@ def check_recording(
         with shown("scrapes replayed", len(moments) * len(run.nodes)) as progress:
             store.write(run.scraped(moments, metrics([*checked, *intended]), progress))
         with shown("rules evaluated", sum(len(group.rules) for group in checked)) as progress:
-            _evaluate(server, store, checked, begin, moments[-1], progress)
+            evaluate(server, store, checked, begin, moments[-1], progress)
         window = Window(
             run.name,
             max(begin, start) if start is not None else begin,
@@ -56,7 +57,7 @@ def check_recording(
         return check_rules(server, rules.options, intervals, [window])
 
 
-def _evaluate(
+def evaluate(
     server: Server,
     store: LocalPrometheus,
     groups: Sequence[FileGroup],
@@ -73,12 +74,30 @@ def _evaluate(
         grid = Grid(start, group.interval, 1 + (end - start) // group.interval)
         for rule in group.rules:
             try:
-                found = server.instants(rule.expression, grid)
+                if not rule.is_alert and rule.name in rule.expression:
+                    evaluate_in_turn(server, store, rule, grid)
+                else:
+                    found = server.instants(rule.expression, grid)
+                    store.write(_alerts(rule, grid, found) if rule.is_alert else _records(rule, grid, found))
             except UserError as error:
                 raise UserError(f"{group.name}, {rule.name}: {error}") from None
-            store.write(_alerts(rule, grid, found) if rule.is_alert else _records(rule, grid, found))
             done += 1
             progress(done)
+
+
+def evaluate_in_turn(server: Server, store: LocalPrometheus, rule: FileRule, grid: Grid) -> None:
+    """Evaluates a record that reads its own past: each moment is stored before the next one."""
+    before: frozenset[Labels] = frozenset()
+    for index in range(grid.count):
+        moment = Grid(grid.time(index), LOOKBACK, 1)
+        (found,) = server.instants(rule.expression, moment)
+        vector = {_labelled(labels, rule): value for labels, value in found.items()}
+        ended = dict.fromkeys(before - vector.keys(), None)
+        store.write(
+            ({"__name__": rule.name, **dict(labels)}, [(moment.start, value)])
+            for labels, value in (*vector.items(), *ended.items())
+        )
+        before = frozenset(vector)
 
 
 def _records(rule: FileRule, grid: Grid, found: Sequence[Vector]) -> Iterator[Series]:

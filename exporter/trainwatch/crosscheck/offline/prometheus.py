@@ -16,7 +16,7 @@ import requests
 from trainwatch.crosscheck.offline.remote_write import HEADERS, requests_of
 from trainwatch.crosscheck.server import Series
 from trainwatch.errors import UserError
-from trainwatch.runs.prometheus.api import TIMEOUT
+from trainwatch.runs.prometheus.connection import TIMEOUT
 
 STARTING = 60.0  # seconds until it must be ready
 STOPPING = 10.0
@@ -42,9 +42,9 @@ class LocalPrometheus:
 
 
 @contextmanager
-def local_prometheus() -> Iterator[LocalPrometheus]:
+def local_prometheus(program: str = "prometheus") -> Iterator[LocalPrometheus]:
     """Yields a server that runs inside the `with`. Raises UserError if it does not start."""
-    binary = shutil.which("prometheus")
+    binary = shutil.which(program)
     if binary is None:
         raise UserError(
             "--recording needs `prometheus`, which is not on the PATH: install Prometheus 2.42 or later, "
@@ -53,7 +53,7 @@ def local_prometheus() -> Iterator[LocalPrometheus]:
     with tempfile.TemporaryDirectory(prefix="trainwatch-crosscheck-") as directory:
         folder = Path(directory)
         (folder / "prometheus.yml").write_text(CONFIG)
-        address = _free_address()
+        address = free_address()
         command = [
             binary,
             f"--config.file={folder / 'prometheus.yml'}",
@@ -72,7 +72,7 @@ def local_prometheus() -> Iterator[LocalPrometheus]:
                 _end(process)
 
 
-def _free_address() -> str:
+def free_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from math import inf, isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
+from trainwatch.collectors.gpu_holders import GpuHoldersCollector
+from trainwatch.collectors.run_processes import RunProcessesCollector
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.crosscheck.replay.ranks import replayed_ledgers
-from trainwatch.runs.model import NodeFacts, NodeSamples, RunFacts, Steps
+from trainwatch.runs.model import RUN_USE, NodeFacts, NodeSamples, RunFacts, Steps
 from trainwatch.sampling.families import Family, LabelValues
-from trainwatch.sampling.sample import GpuSample, Sample
+from trainwatch.sampling.sample import GpuSample, GpuUse, HostUse, RunSample, Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 
 # The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
 HEAT = "sw_thermal"
+ATTRIBUTES = {item.name for item in fields(HostUse)}  # that a recording may have
+PID = 1  # of the process on a GPU: the recording has only their number
 
 
 class ReplayedNode:
@@ -31,22 +36,38 @@ class ReplayedNode:
     ) -> None:
         self.name = facts.node
         ranks = [rank for rank in run.ranks if rank.node == facts.node]
-        self._ledgers = replayed_ledgers(directory, run.name, ranks, steps, run.interval)
-        self._training = TrainingCollector(directory, open_ledger=self._ledgers.__getitem__)
-        self._run = run.name
+        self._ledgers = replayed_ledgers(directory, run, ranks, steps)
+        self._training = TrainingCollector(
+            directory,
+            procfs=directory / "proc",
+            open_ledger=self._ledgers.__getitem__,
+            monotonic=lambda: self._now,
+            state=lambda ledger: self._ledgers[ledger.reader.path].state,
+        )
+        self._run = run.label
         self._rows = _rows(facts, samples)
         self._next = next(self._rows, None)
         self._last: _Row | None = None
         self._now = -inf  # of the last sample
+        self._own: dict[str, GpuUse] = {}  # the run's GPUs so far
         self._counters = SampleCounters(None, self._active)
+        self._holders = GpuHoldersCollector(directory / "proc", lambda: self._now)
         self._host = _Host()
+        self._use = RunProcessesCollector(directory / "proc", directory / "cgroup")
 
     def families(self, moment: float) -> list[Family]:
         """Returns what a scrape at the moment saw; nothing before the first sample."""
         while self._next is not None and self._next.sample.time <= moment:
             self._last = self._next
             self._now = self._last.sample.time
+            # GPUs of others are not in the recording.
+            self._own |= dict.fromkeys(self._last.sample.gpus, GpuUse("node"))
+            self._last.sample.runs = {
+                self._run: RunSample(pids=frozenset({PID}), gpus=self._own, host=self._last.use)
+            }
             self._counters.count(self._last.sample)
+            self._last.sample.gpu_processes = self._last.processes
+            self._holders.collect(self._last.sample)
             self._host.count(self._last)
             self._next = next(self._rows, None)
         if self._last is None:
@@ -56,7 +77,11 @@ class ReplayedNode:
         self._training.collect(Sample(time=self._now))
         self._counters.publish()
         self._host.publish(self._last)
-        return [*self._host.families, *self._training.families, *self._counters.families]
+        self._use.publish({self._run: self._last.use}, self._active())
+        counted = (each for each in self._counters.families if each.name != "trainwatch_run_gpu_info")
+        families = [*self._host.families, *self._use.families, *self._training.families]
+        families += self._holders.families
+        return [*families, *counted]  # it lacks the ranks of each GPU
 
     def close(self) -> None:
         self._training.close()
@@ -77,6 +102,8 @@ class _Row(NamedTuple):
     ecc_errors: dict[str, float]
     xid_errors: dict[str, float]
     last_xid: dict[str, float]
+    processes: dict[str, dict[int, float]]  # on each GPU, without their memory
+    use: HostUse
 
 
 def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
@@ -87,8 +114,9 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
         return {label: value for label, value in zip(labels, row, strict=False) if not isnan(value)}
 
     for samples in chunks:
-        for time, cpu, io_wait, gpu, used, *counters in zip(
+        for time, use, cpu, io_wait, gpu, used, *counters in zip(
             samples.times.tolist(),
+            samples.run_use.tolist(),
             samples.cpu.tolist(),
             samples.io_wait.tolist(),
             samples.gpu.tolist(),
@@ -97,6 +125,7 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             samples.gpu_ecc_uncorrected_errors.tolist(),
             samples.gpu_xid_errors.tolist(),
             samples.gpu_last_xid.tolist(),
+            samples.gpu_compute_processes.tolist(),
             strict=True,
         ):
             gpus = {
@@ -107,7 +136,11 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
             cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
             sample = Sample(time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus)
-            yield _Row(sample, *map(by_gpu, counters))
+            heat, ecc, xids, last_xid, held = map(by_gpu, counters)
+            processes = {gpu: {PID: nan} if held[gpu] else {} for gpu in held if gpu in gpus}
+            named = {name: value for name, value in zip(RUN_USE, use, strict=True) if name in ATTRIBUTES}
+            host = HostUse(cpus=facts.run_cpus, **named)
+            yield _Row(sample, heat, ecc, xids, last_xid, processes, host)
 
 
 class _Host:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, Steps
+from trainwatch.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, Stay, Steps
+from trainwatch.runs.recording.writer import RANKS_SECONDS
 from trainwatch.training.layout import FETCH_BOUNDS, STEP_BOUNDS, SUFFIX, WAIT_BOUNDS
 from trainwatch.training.reader import (
     LedgerHeader,
@@ -17,6 +19,7 @@ from trainwatch.training.reader import (
     LedgerTotals,
     LoaderTotals,
     StepRecord,
+    derived_phases,
 )
 
 NO_WAITS = (0,) * (len(WAIT_BOUNDS) + 1)  # no rule reads them, nor the fetches
@@ -35,12 +38,11 @@ class Step(NamedTuple):
 class ReplayedLedger(LedgerReader):
     """A ledger whose content comes from a recording, as of the moment `now`; no file is read."""
 
-    def __init__(
-        self, path: Path, run: str, facts: RankFacts, steps: Iterable[Step], interval: float
-    ) -> None:
-        self.path = path
+    def __init__(self, path: Path, run: RunFacts, facts: RankFacts, steps: Iterable[Step]) -> None:
+        self.path, self.owner, self.inode = path, os.getuid(), (0, 0)
+        self.clock_offset = 0.0
         self.header = LedgerHeader(
-            run,
+            run.label,
             facts.rank,
             None,
             facts.world_size,
@@ -48,8 +50,9 @@ class ReplayedLedger(LedgerReader):
             facts.start,
             facts.framework,
             facts.framework_version,
+            name=run.name,
         )
-        self.start, self.until = facts.start, end_of(facts, interval)
+        self.start, self.until = facts.start, end_of(facts, run.interval)
         self.now = -inf
         self._coming = deque(steps)
         self._loaders = tuple(
@@ -62,6 +65,8 @@ class ReplayedLedger(LedgerReader):
         self._seconds: dict[str, float] = {}
         self._squares: dict[str, float] = {}
         self._components = [0.0] * len(COMPONENTS)
+        self._stays = facts.stays
+        self._own = self._own_squares = 0.0
 
     def advance(self, now: float) -> None:
         """Replays everything up to `now`."""
@@ -74,17 +79,38 @@ class ReplayedLedger(LedgerReader):
     def alive(self) -> bool:
         return self.start <= self.now < self.until
 
+    def holder(self) -> int | None:
+        """Returns None: the process of a recording is not here."""
+        return None
+
+    @property
+    def stay(self) -> Stay | None:
+        """Returns where the rank is for long, if it is."""
+        now = self.now
+        return next((stay for stay in self._stays if stay.start <= now <= stay.end + RANKS_SECONDS), None)
+
+    @property
+    def state(self) -> str:
+        """Returns what the process of a stuck rank does."""
+        return self.stay.state if self.stay else ""
+
     def totals(self) -> LedgerTotals:
+        end = self.until if self.now >= self.until else None
+        component, since, operation = "", None, ""
+        if stay := self.stay:
+            since, operation = stay.start, stay.operation
+            component = stay.component if stay.component in COMPONENTS else ""
+        around = derived_phases(self.start, self._first_step, self._last_step, end, self._seconds)
         return LedgerTotals(
             first_step_start=self._first_step,
             last_step_end=self._last_step,
-            end=self.until if self.now >= self.until else None,
+            end=end,
             steps={phase: sum(counts) for phase, counts in self._counts.items()},
             step_histogram={
                 phase: (tuple(counts), self._seconds[phase]) for phase, counts in self._counts.items()
             },
             step_squared_seconds=dict(self._squares),
-            phase_seconds={},
+            phase_seconds=self._seconds | around,
             component_seconds=dict(zip(COMPONENTS, self._components, strict=True)),
             component_device_seconds={},
             loaders=self._loaders,
@@ -93,6 +119,11 @@ class ReplayedLedger(LedgerReader):
             fetch_cpu_seconds=0.0,
             fetch_core_wait_seconds=0.0,
             steps_recorded=sum(map(sum, self._counts.values())),
+            component=component,
+            component_since=since,
+            operation=operation,
+            own_seconds=self._own,
+            own_squared_seconds=self._own_squares,
         )
 
     def new_steps(self) -> tuple[list[StepRecord], int]:
@@ -111,6 +142,10 @@ class ReplayedLedger(LedgerReader):
         self._squares[step.phase] = self._squares.get(step.phase, 0.0) + step.duration**2
         for number, seconds in enumerate(step.components):
             self._components[number] += seconds
+        if step.phase == "train":
+            own = max(0.0, step.duration - step.components[COMPONENTS.index("communication")])
+            self._own += own
+            self._own_squares += own**2
 
 
 def end_of(facts: RankFacts, interval: float) -> float:
@@ -121,7 +156,7 @@ def end_of(facts: RankFacts, interval: float) -> float:
 
 
 def replayed_ledgers(
-    directory: Path, run: str, ranks: Sequence[RankFacts], steps: Sequence[Steps], interval: float
+    directory: Path, run: RunFacts, ranks: Sequence[RankFacts], steps: Sequence[Steps]
 ) -> dict[Path, ReplayedLedger]:
     """Returns a ledger per process of a node; each creates an empty file in `directory` when it starts."""
     ledgers = {}
@@ -130,7 +165,7 @@ def replayed_ledgers(
         path = directory / f"{number}{SUFFIX}"
         of_rank = (chunk for chunk in steps if chunk.rank == facts.rank)
         ledgers[path] = ReplayedLedger(
-            path, run, facts, _between(of_rank, facts.start, min(later, default=inf)), interval
+            path, run, facts, _between(of_rank, facts.start, min(later, default=inf))
         )
     return ledgers
 

@@ -37,7 +37,8 @@ class RecordedRun:
 
     @property
     def name(self) -> str:
-        return self.facts.name
+        """Returns the label of the run."""
+        return self.facts.label
 
     @property
     def nodes(self) -> list[str]:
@@ -117,11 +118,12 @@ def values_of(
 
 
 def name_and_labels(series: str) -> tuple[str, dict[str, str]]:
-    """Splits `name{label="value"}` into the name and the labels."""
+    """Splits `name{label="value"}` into the name and the labels. Prometheus drops empty labels."""
     name, _, labels = series.partition("{")
     return name, {
         label: _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], value)
         for label, value in _LABEL.findall(labels)
+        if value
     }
 
 

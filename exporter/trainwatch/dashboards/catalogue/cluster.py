@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.dashboards import variables
-from trainwatch.dashboards.looks import SEVERITY, VERMILION, Override, by_name, coloured, steps, words
-from trainwatch.dashboards.page import Dashboard, alerts
-from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards import variables, verdict, waste
+from trainwatch.dashboards.looks import (
+    SEVERITY,
+    VERMILION,
+    Override,
+    by_name,
+    by_pattern,
+    coloured,
+    steps,
+    words,
+    wrapped,
+)
+from trainwatch.dashboards.page import Dashboard, alerts, of_all_runs
 from trainwatch.dashboards.panels import (
     Panel,
     bars,
@@ -22,35 +31,48 @@ from trainwatch.dashboards.panels import (
     table,
     time_series,
 )
-from trainwatch.dashboards.queries import lines, now, rows, threshold
+from trainwatch.dashboards.queries import OF_CLUSTER, OF_JOB, lines, now, or_zero, rows, threshold
+from trainwatch.dashboards.variables import priced
 from trainwatch.prometheus_rules import usage
-from trainwatch.prometheus_rules.groups import INFO
+from trainwatch.prometheus_rules.groups import DISTANCE, INFO, LOST
 from trainwatch.prometheus_rules.meta import UNFINISHED
+from trainwatch.rules import straggler
+from trainwatch.rules.topics import ANY_TOPIC
 
 UID = "trainwatch-cluster"
 # Not the names of one run's dashboards: a link from a run must show all runs.
+NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
-NODES = 'instance=~"$nodes"'
-FIRING = f'ALERTS{{alertstate="firing", rule!="", run=~"$runs|", {NODES}}}'
-PEERS = "run_instance_rank:trainwatch_peers_self_time:ratio"
+NODES = f'{OF_JOB}, instance=~"$nodes"'
+FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
+OF_RUNS = f"{RUNS}, {NODES}"
+LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
+RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
 # Integrals over time sum one value per point of a chart: a month is as cheap as an hour.
 EACH_POINT = "[$__range:$__interval]"
 HOURS_OF_A_POINT = "$__interval_ms / 3.6e6"
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_all_runs(
         UID,
         "Cluster",
         "All runs and nodes at once: what is wrong, which GPUs are idle, and what runs cost.",
-        [*_numbers(), *_runs(), *_findings(), *_nodes(), *_energy_and_cost()],
+        [_numbers(), _runs(), _findings(), _nodes(), _energy_and_cost()],
         [
             variables.data_source(),
-            variables.query("runs", "Runs", f"label_values({UNFINISHED}, run)", several=True),
-            variables.query("nodes", "Nodes", f"label_values({usage.MEMORY_USED}, instance)", several=True),
+            variables.cluster(usage.MEMORY_USED),
+            variables.job(usage.MEMORY_USED),
+            variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)", several=True),
+            variables.query(
+                "nodes",
+                "Nodes",
+                f"label_values({usage.MEMORY_USED}{{{OF_JOB}}}, instance)",
+                several=True,
+            ),
             variables.price(),
         ],
-        [alerts('severity="critical"')],
+        [alerts(f'severity="critical", {OF_CLUSTER}')],
     )
 
 
@@ -64,76 +86,87 @@ def of_node(series: str) -> str:
 
 def node_hours() -> str:
     """Returns node hours by run, within the time range."""
-    return f"(sum by (run) (sum_over_time({of_run(UNFINISHED)}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+    return f"(sum by (cluster, run) (sum_over_time({of_run(UNFINISHED)}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+
+
+def names() -> str:
+    """Returns one series per run with its name and its user."""
+    info = f"last_over_time({of_run('trainwatch_run_info')}[$__range])"
+    return f"topk by (cluster, run) (1, max by (cluster, run, name, user) ({info}))"
 
 
 def energy() -> str:
     """Returns kWh of GPUs by run, within the time range."""
-    return (
-        f"(sum by (run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000 * {HOURS_OF_A_POINT})"
-    )
+    kilowatts = f"sum by (cluster, run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000"
+    return f"({kilowatts} * {HOURS_OF_A_POINT})"
 
 
-def idle_hours() -> str:
-    """Returns idle GPU hours by run, within the time range."""
-    idle = f"((1 - {of_run(usage.RUN_UTILIZATION)}) * {of_run(usage.RUN_GPUS)})"
-    return f"(sum by (run) (sum_over_time({idle}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+def wasted_hours() -> str:
+    """Returns wasted GPU hours by run, within the time range."""
+    wasted = f"({waste.wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)})"
+    return f"(sum by (cluster, run) (sum_over_time({wasted}{EACH_POINT})) * {HOURS_OF_A_POINT})"
 
 
 def to_run() -> list[dict[str, Any]]:
     """Returns the links of a run's name."""
     url = (
-        "/d/trainwatch-run?var-run=${__value.text:percentencode}&${datasource:queryparam}&${__url_time_range}"
+        "/d/trainwatch-run?var-run=${__value.text:percentencode}&${cluster:queryparam}"
+        "&${job:queryparam}&${datasource:queryparam}&${__url_time_range}"
     )
     return [{"title": "What is wrong with this run?", "url": url, "targetBlank": False}]
 
 
 def run_column() -> Override:
-    return by_name("Run", custom__width=240, links=to_run())
+    return by_name("Run", custom__minWidth=260, links=to_run())
 
 
 def _numbers() -> list[Panel]:
     return [
         stat(
-            1,
+            "Verdict",
+            """The state of the cluster. It checks that exporters are scraped and up, that rules are loaded,
+            and that something trains, before it says that no alert fires.""",
+            now(verdict.chain(verdict.OF_THE_CLUSTER)),
+            width=24,
+            height=3,
+            size=26,
+            mappings=verdict.mappings(verdict.OF_THE_CLUSTER),
+            nothing="Prometheus does not answer",
+        ),
+        stat(
             "Runs",
             """Runs that are training at the end of the time range, with or without GPUs. The table below
             lists them.""",
-            now(f"count(count by (run) ({of_run(UNFINISHED)})) or vector(0)"),
+            now(or_zero(f"count(count by (cluster, run) ({of_run(UNFINISHED)}))", RULES_LOADED)),
         ),
         stat(
-            2,
             "Nodes",
             """Nodes whose exporter is up. If some are missing, Trainwatch / Exporter health shows
             which.""",
-            now(f"count({of_node(usage.MEMORY_USED)}) or vector(0)"),
+            now(or_zero(f"count({of_node(usage.MEMORY_USED)})", RULES_LOADED)),
         ),
         stat(
-            3,
             "GPUs",
             """All GPUs of these nodes, whether or not a run uses them.""",
-            now(f"sum({of_node(usage.GPUS)}) or vector(0)"),
+            now(or_zero(f"sum({of_node(usage.GPUS)})", of_node(usage.MEMORY_USED))),
         ),
         stat(
-            4,
             "Idle GPUs",
             """GPUs that were busy for less than 5 % of the last five minutes. The table "Nodes with idle
             GPUs" shows where they are.""",
-            now(f"sum({of_node(usage.GPUS_IDLE)}) or vector(0)"),
+            now(f"sum({of_node(usage.GPUS_IDLE)})"),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
-            5,
             "Alerts",
             """Firing alerts of Trainwatch. "Alerts by run and rule" lists them.""",
-            now(f"count({FIRING}) or vector(0)"),
+            now(or_zero(f"count({FIRING})", RULES_LOADED)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
-            6,
             "GPU power",
             """Power of all GPUs together, without cooling and losses.""",
-            now(f"sum({of_node(usage.GPU_POWER)}) or vector(0)"),
+            now(f"sum({of_node(usage.GPU_POWER)})"),
             unit="watt",
         ),
     ]
@@ -141,22 +174,27 @@ def _numbers() -> list[Panel]:
 
 def _runs() -> list[Panel]:
     return [
-        section(10, "Runs"),
+        section("Runs"),
         table(
-            11,
             "Runs side by side",
-            """Every run of the time range. "Waste" is the share of GPU time that was idle. Begin with the
-            most expensive run that has alerts or waste: click its name to see what is wrong and what to
-            do.""",
-            rows(f"sum by (run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
-            rows(f"sum by (run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
-            rows(f"1 - avg by (run) (avg_over_time({of_run(usage.RUN_UTILIZATION)}[$__range]))"),
-            rows(f"max by (run) ({of_run(usage.RUN_STEPS)})"),
+            """Every run of the time range. "Waste" is the share of the time in which GPUs were idle, or
+            steps waited for data or other ranks, whichever is larger. Begin with the largest run that has
+            alerts or waste: click its name to see what is wrong and what to do. Waste is the mean of
+            five-minute means, so the start of a run counts more: a healthy run of ten minutes shows about 13
+            %.""",
+            rows(f"sum by (cluster, run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
+            rows(f"sum by (cluster, run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
+            rows(waste.wasted(OF_RUNS)),
+            rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
             rows(energy()),
-            rows(f"{node_hours()} * $price"),
-            rows(f"count by (run) ({FIRING})"),
+            rows(priced(node_hours())),
+            rows(f"count by (cluster, run) ({FIRING})"),
+            rows(names()),
             columns={
+                "cluster": "Cluster",
                 "run": "Run",
+                "name": "Name",
+                "user": "User",
                 "Value #A": "Nodes",
                 "Value #B": "GPUs",
                 "Value #C": "Waste",
@@ -166,11 +204,15 @@ def _runs() -> list[Panel]:
                 "Value #G": "Alerts",
             },
             height=10,
-            sort_by=("Cost", True),
+            sort_by=("Waste", True),
             overrides=[
                 run_column(),
+                by_name("Name", custom__minWidth=180),
+                by_name("User", custom__width=90),
+                by_pattern("^(Nodes|GPUs|Alerts)$", custom__width=75, decimals=0),
                 by_name(
                     "Waste",
+                    custom__width=170,
                     unit="percentunit",
                     decimals=0,
                     min=0,
@@ -178,25 +220,23 @@ def _runs() -> list[Panel]:
                     custom__displayMode="gradient-gauge",
                     color={"mode": "continuous-YlRd"},
                 ),
-                by_name("Steps/s", decimals=2),
-                by_name("Energy", unit="kwatth", decimals=2),
-                by_name("Cost", unit="currencyUSD", decimals=2),
+                by_name("Steps/s", custom__width=85, decimals=2),
+                by_name("Energy", custom__width=110, unit="kwatth", decimals=2),
+                by_name("Cost", custom__width=90, unit="currencyUSD", decimals=2),
             ],
         ),
         shares(
-            12,
             "GPU utilisation by run",
             """Mean utilisation of a run's GPUs. A low line means wasted GPUs. If a line drops, check the
             alerts. The dashed line is the threshold of LowGPUUtilization.""",
-            lines(f"avg by (run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}}"),
+            lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
             threshold("LowGPUUtilization", "threshold_p95", "below"),
         ),
         time_series(
-            13,
             "Steps per second by run",
             """Training steps of the fastest rank. Rates of different runs cannot be compared; look for
             lines that drop, or that end early.""",
-            lines(f"max by (run) ({of_run(usage.RUN_STEPS)})", "{{run}}"),
+            lines(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})", "{{run}} {{cluster}}"),
             logarithmic=True,
             lowest=None,
         ),
@@ -204,22 +244,18 @@ def _runs() -> list[Panel]:
 
 
 def _findings() -> list[Panel]:
-    advice = f"group_left (severity, recommendation) {INFO}"
-    nothing = (
-        'label_replace(label_replace(vector(0), "rule", "No rule fires", "", ""), '
-        '"recommendation", "Nothing slows a run down.", "", "")'
-    )
-    rank = f"{PEERS}{{{RUNS}, {NODES}}}"
+    excess, own = of_run(straggler.EXCESS), of_run(straggler.OWN)
     return [
-        section(20, "What is wrong"),
+        section("What is wrong"),
         table(
-            21,
             "Alerts by run and rule",
-            """Firing alerts with the number of nodes, GPUs or ranks, and what to do. Fix critical ones
-            first: these runs have stalled or are about to fail.""",
-            rows(f"(count by (run, rule) ({FIRING}) * on (rule) {advice}) or on () {nothing}"),
+            """The problems of each run with the number of nodes, GPUs or ranks, and what to do. Alerts that
+            see the same problem are one row, as on the run's own dashboard, which has more specific advice.
+            Fix critical ones first: these runs have stalled or are about to fail.""",
+            rows(_problems()),
             columns={
                 "severity": "Severity",
+                "cluster": "Cluster",
                 "run": "Run",
                 "rule": "Rule",
                 "Value": "Times",
@@ -227,75 +263,105 @@ def _findings() -> list[Panel]:
             },
             height=10,
             sort_by=("Severity", False),
+            nothing="no alert; the verdict says whether any could fire",
             overrides=[
                 run_column(),
                 by_name("Rule", custom__width=200),
                 by_name("Times", custom__width=80),
+                by_name("Cluster", custom__width=120),
+                wrapped("What to do", 700),
                 by_name(
                     "Severity",
                     custom__width=100,
                     custom__displayMode="color-text",
-                    mappings=words({name: (name, colour) for name, colour in SEVERITY.items()}),
+                    mappings=words(
+                        {
+                            LEAST if name == "info" else name: (name, colour)
+                            for name, colour in SEVERITY.items()
+                        }
+                    ),
                 ),
             ],
         ),
         time_series(
-            22,
             "Alerts by rule",
             """Number of firing alerts per rule. If many runs have the same alert at once, check what they
             share: storage, the network, the cooling of a room.""",
-            lines(
-                f"count by (alertname) ({FIRING}) or on () "
-                'label_replace(vector(0), "alertname", "none", "", "")',
-                "{{alertname}}",
-            ),
+            lines(f"count by (rule) ({FIRING})", "{{rule}}"),
             stacked=True,
+            at_least=1,
+            nothing="no alert fired in the time range, or no rules are loaded: see the verdict",
         ),
         table(
-            23,
             "The slowest rank of each run",
-            """Compute time per step of the other ranks, relative to the slowest rank. 100 %: all ranks are
-            equally fast. Below 75 %: all ranks wait for this straggler (Straggler); check its node. Only
-            runs that mark communication can be judged.""",
-            rows(f"bottomk by (run) (1, max by (run, instance, rank) ({rank}))"),
-            columns={"run": "Run", "instance": "Node", "rank": "Rank", "Value": "Peers' time"},
-            unit="percentunit",
+            """How much longer the slowest rank takes by itself than the median of the other ranks, relative
+            to its own time per step. They wait for it that long. Above a few percent, check its node
+            (Straggler). Only runs whose communication is timed can be judged.""",
+            rows(f"topk by (cluster, run) (1, max by (cluster, run, instance, rank) ({excess} / {own}))"),
+            columns={
+                "cluster": "Cluster",
+                "run": "Run",
+                "instance": "Node",
+                "rank": "Rank",
+                "Value": "Excess",
+            },
             width=12,
-            sort_by=("Peers' time", False),
-            overrides=[run_column()],
+            sort_by=("Excess", True),
+            nothing="no run with several ranks whose communication is timed",
+            overrides=[
+                run_column(),
+                by_name("Node", custom__minWidth=180),
+                by_name("Rank", custom__width=60),
+                by_name("Excess", custom__width=80, unit="percentunit", decimals=0),
+            ],
         ),
     ]
 
 
+def _problems() -> str:
+    """Returns the number of alerts by run and rule: of rules with the same topic, the closest to the cause.
+
+    As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
+    """
+    firing, of_run = 'ALERTS{alertstate="firing", kind!=""}', "on (cluster, run"
+    every = (
+        f"0 * count by (cluster, run, rule) ({firing}) "
+        f"+ on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
+    )
+    closest = f"{every} <= {of_run}, topic) group_left () min by (cluster, run, topic) ({every})"
+    effects = f'{firing} and on (rule) {DISTANCE}{{topic="{ANY_TOPIC}"}} and {of_run}) {LOST}'
+    shown = f"{FIRING} and {of_run}, rule) ({closest}) unless {of_run}, rule) ({effects})"
+    words_of = f"group_left (recommendation) topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})"
+    counted = f"count by (cluster, run, rule, severity) ({shown}) * on (rule) {words_of}"
+    return f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'
+
+
 def _nodes() -> list[Panel]:
     gpu, cpu = of_node(usage.GPU_UTILIZATION), of_node(usage.CPU_UTILIZATION)
-    most_idle = f"topk(20, max by (instance) ({of_node(usage.GPUS_IDLE)} > 0))"
-    none_idle = 'label_replace(vector(0), "instance", "No GPU is idle", "", "")'
+    most_idle = f"topk(20, max by (cluster, instance) ({of_node(usage.GPUS_IDLE)} > 0))"
     return [
-        section(30, "Nodes"),
+        section("Nodes"),
         device_heatmap(
-            31,
             "GPU utilisation of each node",
             """One row per node: the mean of its GPUs over five minutes, from dark (0 %) to bright (100 %).
             Dark rows are nodes without work, or whose work waits. Dark columns across all rows are an
             event that affects all nodes. Choose nodes at the top to see fewer rows.""",
-            lines(f"clamp_min(max by (instance) ({gpu}), 0.01)", "{{instance}}"),
-            height=12,
+            lines(f"clamp_min(max by (cluster, instance) ({gpu}), 0.01)", "{{instance}} {{cluster}}"),
+            height=20,
+            names=210,
         ),
         shares(
-            32,
             "GPU utilisation across nodes",
             """Percentiles of the nodes' GPU utilisation. A low p10: some nodes have nothing to do. All
             lines low: the whole cluster waits for something.""",
             *(
-                lines(f"quantile({share}, max by (instance) ({gpu}))", name)
+                lines(f"quantile({share}, max by (cluster, instance) ({gpu}))", name)
                 for name, share in (("p90", 0.9), ("median", 0.5), ("p10", 0.1))
             ),
             width=8,
             overrides=coloured(("p90", "median", "p10")),
         ),
         shares(
-            33,
             "CPU and I/O wait",
             """Mean and maximum of all nodes that are training. Busy cores with idle GPUs: data preparation
             is too slow. High I/O wait: check which nodes share that storage.""",
@@ -306,60 +372,58 @@ def _nodes() -> list[Panel]:
             overrides=coloured(("CPU, mean", "CPU, busiest node", "I/O wait, highest")),
         ),
         table(
-            34,
             "Nodes with idle GPUs",
             """The 20 nodes with the most GPUs that were idle in the last five minutes. If a run uses them,
             open the run; otherwise they are free for another one.""",
-            rows(f"{most_idle} or on () {none_idle}"),
-            columns={"instance": "Node", "Value": "Idle GPUs"},
+            rows(most_idle),
+            columns={"cluster": "Cluster", "instance": "Node", "Value": "Idle GPUs"},
             width=8,
             sort_by=("Idle GPUs", True),
+            nothing="no GPU is idle, or none is measured: see the verdict",
+            overrides=[by_name("Node", custom__minWidth=200), by_name("Idle GPUs", custom__width=90)],
         ),
     ]
 
 
 def _energy_and_cost() -> list[Panel]:
     return [
-        section(40, "Energy and cost"),
+        section("Energy and cost", collapsed=True),
         time_series(
-            41,
             "GPU power by run",
             """Power of each run's GPUs. Little power for the number of GPUs means little work.""",
-            lines(f"sum by (run) ({of_run(usage.RUN_POWER)})", "{{run}}"),
+            lines(f"sum by (cluster, run) ({of_run(usage.RUN_POWER)})", "{{run}} {{cluster}}"),
             unit="watt",
             stacked=True,
         ),
         bars(
-            42,
             "Energy by run",
             """Energy of each run's GPUs within the time range, without the host, cooling and losses.""",
-            now(f"sort_desc({energy()})", "{{run}}"),
+            now(f"sort_desc({energy()})", "{{run}} {{cluster}}"),
             unit="kwatth",
             width=6,
         ),
         bars(
-            43,
-            "Idle GPU hours by run",
-            """Hours in which the run's GPUs were idle, summed over its GPUs, within the time range: what
-            fixing its findings can save.""",
-            now(f"sort_desc({idle_hours()})", "{{run}}"),
+            "Wasted GPU hours by run",
+            """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
+            other ranks. Fixing its findings can save them.""",
+            now(f"sort_desc({wasted_hours()})", "{{run}} {{cluster}}"),
             unit="h",
             width=6,
         ),
         time_series(
-            44,
             "Cost per hour",
             """Number of nodes of each run, times the hourly price of a node, which you enter at the top.""",
-            lines(f"sum by (run) ({of_run(UNFINISHED)}) * $price", "{{run}}"),
+            lines(priced(f"sum by (cluster, run) ({of_run(UNFINISHED)})"), "{{run}} {{cluster}}"),
             unit="currencyUSD",
             stacked=True,
+            nothing=NO_PRICE,
         ),
         bars(
-            45,
             "Cost by run",
-            """Node hours within the time range, times the hourly price of a node. With a price of 1 it
-            shows node hours.""",
-            now(f"sort_desc({node_hours()} * $price)", "{{run}}"),
+            """Node hours within the time range, times the hourly price of a node, which you enter at the
+            top.""",
+            now(f"sort_desc({priced(node_hours())})", "{{run}} {{cluster}}"),
             unit="currencyUSD",
+            nothing=NO_PRICE,
         ),
     ]

@@ -3,41 +3,56 @@
 from __future__ import annotations
 
 from trainwatch.dashboards import variables
-from trainwatch.dashboards.looks import GREY, VERMILION, by_name, coloured, steps, words
-from trainwatch.dashboards.page import Dashboard, alerts
-from trainwatch.dashboards.page import dashboard as page
+from trainwatch.dashboards.looks import GREY, VERMILION, by_name, by_pattern, coloured, steps, words
+from trainwatch.dashboards.page import Dashboard, alerts, of_all_runs
 from trainwatch.dashboards.panels import Panel, section, stat, table, time_series
-from trainwatch.dashboards.queries import OF_NODE, last, lines, now, per_second, rows
+from trainwatch.dashboards.queries import (
+    OF_CLUSTER,
+    OF_JOB,
+    OF_NODE,
+    last,
+    lines,
+    now,
+    or_zero,
+    per_second,
+    rows,
+)
 
 UID = "trainwatch-exporter"
 BUILD = f"trainwatch_exporter_build_info{{{OF_NODE}}}"
 # Limits `up` and the metrics of scrapes to exporters, including those that are down.
-OF_EXPORTERS = f"and on (job, instance) {last(BUILD)}"
+OF_EXPORTERS = f"and on (cluster, job, instance) {last(BUILD)}"
 UP = f"(up{{{OF_NODE}}} {OF_EXPORTERS})"
 TICKS = f"trainwatch_sampler_ticks_total{{{OF_NODE}}}"
 MISSED = f"trainwatch_sampler_ticks_missed_total{{{OF_NODE}}}"
-FAILED = f"trainwatch_collector_success{{{OF_NODE}}} == 0"
+COLLECTORS = f"trainwatch_collector_success{{{OF_NODE}}}"
+FAILED = f"{COLLECTORS} == 0"
 CPU = f"(rate(process_cpu_seconds_total{{{OF_NODE}}}[$__rate_interval]) {OF_EXPORTERS})"
-NO_COLLECTOR = 'label_replace(vector(0), "collector", "none", "", "")'
 RULES = 'rule_group=~".*;trainwatch-.*"'
 TAKEN = f"prometheus_rule_group_last_duration_seconds{{{RULES}}}"
 INTERVAL = f"prometheus_rule_group_interval_seconds{{{RULES}}}"
+NOT_SCRAPED = "Prometheus does not scrape itself, or the rules are not loaded"
 FAILURES = "prometheus_rule_evaluation_failures_total"
 
 
 def dashboard() -> Dashboard:
-    return page(
+    return of_all_runs(
         UID,
         "Exporter health",
         "Whether Trainwatch itself works, and what it costs the nodes.",
-        [*_numbers(), *_exporters(), *_sampling(), *_scrapes(), *_rules()],
+        [_numbers(), _exporters(), _sampling(), _scrapes(), _rules()],
         [
             variables.data_source(),
+            variables.cluster("trainwatch_exporter_build_info"),
+            variables.job("trainwatch_exporter_build_info"),
             variables.query(
-                "instance", "Node", "label_values(trainwatch_exporter_build_info, instance)", several=True
+                "instance",
+                "Node",
+                f"label_values(trainwatch_exporter_build_info{{{OF_JOB}}}, instance)",
+                several=True,
             ),
         ],
-        [alerts(f'rule=~"Trainwatch.+", {OF_NODE}')],
+        [alerts(f'rule!="", kind="", {OF_CLUSTER}')],
     )
 
 
@@ -55,74 +70,72 @@ def of_group(expression: str) -> str:
 def _numbers() -> list[Panel]:
     return [
         stat(
-            1,
             "Exporters up",
             """Exporters that Prometheus scrapes. An exporter that is missing here is missing on all
             dashboards.""",
-            now(f"count({UP} == 1) or vector(0)"),
+            now(or_zero(f"count({UP} == 1)", UP)),
+            nothing="no exporter was scraped",
         ),
         stat(
-            2,
             "Exporters down",
             """Exporters that were up in the time range, but not at the last scrape. Check the node first,
-            then the exporter's log (TrainwatchExporterDown).""",
-            now(f"count({UP} == 0) or vector(0)"),
+            then the exporter's log (ExporterDown).""",
+            now(or_zero(f"count({UP} == 0)", UP)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
-            3,
             "Failing collectors",
             """Collectors whose last reading failed: their metrics are missing, and rules that need them
-            cannot fire (TrainwatchCollectorFailing). On nodes without GPUs the collector gpu fails unless
+            cannot fire (CollectorFailing). On nodes without GPUs the collector gpu fails unless
             it is turned off.""",
-            now(f"count({FAILED}) or vector(0)"),
+            now(or_zero(f"count({FAILED})", COLLECTORS)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
-            4,
             "Samples missed",
             """The worst node's share of missed samples in the last five minutes. Up to 5 % is harmless
-            (TrainwatchSamplesMissed).""",
-            now(f"max({missed_share('5m')}) or vector(0)"),
+            (SamplesMissed).""",
+            now(f"max({missed_share('$__rate_interval')})"),
             unit="percentunit",
             decimals=1,
             thresholds=steps("text", (0.05, VERMILION)),
         ),
         stat(
-            5,
             "Step records lost",
             """Records of single steps that were overwritten before the exporter read them, in the time
             range. Counters and histograms are still complete, but outliers may be missing in a
             recording.""",
-            now(f"sum(increase(trainwatch_ledger_records_lost_total{{{OF_NODE}}}[$__range])) or vector(0)"),
+            now(f"sum(increase(trainwatch_ledger_records_lost_total{{{OF_NODE}}}[$__range]))"),
             decimals=0,
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
-            6,
             "Versions",
             """Number of different exporter versions. More than one is normal only during an upgrade.""",
-            now(f"count(count by (version) ({BUILD})) or vector(0)"),
+            now(f"count(count by (version) ({BUILD}))"),
         ),
     ]
 
 
 def _exporters() -> list[Panel]:
     return [
-        section(10, "Exporters"),
+        section("Exporters"),
         table(
-            11,
             "Each exporter",
             """One row per node. "Samples/s" is 2 with the default interval. "Simulated" is the scenario of
             a `trainwatch demo`.""",
-            rows(f"max by (instance, version, python_version, simulated) ({last(BUILD)})"),
-            rows(f"max by (instance) ({UP})"),
-            rows(f"max by (instance) (rate({TICKS}[5m]))"),
-            rows(f"max by (instance) ({missed_share('5m')})"),
-            rows(f"max by (instance) (scrape_samples_scraped{{{OF_NODE}}} {OF_EXPORTERS})"),
-            rows(f"max by (instance) (process_resident_memory_bytes{{{OF_NODE}}} {OF_EXPORTERS})"),
-            rows(f"max by (instance) (time() - process_start_time_seconds{{{OF_NODE}}} {OF_EXPORTERS})"),
+            rows(f"max by (cluster, instance, version, python_version, simulated) ({last(BUILD)})"),
+            rows(f"max by (cluster, instance) ({UP})"),
+            rows(f"max by (cluster, instance) ({per_second(TICKS)})"),
+            rows(f"max by (cluster, instance) ({missed_share('$__rate_interval')})"),
+            rows(f"max by (cluster, instance) (scrape_samples_scraped{{{OF_NODE}}} {OF_EXPORTERS})"),
+            rows(f"max by (cluster, instance) (process_resident_memory_bytes{{{OF_NODE}}} {OF_EXPORTERS})"),
+            rows(
+                "max by (cluster, instance) "
+                f"(time() - process_start_time_seconds{{{OF_NODE}}} {OF_EXPORTERS})"
+            ),
             columns={
+                "cluster": "Cluster",
                 "instance": "Node",
                 "Value #B": "State",
                 "version": "Version",
@@ -143,11 +156,14 @@ def _exporters() -> list[Panel]:
                     custom__displayMode="color-text",
                     mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
                 ),
-                by_name("Samples/s", decimals=2),
+                by_name("Node", custom__minWidth=240),
+                by_pattern("^(Version|Python|Series|Missed)$", custom__width=80),
+                by_name("Simulated", custom__width=130),
+                by_name("Samples/s", custom__width=100, decimals=2),
                 by_name("Missed", unit="percentunit", decimals=1),
-                by_name("Series", unit="short", decimals=0),
-                by_name("Memory", unit="bytes"),
-                by_name("Running for", unit="s"),
+                by_name("Series", unit="locale", decimals=0),
+                by_name("Memory", custom__width=110, unit="bytes"),
+                by_name("Running for", custom__width=120, unit="s"),
             ],
         ),
     ]
@@ -155,21 +171,21 @@ def _exporters() -> list[Panel]:
 
 def _sampling() -> list[Panel]:
     duration = f"trainwatch_collector_duration_seconds{{{OF_NODE}}}"
-    last_step = f"time() - trainwatch_run_last_step_time_seconds{{{OF_NODE}}}"
-    ended = f"trainwatch_run_end_time_seconds{{{OF_NODE}}}"
+    last_step = f"trainwatch_run_last_step_age_seconds{{{OF_NODE}}}"
     return [
-        section(20, "Samples and ledgers"),
+        section("Samples and ledgers"),
         time_series(
-            21,
             "Samples missed",
             """Share of samples that were due but not taken. Either the exporter gets no core in time, or a
             driver call is slow: compare the duration of its collectors.""",
-            lines(missed_share("$__rate_interval"), "{{instance}}"),
+            lines(f"max({missed_share('$__rate_interval')})", "worst node"),
+            lines(f"quantile(0.5, {missed_share('$__rate_interval')})", "median"),
             unit="percentunit",
             width=8,
+            overrides=coloured(("worst node", "median")),
+            at_least=0.1,
         ),
         time_series(
-            22,
             "Collector duration",
             """Duration of each collector's last reading, on the slowest node. Their sum must be well below
             the sample interval (500 ms). If `gpu` is slow, the driver is; if `training` is slow, the node
@@ -179,45 +195,41 @@ def _sampling() -> list[Panel]:
             width=8,
         ),
         time_series(
-            23,
             "Failing collectors",
             """Number of nodes on which each collector fails. The exporter's log has the reason. Turn off
             a collector that cannot work on a node with --no-collector.NAME.""",
-            lines(f"count by (collector) ({FAILED}) or on () {NO_COLLECTOR}", "{{collector}}"),
+            lines(f"sum by (collector) ({COLLECTORS} == bool 0)", "{{collector}}"),
             width=8,
+            at_least=1,
         ),
         time_series(
-            24,
             "Ledgers",
             """Number of ranks whose ledgers are read, by run. If it is less than the world size, a rank has
             not started, has another TRAINWATCH_LEDGER_DIR, or its container does not share the
             directory.""",
             lines(
-                f"count by (run) (sum without (phase) (trainwatch_phase_seconds_total{{{OF_NODE}}}))",
-                "{{run}}",
+                "count by (cluster, run) "
+                f"(sum without (phase) (trainwatch_phase_seconds_total{{{OF_NODE}}}))",
+                "{{run}} {{cluster}}",
             ),
             width=8,
         ),
         time_series(
-            25,
             "Age of the last step",
             """Seconds since the last step that was read, per unfinished run, on its worst node. It rises
             if training stalls (TrainingStalled), or if ledgers are not read any more.""",
-            lines(f"max by (run) ({last_step} unless on (run, instance) {ended})", "{{run}}"),
+            lines(f"max by (cluster, run) ({last_step})", "{{run}} {{cluster}}"),
             unit="s",
             width=8,
         ),
         time_series(
-            26,
             "Step records lost",
             """Records per second that were overwritten before the exporter read them. This happens with
             steps below a millisecond if the exporter gets no core. Counters and histograms are still
             complete.""",
-            lines(
-                f"sum by (instance) ({per_second(f'trainwatch_ledger_records_lost_total{{{OF_NODE}}}')})",
-                "{{instance}}",
-            ),
+            lines(f"sum({per_second(f'trainwatch_ledger_records_lost_total{{{OF_NODE}}}')})", "all nodes"),
             width=8,
+            at_least=1,
         ),
     ]
 
@@ -225,9 +237,8 @@ def _sampling() -> list[Panel]:
 def _scrapes() -> list[Panel]:
     scraped = f"{{{OF_NODE}}} {OF_EXPORTERS}"
     return [
-        section(30, "Scrapes and the cost of the exporter"),
+        section("Scrapes and the cost of the exporter", collapsed=True),
         time_series(
-            31,
             "Scrape time",
             """Duration of a scrape on the slowest node, and the median. The exporter itself takes
             milliseconds: above a second, check the network and the load of the node.""",
@@ -238,16 +249,14 @@ def _scrapes() -> list[Panel]:
             overrides=coloured(("slowest", "median")),
         ),
         time_series(
-            32,
             "Series per scrape",
             """Number of series in a scrape of each node. It grows with cores, GPUs, ranks and runs.
             Investigate a jump at equal load, because Prometheus stores all of them.""",
-            lines(f"scrape_samples_scraped{scraped}", "{{instance}}"),
+            lines(f"scrape_samples_scraped{scraped}", "{{instance}} {{cluster}}"),
             unit="short",
             width=8,
         ),
         time_series(
-            33,
             "New series per minute",
             """Series that are new to Prometheus. It is high when a run starts. If it stays high, runs or
             names of devices change all the time.""",
@@ -257,7 +266,6 @@ def _scrapes() -> list[Panel]:
             overrides=coloured(("all nodes",)),
         ),
         time_series(
-            34,
             "CPU of exporters",
             """Share of one core that the exporter uses: the worst node, and the median.""",
             lines(f"max({CPU})", "worst"),
@@ -266,10 +274,9 @@ def _scrapes() -> list[Panel]:
             overrides=coloured(("worst", "median")),
         ),
         time_series(
-            35,
             "Memory of exporters",
             """Resident memory of each exporter. It should be flat; --recording.dir needs more.""",
-            lines(f"process_resident_memory_bytes{scraped}", "{{instance}}"),
+            lines(f"process_resident_memory_bytes{scraped}", "{{instance}} {{cluster}}"),
             unit="bytes",
         ),
     ]
@@ -277,21 +284,25 @@ def _scrapes() -> list[Panel]:
 
 def _rules() -> list[Panel]:
     return [
-        section(40, "Rules in Prometheus (if Prometheus scrapes itself)"),
+        section("Rules in Prometheus (if Prometheus scrapes itself)", collapsed=True),
         time_series(
-            41,
             "Rule evaluation time",
             """Duration of the last evaluation of each rule group, as a share of its interval. Above 100 %
             Prometheus skips evaluations: render the rules with a longer --scrape-interval, or give
             Prometheus more cores.""",
             lines(f"max by (group) ({of_group(f'{TAKEN} / {INTERVAL}')})", "{{group}}"),
             unit="percentunit",
+            many=True,
+            at_least=0.1,
+            nothing=NOT_SCRAPED,
         ),
         time_series(
-            42,
             "Failed rule evaluations",
             """Failed evaluations per second. Above 0, some rule cannot fire
-            (TrainwatchRuleEvaluationFailing); Prometheus's page /rules has the reason.""",
+            (RuleEvaluationFailing); Prometheus's page /rules has the reason.""",
             lines(f"sum by (group) ({of_group(per_second(f'{FAILURES}{{{RULES}}}'))})", "{{group}}"),
+            many=True,
+            at_least=1,
+            nothing=NOT_SCRAPED,
         ),
     ]

@@ -20,18 +20,20 @@ from trainwatch.dashboards.queries import (
     OF_RUN,
     buckets,
     gained,
-    last,
+    in_range,
     lines,
     now,
     per_second,
     rows,
+    share_of_column,
     threshold,
 )
 from trainwatch.prometheus_rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
 
 UID = "trainwatch-histograms"
 HOW_TO_READ = """Each column is a histogram of the 500 ms samples of that time: the brighter a cell, the
-              more samples had that value. It contains all samples, however rarely Prometheus scrapes."""
+              larger the share of samples with that value. It contains all samples, however rarely Prometheus
+              scrapes."""
 TENTHS = "|".join(f"0[.]{tenth}" for tenth in range(1, 10)) + "|1|1[.]0"
 
 
@@ -40,19 +42,19 @@ def dashboard() -> Dashboard:
         UID,
         "Utilisation histograms",
         "How samples of GPUs and cores are distributed, whether load is balanced, and what GPUs wait for.",
-        [*_over_time(), *_balance(), *_waiting(), *_each_gpu()],
-        variables.gpu(),
+        [_over_time(), _balance(), _waiting(), _each_gpu()],
+        variables.of_node(),
         variables.by_range("gpu_samples", "trainwatch_gpu_utilization_samples_bucket", LONG_GPU_SAMPLES),
         variables.by_range(
             "gpu_memory_samples", "trainwatch_gpu_memory_samples_bucket", LONG_GPU_MEMORY_SAMPLES
         ),
+        shown=["gpu"],
     )
 
 
 def _over_time() -> list[Panel]:
     return [
         _heatmap(
-            1,
             "GPU utilisation",
             """Bright at the top is good. Two bright bands, at the top and at the bottom, mean fluctuating
             utilisation (LowGPUUtilization). One band in the middle is steady work that does not fill the
@@ -60,21 +62,18 @@ def _over_time() -> list[Panel]:
             "${gpu_samples}",
         ),
         _heatmap(
-            2,
             "CPU utilisation, mean of cores",
             """Near the top while GPUs are low: the host is too small for this data pipeline. If it is low
             too, check single cores in Trainwatch / System: the mean does not show one pinned core.""",
             "trainwatch_cpu_utilization_samples_bucket",
         ),
         _heatmap(
-            3,
             "GPU memory",
             """Used share of the memory. A rising band is a leak. A band far below the top leaves room for
             larger batches.""",
             "${gpu_memory_samples}",
         ),
         _heatmap(
-            4,
             "I/O wait, mean of cores",
             """All samples at the bottom is good. Anything else with idle GPUs: storage is too slow
             (IOBottleneck).""",
@@ -86,19 +85,18 @@ def _over_time() -> list[Panel]:
 def _balance() -> list[Panel]:
     bucket = f'{OF_GPU}, le=~"{TENTHS}"'
     share = f"""
-    sum by (gpu, le) ({last(f"trainwatch_gpu_utilization_samples_bucket{{{bucket}}}")})
+    sum by (gpu, le) ({in_range(f"trainwatch_gpu_utilization_samples_bucket{{{bucket}}}")})
       / on (gpu) group_left ()
-    sum by (gpu) ({last(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")})
+    sum by (gpu) ({in_range(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")})
     """
     return [
-        section(10, "Is the load of a node's GPUs balanced?"),
+        section("Is the load of a node's GPUs balanced?"),
         repeated(
             bar_chart(
-                11,
                 "Cumulative distribution of each GPU of $instance",
-                """Share of each GPU's samples at or below a utilisation, over the whole run. In
+                """Share of each GPU's samples at or below a utilisation, in the time range. In
                 data-parallel training all GPUs have the same work: the bars of a group should be equally
-                high. The largest difference within a group is the distance that LoadBalancing judges.
+                high. LoadBalancing judges the largest difference within a group, in the last minutes.
                 High bars on the left are idle GPUs.""",
                 rows(f'label_replace({share.strip()}, "gpu", "GPU $1", "gpu", "(.+)")'),
                 across="le",
@@ -113,17 +111,16 @@ def _balance() -> list[Panel]:
             in_a_row=2,
         ),
         time_series(
-            12,
             "Distance between GPUs",
             """Largest Kolmogorov-Smirnov distance between the utilisation distributions of two GPUs of a
             node: 0 is equal, 1 is disjoint. LoadBalancing fires above the dashed line: use one process
-            per GPU, and equal shares of the work. The first value appears after `patience` samples.""",
+            per GPU, and equal shares of the work. It covers the last 15 minutes (`live_window`). The first
+            value appears after `patience` samples.""",
             lines(f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}", "{{instance}}"),
             threshold("LoadBalancing", "threshold", percent=False),
             highest=1,
         ),
         shares(
-            13,
             "Mean utilisation of each GPU",
             """Exact means of all samples. If one line differs from the others, that GPU gathers results
             for all, or has no work.""",
@@ -132,8 +129,9 @@ def _balance() -> list[Panel]:
                 {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
                   / {per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")}
                 """,
-                "{{instance}} GPU {{gpu}}",
+                f"GPU {{{{gpu}}}}{variables.OF_WHICH_NODE}",
             ),
+            many=True,
             overrides=numbered("GPU"),
         ),
     ]
@@ -142,35 +140,36 @@ def _balance() -> list[Panel]:
 def _waiting() -> list[Panel]:
     low = f"trainwatch_gpu_low_samples_total{{{OF_RUN}}}"
     return [
-        section(20, "What do GPUs wait for?"),
+        section("What do GPUs wait for?"),
         shares(
-            21,
             "Starved samples by cause",
-            """Share of all samples since the run began in which some GPU was almost idle while some core
-            was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage": IOBottleneck). Above the
-            dashed line the rule fires: fix that cause first.""",
+            """Share of the samples of the last 15 minutes (`live_window`) in which some GPU was almost idle
+            while some core was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage":
+            IOBottleneck). Above the dashed line the rule fires: fix that cause first.""",
             lines(
-                f"max by (instance) (run_instance:trainwatch_cpu_starved:ratio{{{OF_RUN}}})",
-                "{{instance}} busy core",
+                f"max by (cluster, instance) (run_instance:trainwatch_cpu_starved:ratio{{{OF_RUN}}})",
+                f"busy core{variables.OF_WHICH_NODE}",
             ),
             lines(
-                f"max by (instance) (run_instance:trainwatch_io_starved:ratio{{{OF_RUN}}})",
-                "{{instance}} storage",
+                f"max by (cluster, instance) (run_instance:trainwatch_io_starved:ratio{{{OF_RUN}}})",
+                f"storage{variables.OF_WHICH_NODE}",
             ),
             threshold("CPUBottleneck", "threshold"),
             threshold("IOBottleneck", "threshold"),
         ),
         bars(
-            22,
             "Samples with an idle GPU",
-            """Share of all samples in which at least one GPU was below the utilisation at the bar, for any
-            reason. The first bar is the time in which a GPU was almost idle.""",
+            """Share of the samples in the time range in which at least one GPU was below the utilisation at
+            the bar, for any reason. The first bar is the time in which a GPU was almost idle.""",
             now(
                 f"""
-                sum by (gpu_below) ({last(low)})
-                  / on () group_left () sum({last(f"trainwatch_samples_total{{{OF_RUN}}}")})
+                label_replace(
+                  sum by (gpu_below) ({in_range(low)})
+                    / on () group_left () sum({in_range(f"trainwatch_samples_total{{{OF_RUN}}}")}),
+                  "gpu_below", "$1", "gpu_below", "0[.](.)"
+                )
                 """,
-                "below {{gpu_below}}",
+                "below {{gpu_below}}0 %",
             ),
             unit="percentunit",
             width=12,
@@ -181,15 +180,14 @@ def _waiting() -> list[Panel]:
 
 def _each_gpu() -> list[Panel]:
     each = _heatmap(
-        31,
         "GPU $gpu",
         "A GPU whose histogram differs from the others has different or less work.",
         "trainwatch_gpu_utilization_samples_bucket",
         OF_GPU,
     )
-    return [section(30, "Each GPU, on all chosen nodes"), repeated(each, "gpu", in_a_row=4)]
+    return [section("Each GPU, on all chosen nodes", collapsed=True), repeated(each, "gpu", in_a_row=4)]
 
 
-def _heatmap(id: int, title: str, advice: str, histogram: str, of: str = OF_RUN) -> Panel:
-    query = buckets(f"sum by (le) ({gained(f'{histogram}{{{of}}}')})")
-    return histogram_heatmap(id, title, f"{advice} {HOW_TO_READ}", query, unit="percentunit")
+def _heatmap(title: str, advice: str, histogram: str, of: str = OF_RUN) -> Panel:
+    query = buckets(share_of_column(f"sum by (le) ({gained(f'{histogram}{{{of}}}')})"))
+    return histogram_heatmap(title, f"{advice} {HOW_TO_READ}", query, unit="percentunit")

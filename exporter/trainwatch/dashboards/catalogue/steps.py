@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainwatch.dashboards import variables
-from trainwatch.dashboards.looks import coloured, numbered
+from trainwatch.dashboards import slow_rank, variables
+from trainwatch.dashboards.looks import by_name, coloured, numbered
 from trainwatch.dashboards.page import Dashboard, of_one_run
 from trainwatch.dashboards.panels import (
     COLUMNS,
@@ -14,6 +14,7 @@ from trainwatch.dashboards.panels import (
     section,
     shares,
     stat,
+    table,
     time_series,
 )
 from trainwatch.dashboards.queries import (
@@ -22,24 +23,29 @@ from trainwatch.dashboards.queries import (
     OF_RUN,
     buckets,
     gained,
+    in_range,
     last,
     lines,
     now,
     parameter,
     per_second,
     rows,
+    share_of_column,
     threshold,
 )
 from trainwatch.prometheus_rules.usage import LONG_STEPS
+from trainwatch.rules import straggler
 from trainwatch.runs.model import COMPONENTS
-from trainwatch.training.layout import STEP_BOUNDS
 
 UID = "trainwatch-steps"
-RANK = "rank {{rank}} ({{instance}})"
+RANK = "rank {{rank}}"
+RANK_AND_NODE = "rank {{rank}} ({{instance}})"
 TRAIN = 'phase="train"'
+EVERY = 'le="+Inf"'
 WORKERS_PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
 STEPS = "trainwatch_step_duration_seconds"
-SELF_TIME = f"run_instance_rank:trainwatch_step_self_time:mean_seconds{{{OF_RANK}}}"
+OWN_TIME = f"{straggler.OWN}{{{OF_RANK}}}"
+COMPONENT = "{{component}}"
 
 
 def dashboard() -> Dashboard:
@@ -47,9 +53,10 @@ def dashboard() -> Dashboard:
         UID,
         "Steps",
         "Duration, outliers and components of training steps, and which rank the others wait for.",
-        [*_durations(), *_outliers(), *_parts(), *_data(), *_ranks()],
-        variables.rank(),
+        [_durations(), _ranks(), _outliers(), _parts(), _data()],
+        slow_rank.slowest_rank(),
         variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
+        shown=["rank"],
     )
 
 
@@ -59,20 +66,18 @@ def _durations() -> list[Panel]:
     of_rank = f"{{{OF_RANK}, {TRAIN}}}"
     return [
         histogram_heatmap(
-            1,
             "Duration of training steps",
             """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
             second band above it, or single cells far above, are outliers. Hover over the marks of
             exemplars to see the step's number, then check what the script does there (a checkpoint, an
             evaluation, garbage collection). Ranges over four days do not distinguish ranks.""",
-            buckets(f"sum by (le) ({gained(bucket)})", exemplars=True),
+            buckets(share_of_column(f"sum by (le) ({gained(bucket)})"), exemplars=True),
             unit="s",
         ),
         time_series(
-            2,
             "Step time",
             """Exact mean, and percentiles from the histogram (four buckets per power of ten). "limit" is
-            mean + StepOutlier.stddev standard deviations, since the run began. A p99 far above the p95
+            mean + StepOutlier.stddev standard deviations, in the last minutes. A p99 far above the p95
             means that some steps take far longer.""",
             lines(
                 f"""
@@ -94,23 +99,21 @@ def _durations() -> list[Panel]:
             overrides=coloured(("mean", "p50", "p95", "p99", "max")),
         ),
         bar_chart(
-            3,
-            "Durations by node",
-            """Number of training steps by duration, per node, over the whole run. All nodes should have the
-            same distribution; bars far to the right are outliers.""",
-            rows(_by_node()),
+            "Long steps of each node",
+            """Share of the training steps in the time range that took longer than the duration at the bar,
+            per node. Bars of a group should be equally high; low bars far to the right are outliers.""",
+            rows(_longer()),
             across="le",
             colour="instance",
             across_unit="s",
-            unit="short",
+            unit="percentunit",
         ),
         time_series(
-            4,
             "Time since the last step",
-            """Seconds since any rank of a node finished a step. A saw-tooth near zero is normal training. A
-            rising line means that the run has stalled although its processes are alive (TrainingStalled):
-            `py-spy dump` shows where they wait.""",
-            lines(f"run_instance:trainwatch_time_since_last_step:seconds{{{OF_RUN}}}", "{{instance}}"),
+            """Seconds since any rank of a node finished a step, on the node where it is longest ago. A
+            saw-tooth near zero is normal training. A rising line means that the run has stalled although
+            its processes are alive (TrainingStalled): `py-spy dump` shows where they wait.""",
+            lines(f"max(trainwatch_run_last_step_age_seconds{{{OF_RUN}}})", "longest of all nodes"),
             lines(
                 f"""
                 clamp_min(
@@ -127,41 +130,35 @@ def _durations() -> list[Panel]:
     ]
 
 
-def _by_node() -> str:
-    """Returns the counts between two bounds; those in Prometheus are cumulative."""
-    series = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}"
-    counts = []
-    for lower, upper in zip((None, *STEP_BOUNDS), STEP_BOUNDS, strict=False):
-        at_most = f"sum by (instance) ({last(f'{series}, {_at(upper)}}}')})"
-        less = f" - sum by (instance) ({last(f'{series}, {_at(lower)}}}')})" if lower is not None else ""
-        counts.append(f'label_replace({at_most}{less} > 0, "le", "{upper:g}", "", "")')
-    return " or ".join(counts)
-
-
-def _at(bound: float) -> str:
-    return f'le=~"{bound:g}|{bound:.1f}"' if bound == int(bound) else f'le="{bound:g}"'
+def _longer() -> str:
+    """Returns the share of steps above each bound that some exceed."""
+    counts = f"increase(${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}[$__range])"
+    at_most = f"sum by (instance, le) ({counts})"
+    every = f"sum by (instance) ({counts.replace(TRAIN, f'{TRAIN}, {EVERY}')})"
+    return f"1 - {at_most} / on (instance) group_left () {every} > 0.0001"
 
 
 def _outliers() -> list[Panel]:
-    outliers = f"run_instance_rank_phase:trainwatch_step_outliers:count{{{OF_RANK}, {TRAIN}}}"
+    rate = f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})"
+    lost = f"run_instance_rank_phase:trainwatch_step_outliers:lost_ratio{{{OF_RANK}, {TRAIN}}}"
     return [
-        section(10, "Outliers"),
+        section("Outliers"),
         time_series(
-            11,
-            "Outliers of each rank",
-            """Steps since the run began that took longer than the limit. StepOutlier fires above the dashed
-            line. Stairs of equal width are periodic work: a checkpoint, an evaluation, logging.""",
-            lines(outliers, RANK),
-            threshold("StepOutlier", "n_outliers", percent=False),
+            "Time lost to outliers",
+            """The least share of a rank's step time that steps above the limit cost beyond the mean, in the
+            last StepOutlier.live_window minutes. StepOutlier fires above the dashed line.""",
+            lines(lost, RANK),
+            threshold("StepOutlier", "time_lost"),
+            unit="percentunit",
             overrides=numbered("rank"),
         ),
         time_series(
-            12,
             "Steps per second",
-            """Rate of each rank, all phases. In data-parallel training all ranks have the same rate; look
-            for drops.""",
-            lines(f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})", RANK),
-            overrides=numbered("rank"),
+            """Rate of the fastest and of the slowest rank, all phases. In data-parallel training all ranks
+            have the same rate; look for drops.""",
+            lines(f"max({rate})", "fastest rank"),
+            lines(f"min({rate})", "slowest rank"),
+            overrides=coloured(("fastest rank", "slowest rank")),
         ),
     ]
 
@@ -170,9 +167,8 @@ def _parts() -> list[Panel]:
     seconds = per_second(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")
     steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
     return [
-        section(20, "Components of a step"),
+        section("Components of a step", collapsed=True),
         time_series(
-            21,
             "Step time by component",
             """Mean host time of each component, over the chosen ranks. Much data_wait: data comes too late
             (DataStarved). Much communication: ranks exchange too much, or wait for a straggler. GPU work
@@ -183,14 +179,13 @@ def _parts() -> list[Panel]:
             overrides=coloured(COMPONENTS),
         ),
         bars(
-            22,
             "Share of step time by component",
-            """The same over the whole run, as a share of all time in steps. Forward, backward and
+            """The same over the time range, as a share of all time in steps. Forward, backward and
             optimizer are useful work; the rest is overhead.""",
             now(
                 f"""
-                sum by (component) ({last(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")})
-                  / on () group_left () sum({last(f"{STEPS}_sum{{{OF_RANK}}}")})
+                sum by (component) ({in_range(f"trainwatch_step_component_seconds_total{{{OF_RANK}}}")})
+                  / on () group_left () sum({in_range(f"{STEPS}_sum{{{OF_RANK}}}")})
                 """,
                 "{{component}}",
             ),
@@ -208,9 +203,8 @@ def _data() -> list[Panel]:
         for what in ("wait", "fetch")
     )
     return [
-        section(30, "Data"),
+        section("Data", collapsed=True),
         time_series(
-            31,
             "Waiting for a batch",
             """How long the training loop waits for its next batch, and how long a worker takes to fetch
             one. Waits of milliseconds are good. If a fetch takes longer than a step times the number of
@@ -224,91 +218,135 @@ def _data() -> list[Panel]:
             overrides=coloured(("wait p50", "wait p95", "fetch p50")),
         ),
         shares(
-            32,
             "Share of step time that waits for data",
-            """Share of each rank since the run began. DataStarved fires above the dashed line; Trainwatch /
-            Run overview shows its recommendation.""",
+            """Share of each rank in the last 15 minutes (`live_window`). DataStarved fires above the dashed
+            line; Trainwatch / Run overview shows its recommendation.""",
             lines(f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}", RANK),
             threshold("DataStarved", "threshold"),
             overrides=numbered("rank"),
         ),
         stat(
-            33,
             "Loader workers per node",
             """Workers of the training loaders of all ranks of a node. It should be about the number of
             cores, which the rule Dataloader checks.""",
             now(
-                f"sum by (instance) ({last(f'trainwatch_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
+                f"sum by (cluster, instance) ({last(f'trainwatch_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
                 "{{instance}}",
             ),
             width=12,
-            show_names=True,
+            show="value_and_name",
         ),
         stat(
-            34,
             "Workers per core",
             """The same as a share of the cores. Below 70 %, idle cores could prepare data. Above 200 %,
             workers compete for cores.""",
-            now(f"max by (instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})", "{{instance}}"),
+            now(f"max by (cluster, instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})", "{{instance}}"),
             unit="percentunit",
             width=12,
-            show_names=True,
+            show="value_and_name",
         ),
     ]
 
 
+def _places() -> str:
+    """Returns for how long each rank has been in its place: 0 if it is in none for long."""
+    state = f"max by (cluster, instance, rank, state) (trainwatch_rank_process_state{{{OF_RANK}}})"
+    place = f"trainwatch_rank_component_age_seconds{{{OF_RANK}}}"
+    joined = f'label_join({place}, "place", ": ", "component", "operation")'
+    named = f'label_replace({joined}, "place", "$1", "place", "(.*): ")'
+    known = f"max by (cluster, instance, rank, place) ({named})"
+    rank = "on (cluster, instance, rank)"
+    return f"""
+        {known} * {rank} group_left (state) {state}
+          or {rank}
+        label_replace(0 * {state}, "place", "nowhere for 10 s", "", "")
+        """
+
+
 def _ranks() -> list[Panel]:
     communication = f"run_instance_rank:trainwatch_communication:ratio{{{OF_RANK}}}"
+    paused = per_second(f"trainwatch_rank_paused_seconds_total{{{OF_RANK}}}")
+    steps = f"max(rate({STEPS}_count{{{OF_RUN}, {TRAIN}}}[$__range]))"
     return [
-        section(40, "Ranks compared"),
+        section("Ranks compared"),
+        table(
+            "Present place of each rank",
+            """The component or collective in which a rank has been for more than 10 s, for how long, and
+            what its process does. If no step finishes, ranks in communication wait: look at the rank that
+            is elsewhere, stopped or dead (CollectiveHang). `trainwatch stacks` shows its Python stack.""",
+            rows(_places()),
+            columns={
+                "rank": "Rank",
+                "instance": "Node",
+                "place": "Place",
+                "state": "Process",
+                "Value": "For",
+            },
+            height=9,
+            sort_by=("For", True),
+            overrides=[by_name("For", unit="s"), by_name("Rank", custom__width=60)],
+        ),
         time_series(
-            41,
-            "Step time of each rank by itself",
-            """Step time without communication, in which fast ranks wait for slow ones; mean of the last 5
-            minutes. The steps of all ranks end together, so only this shows which rank is slow. The
-            highest line is the straggler (Straggler): check its machine and its share of the data.""",
-            lines(SELF_TIME, RANK),
+            "Own time of each rank",
+            """Training steps without communication, in which fast ranks wait for slow ones; mean of the
+            last 5 minutes. The steps of all ranks end together, so only this shows which rank is slow. If
+            one line is above the others, they wait for that rank (Straggler).""",
+            lines(OWN_TIME, RANK),
             unit="s",
             overrides=numbered("rank"),
         ),
         shares(
-            42,
             "Share of step time in communication",
-            """Share of each rank since the run began. It counts communication that does not overlap with
-            computing. High on all ranks: exchange less or faster (CommunicationBound, the dashed line).
-            High on all but one: they wait for that one.""",
+            """Share of each rank in the last 15 minutes (`live_window`). It counts communication that does
+            not overlap with computing. High on all ranks: exchange less or faster (CommunicationBound, the
+            dashed line). High on all but one: they wait for that one.""",
             lines(communication, RANK),
             threshold("CommunicationBound", "threshold"),
             overrides=numbered("rank"),
         ),
         stat(
-            43,
             "Slowest rank",
-            """The rank with the longest step time by itself, and that time. The next panel compares it with
+            """The rank with the longest own time per step, and that time. The next panel compares it with
             the other ranks.""",
-            now(f"topk(1, max by (rank, instance) ({last(SELF_TIME)}))", RANK),
+            now(f"topk(1, max by (cluster, rank, instance) ({last(OWN_TIME)}))", RANK_AND_NODE),
             unit="s",
             width=6,
             height=8,
-            show_names=True,
+            show="value_and_name",
         ),
         stat(
-            44,
-            "Peers relative to slowest",
-            """Compute time per step of the other ranks, relative to the slowest rank. 100 %: all ranks are
-            equally fast. Below Straggler's threshold (75 % by default) a rank delays the others.""",
-            # Not a number with a single rank.
-            now(f"min({last(f'run_instance_rank:trainwatch_peers_self_time:ratio{{{OF_RANK}}}')} >= 0)"),
-            unit="percentunit",
+            "Excess of the slowest rank",
+            """Own time per step of the slowest rank beyond the median of the others. They wait for it that
+            long at each step. Straggler needs more than 5 % of the step, 2 ms and 3 standard errors.""",
+            now(f"max({last(f'{straggler.EXCESS}{{{OF_RANK}}}')})"),
+            unit="s",
             width=6,
             height=8,
             nothing="one rank has no peers",
         ),
         bars(
-            45,
-            "Mean step time of each rank by itself",
-            "Step time without communication at the end of the time range. Bars should be equally long.",
-            now(f"sort_desc(max by (rank, instance) ({last(SELF_TIME)}))", RANK),
+            "What the slowest rank takes longer for",
+            """Excess per step of each component over the median of the other ranks, in the time range. The
+            longest bar is the cause. "host" is the rest of the step.""",
+            now(f"sort_desc(({slow_rank.slower_by('$__range')}) / scalar({steps}))", COMPONENT),
+            unit="s",
+            width=12,
+            overrides=coloured(COMPONENTS),
+        ),
+        time_series(
+            "Pauses of each rank",
+            """Seconds per second in which a rank had work but could not run: stopped by a signal, ready but
+            without a core (no_core), or throttled by its CPU limit. Others wait for a rank that pauses, but
+            its own work is not slow.""",
+            lines(f"sum by (rank, reason) ({paused})", RANK + " {{reason}}"),
+            unit="percentunit",
+            many=True,
+            overrides=numbered("rank"),
+        ),
+        bars(
+            "Mean own time of each rank",
+            "Own time per step at the end of the time range. Bars should be equally long.",
+            now(f"sort_desc(max by (cluster, rank, instance) ({last(OWN_TIME)}))", RANK_AND_NODE),
             unit="s",
             width=12,
         ),

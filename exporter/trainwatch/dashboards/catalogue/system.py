@@ -22,7 +22,8 @@ from trainwatch.dashboards.queries import (
 )
 
 UID = "trainwatch-system"
-GPU = "{{instance}} GPU {{gpu}}"
+ON_NODE = variables.OF_WHICH_NODE
+GPU = f"GPU {{{{gpu}}}}{ON_NODE}"
 
 
 def dashboard() -> Dashboard:
@@ -30,8 +31,9 @@ def dashboard() -> Dashboard:
         UID,
         "System",
         "The load of the GPUs, cores, memory, disks and links of a run's nodes.",
-        [*_overview(), *_gpus(), *_links(), *_host()],
-        variables.gpu(),
+        [_overview(), _gpus(), _host(), _more_of_gpus(), _links(), _more_of_the_host()],
+        variables.of_node(),
+        shown=["gpu"],
     )
 
 
@@ -50,7 +52,6 @@ def _overview() -> list[Panel]:
     gpus = mean_of_samples("trainwatch_gpu_utilization_samples")
     cores = mean_of_readings(f"trainwatch_cpu_utilization_ratio{{{OF_NODE}}}")
     heatmap = device_heatmap(
-        1,
         "GPUs and cores of $instance",
         """One row per GPU, then one row per core; dark is idle (0 %), bright is busy (100 %). Dark GPUs with
         one or more bright cores: the cores cannot keep up (CPUBottleneck). Dark GPUs and dark cores: both
@@ -59,16 +60,17 @@ def _overview() -> list[Panel]:
         Utilisation histograms shows shorter pauses.""",
         lines(f"clamp({named_device(gpus, 'GPU', 'gpu', 2)}, 0.01, 1)", "{{device}}"),
         lines(f"clamp({named_device(cores, 'core', 'cpu', 3)}, 0.01, 1)", "{{device}}"),
+        height=22,  # the labels of 40 rows do not overlap
     )
     return [repeated(heatmap, "instance")]
 
 
 def _gpus() -> list[Panel]:
     memory = f"trainwatch_gpu_memory_used_bytes{{{OF_NODE_GPU}}} / trainwatch_gpu_memory_total_bytes"
+    throttled = per_second(f"trainwatch_gpu_throttle_seconds_total{{{OF_NODE_GPU}}}")
     return [
-        section(10, "GPUs"),
+        section("GPUs"),
         _of_gpus(
-            11,
             "GPU utilisation",
             """Share of the time in which some kernel ran. It is high even with a single busy
             multiprocessor, and 100 % if training hangs in a collective. The dashed line is the threshold
@@ -79,7 +81,6 @@ def _gpus() -> list[Panel]:
             highest=1,
         ),
         _of_gpus(
-            12,
             "GPU memory",
             """Used share of the memory. If utilisation is low too, a larger batch fits (BatchSize). A
             steadily rising line is a leak (GPUMemoryLeak). Near the top the run may fail with out of
@@ -90,7 +91,99 @@ def _gpus() -> list[Panel]:
             highest=1,
         ),
         _of_gpus(
-            13,
+            "GPU power",
+            """The most reliable sign of work: a computing GPU draws most of its limit. If power drops while
+            utilisation stays at 100 %, the run hangs (TrainingStalled) or kernels only wait.""",
+            # The mean; GPUs without an energy counter have only the reading.
+            lines(
+                f"""
+                max by (cluster, instance, gpu) (
+                  {per_second(f"trainwatch_gpu_energy_joules_total{{{OF_NODE_GPU}}}")}
+                    or trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}
+                )
+                """,
+                GPU,
+            ),
+            lines(f"max(trainwatch_gpu_power_limit_watts{{{OF_NODE_GPU}}})", "limit"),
+            unit="watt",
+            overrides=coloured(("limit",)),
+        ),
+        _of_gpus(
+            "Throttling",
+            """Share of the time in which the clocks of a node's worst GPU were reduced, by reason.
+            sw_thermal and hw_thermal are heat: check the cooling (ThermalThrottling, the dashed line).
+            sw_power_cap is the power limit, which is normal under full load.""",
+            lines(
+                f"max by (instance, reason) ({throttled})",
+                f"{{{{reason}}}}{ON_NODE}",
+            ),
+            threshold("ThermalThrottling", "threshold"),
+            unit="percentunit",
+        ),
+    ]
+
+
+def _host() -> list[Panel]:
+    cores = f"trainwatch_cpu_utilization_ratio{{{OF_NODE}}}"
+    waiting = f"trainwatch_cpu_io_wait_ratio{{{OF_NODE}}}"
+    return [
+        section("Host"),
+        shares(
+            "CPU",
+            """The busiest core and the mean of all cores. If the busiest core is above the dashed line while
+            GPUs are idle, CPUBottleneck fires: one pinned core is enough, even if the mean is low.""",
+            lines(f"max by (cluster, instance) ({cores})", f"busiest core{ON_NODE}"),
+            lines(f"avg by (cluster, instance) ({cores})", f"mean of cores{ON_NODE}"),
+            threshold("CPUBottleneck", "cpu_threshold"),
+        ),
+        shares(
+            "I/O wait",
+            """Share of the time in which a core only waited for a disk or a network file system. High with
+            idle GPUs: storage is too slow (IOBottleneck). Prefetch, or keep the data on local storage.""",
+            lines(f"max by (cluster, instance) ({waiting})", f"highest core{ON_NODE}"),
+            lines(f"avg by (cluster, instance) ({waiting})", f"mean of cores{ON_NODE}"),
+            threshold("IOBottleneck", "io_threshold"),
+        ),
+        time_series(
+            "Memory",
+            """Used memory of the host without caches, and swap. It rises if every loader worker keeps its
+            own copy of the data set. Swap makes everything slow.""",
+            lines(f"trainwatch_memory_used_bytes{{{OF_NODE}}}", f"used{ON_NODE}"),
+            lines(f"trainwatch_memory_total_bytes{{{OF_NODE}}}", f"total{ON_NODE}"),
+            lines(f"trainwatch_swap_used_bytes{{{OF_NODE}}}", f"swap{ON_NODE}"),
+            unit="bytes",
+        ),
+        time_series(
+            "Network",
+            """Bytes per second over all interfaces: data from network file systems, and without InfiniBand
+            also gradients of other nodes.""",
+            _bytes("network_receive", "received"),
+            _bytes("network_transmit", "sent"),
+            unit="Bps",
+        ),
+    ]
+
+
+def _more_of_gpus() -> list[Panel]:
+    return [
+        section("Temperature, clocks, activity and errors of GPUs", collapsed=True),
+        _of_gpus(
+            "GPU temperature",
+            """Compare the GPUs of a node and the nodes of a rack: a hotter one has worse cooling. Clocks are
+            reduced above about 85 to 90 degrees, see "Throttling".""",
+            lines(f"trainwatch_gpu_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
+            unit="celsius",
+            lowest=20,
+            at_least=90,
+        ),
+        _of_gpus(
+            "GPU clocks",
+            """Clock of the multiprocessors. If it drops under load, heat or the power limit reduces it. In a
+            job of many GPUs all wait for the slowest.""",
+            lines(f'trainwatch_gpu_clock_hertz{{{OF_NODE_GPU}, clock="sm"}}', GPU),
+            unit="hertz",
+        ),
+        _of_gpus(
             "Memory bandwidth, SM and tensor core activity",
             """Memory bandwidth in use; on Hopper and later also the share of active multiprocessors and
             tensor cores. Low values with a high utilisation: kernels are too small, or have no matrix
@@ -115,56 +208,6 @@ def _gpus() -> list[Panel]:
             ],
         ),
         _of_gpus(
-            14,
-            "GPU power",
-            """The most reliable sign of work: a computing GPU draws most of its limit. If power drops while
-            utilisation stays at 100 %, the run hangs (TrainingStalled) or kernels only wait.""",
-            # The mean; GPUs without an energy counter have only the reading.
-            lines(
-                f"""
-                max by (instance, gpu) (
-                  {per_second(f"trainwatch_gpu_energy_joules_total{{{OF_NODE_GPU}}}")}
-                    or trainwatch_gpu_power_watts{{{OF_NODE_GPU}}}
-                )
-                """,
-                GPU,
-            ),
-            lines(f"max(trainwatch_gpu_power_limit_watts{{{OF_NODE_GPU}}})", "limit"),
-            unit="watt",
-            overrides=coloured(("limit",)),
-        ),
-        _of_gpus(
-            15,
-            "GPU temperature",
-            """Compare the GPUs of a node and the nodes of a rack: a hotter one has worse cooling. Clocks are
-            reduced above about 85 to 90 degrees, see "Throttling".""",
-            lines(f"trainwatch_gpu_temperature_celsius{{{OF_NODE_GPU}}}", GPU),
-            unit="celsius",
-            lowest=None,
-        ),
-        _of_gpus(
-            16,
-            "GPU clocks",
-            """Clock of the multiprocessors. If it drops under load, heat or the power limit reduces it. In a
-            job of many GPUs all wait for the slowest.""",
-            lines(f'trainwatch_gpu_clock_hertz{{{OF_NODE_GPU}, clock="sm"}}', GPU),
-            unit="hertz",
-        ),
-        _of_gpus(
-            17,
-            "Throttling",
-            """Share of the time in which clocks were reduced, by reason. sw_thermal and hw_thermal are heat:
-            check the cooling (ThermalThrottling, the dashed line). sw_power_cap is the power limit, which
-            is normal under full load.""",
-            lines(
-                per_second(f"trainwatch_gpu_throttle_seconds_total{{{OF_NODE_GPU}}}"),
-                f"{GPU} {{{{reason}}}}",
-            ),
-            threshold("ThermalThrottling", "threshold"),
-            unit="percentunit",
-        ),
-        _of_gpus(
-            18,
             "GPU errors",
             """New memory errors (ECC) and driver errors (XID) since the previous point. A few corrected
             errors are harmless. After an uncorrected one, or an XID that the program did not cause, drain
@@ -177,85 +220,40 @@ def _gpus() -> list[Panel]:
 
 def _links() -> list[Panel]:
     return [
-        section(20, "Links between GPUs and host"),
+        section("Links between GPUs and host", collapsed=True),
         _traffic(
-            21,
-            "PCIe of each GPU, received",
-            """Data from the host to the GPU: input data, and parameters in the host's memory. Near the limit
-            of the link (about 25 GB/s for PCIe 4 x16) copies block the GPU: pin memory, copy
-            asynchronously, send less.""",
-            "trainwatch_gpu_pcie_receive_bytes_total",
+            "Received by each GPU",
+            """PCIe: data from the host, which is input data, and parameters in the host's memory. Near the
+            limit of the link (about 25 GB/s for PCIe 4 x16) copies block the GPU: pin memory, copy
+            asynchronously, send less. NVLink: data from other GPUs. There is a line only for links that the
+            GPUs have. Without traffic in data-parallel training, NCCL does not use NVLink (see
+            NCCL_DEBUG=INFO).""",
+            "receive",
         ),
         _traffic(
-            22,
-            "PCIe of each GPU, sent",
-            """Data from the GPU to the host. Much of it in every step: losses or outputs are read back too
-            often.""",
-            "trainwatch_gpu_pcie_transmit_bytes_total",
-        ),
-        _traffic(
-            23,
-            "NVLink of each GPU, received",
-            """Data between GPUs. No traffic in data-parallel training: NCCL does not use NVLink (see
-            NCCL_DEBUG=INFO). Large differences between GPUs: the load is unbalanced.""",
-            "trainwatch_gpu_nvlink_receive_bytes_total",
-        ),
-        _traffic(
-            24,
-            "NVLink of each GPU, sent",
-            "The other direction; an all-reduce sends about as much as it receives.",
-            "trainwatch_gpu_nvlink_transmit_bytes_total",
+            "Sent by each GPU",
+            """The other direction. Much over PCIe in every step: losses or outputs are read back too often.
+            Over NVLink, an all-reduce sends about as much as it receives.""",
+            "transmit",
         ),
     ]
 
 
-def _host() -> list[Panel]:
-    cores = f"trainwatch_cpu_utilization_ratio{{{OF_NODE}}}"
-    waiting = f"trainwatch_cpu_io_wait_ratio{{{OF_NODE}}}"
+def _more_of_the_host() -> list[Panel]:
     return [
-        section(30, "Host"),
-        shares(
-            31,
-            "CPU",
-            """The busiest core and the mean of all cores. If the busiest core is above the dashed line while
-            GPUs are idle, CPUBottleneck fires: one pinned core is enough, even if the mean is low.""",
-            lines(f"max by (instance) ({cores})", "{{instance}} busiest core"),
-            lines(f"avg by (instance) ({cores})", "{{instance}} mean of cores"),
-            threshold("CPUBottleneck", "cpu_threshold"),
-        ),
-        shares(
-            32,
-            "I/O wait",
-            """Share of the time in which a core only waited for a disk or a network file system. High with
-            idle GPUs: storage is too slow (IOBottleneck). Prefetch, or keep the data on local storage.""",
-            lines(f"max by (instance) ({waiting})", "{{instance}} highest core"),
-            lines(f"avg by (instance) ({waiting})", "{{instance}} mean of cores"),
-            threshold("IOBottleneck", "io_threshold"),
-        ),
+        section("Pressure and disks", collapsed=True),
         time_series(
-            33,
-            "Memory",
-            """Used memory of the host without caches, and swap. It rises if every loader worker keeps its
-            own copy of the data set. Swap makes everything slow.""",
-            lines(f"trainwatch_memory_used_bytes{{{OF_NODE}}}", "{{instance}} used"),
-            lines(f"trainwatch_memory_total_bytes{{{OF_NODE}}}", "{{instance}} total"),
-            lines(f"trainwatch_swap_used_bytes{{{OF_NODE}}}", "{{instance}} swap"),
-            unit="bytes",
-        ),
-        time_series(
-            34,
             "Pressure",
             """Share of the time in which some task waited for CPU, memory or I/O (the kernel's pressure
             stall information). CPU: more runnable tasks than cores, for example too many loader workers.
             Memory: the host is running out of memory.""",
             lines(
                 per_second(f"trainwatch_pressure_waiting_seconds_total{{{OF_NODE}}}"),
-                "{{instance}} {{resource}}",
+                f"{{{{resource}}}}{ON_NODE}",
             ),
             unit="percentunit",
         ),
         time_series(
-            35,
             "Disk",
             """Bytes read and written per second. A flat plateau of reads is a disk at its limit; bursts of
             writes are checkpoints.""",
@@ -264,40 +262,41 @@ def _host() -> list[Panel]:
             unit="Bps",
         ),
         time_series(
-            36,
             "Disk busy time",
             """Share of the time in which a disk was busy. Near 100 % it limits sequential requests; arrays
             and NVMe disks can serve more in parallel.""",
             lines(
                 per_second(f"trainwatch_disk_io_time_seconds_total{{{OF_NODE}}}"),
-                "{{instance}} {{device}}",
+                f"{{{{device}}}}{ON_NODE}",
             ),
             unit="percentunit",
-        ),
-        time_series(
-            37,
-            "Network",
-            """Bytes per second over all interfaces: data from network file systems, and without InfiniBand
-            also gradients of other nodes.""",
-            _bytes("network_receive", "received"),
-            _bytes("network_transmit", "sent"),
-            unit="Bps",
         ),
     ]
 
 
 def _of_gpus(
-    id: int, title: str, description: str, *targets: Target, overrides: Iterable[Override] = (), **look: Any
+    title: str, description: str, *targets: Target, overrides: Iterable[Override] = (), **look: Any
 ) -> Panel:
     """Returns a `time_series` in which each GPU has the same colour as in all other panels."""
-    return time_series(id, title, description, *targets, overrides=[*numbered("GPU"), *overrides], **look)
+    return time_series(
+        title, description, *targets, many=True, overrides=[*numbered("GPU"), *overrides], **look
+    )
 
 
-def _traffic(id: int, title: str, description: str, counter: str) -> Panel:
-    return _of_gpus(id, title, description, lines(per_second(f"{counter}{{{OF_NODE_GPU}}}"), GPU), unit="Bps")
+def _traffic(title: str, description: str, direction: str) -> Panel:
+    """Returns the traffic over PCIe and NVLink; most GPUs have no NVLink, and then no line of it."""
+    targets = (
+        lines(
+            per_second(f"trainwatch_gpu_{link.lower()}_{direction}_bytes_total{{{OF_NODE_GPU}}}"),
+            f"{GPU} {link}",
+        )
+        for link in ("PCIe", "NVLink")
+    )
+    dashed = by_pattern("NVLink$", custom__lineStyle={"fill": "dash", "dash": [10, 5]})
+    return _of_gpus(title, description, *targets, unit="Bps", overrides=[dashed])
 
 
 def _bytes(counter: str, direction: str) -> Target:
     """Returns bytes per second of a node over all its devices."""
     rate = per_second(f"trainwatch_{counter}_bytes_total{{{OF_NODE}}}")
-    return lines(f"sum by (instance) ({rate})", f"{{{{instance}}}} {direction}")
+    return lines(f"sum by (cluster, instance) ({rate})", f"{direction}{ON_NODE}")

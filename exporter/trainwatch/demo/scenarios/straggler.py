@@ -11,10 +11,10 @@ SLOW_RANK = 5
 
 @scenario
 class SlowRank(Scenario):
-    """Rank 5 computes 1.6 times as long as its peers, which wait for it at every exchange.
+    """Rank 5 computes 2.5 times as long as its peers, which wait for it at every exchange.
 
     The steps of all ranks take equally long; the time without communication shows the straggler (Straggler).
-    Its peers spend more than a third of their steps in communication (CommunicationBound, which says that
+    Its peers spend more than half of their steps in communication (CommunicationBound, which says that
     they may merely wait). Utilisation shows nothing: NCCL's kernels keep GPUs busy while they wait.
     """
 
@@ -23,4 +23,4 @@ class SlowRank(Scenario):
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         work = compute(0.36, random)
-        return work.slower(1.6) if rank == SLOW_RANK else work
+        return work.slower(2.5) if rank == SLOW_RANK else work

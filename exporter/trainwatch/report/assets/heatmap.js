@@ -1,5 +1,5 @@
 "use strict";
-// The heatmap: phases and bottlenecks above, then GPUs, then cores, on one time axis. ECharts gives axes
+// The heatmap: bands of rules, phases and bottlenecks above, then GPUs, then cores, on one time axis. ECharts gives axes
 // and zoom; the cells are painted as images, because 200 rows of a day are more rectangles than a page can carry.
 (() => {
   const trainwatch = (window.trainwatch = window.trainwatch || { charts: {} });
@@ -56,7 +56,7 @@
           },
         ],
         series: groups.map((group, index) => {
-          const painted = group.paint(look);
+          const painted = group.paint && group.paint(look);
           return {
             type: "custom",
             xAxisIndex: index,
@@ -66,6 +66,7 @@
             data: [[data.start, 0]],
             renderItem: (params, api) => {
               const across = (time) => api.coord([time, 0])[0];
+              if (group.spans) return { type: "group", children: spansOf(params.coordSys, group, across, look) };
               const picture = image(params.coordSys, painted, group, across(group.start), across(group.end));
               if (!group.marks) return picture;
               return { type: "group", children: [picture, ...stepMarks(params.coordSys, group.marks, across, look)] };
@@ -97,10 +98,10 @@
   };
 
   // A group is a band with its own rows: what it paints, from when to when, and what a place in it says.
-  // Rows are as high as fits a screen: GPUs at least 8 pixels, cores at least 3.
+  // All rows fit a screen if they can: GPUs have at least 6 pixels, cores at least 2.
   function layoutOf(data, width) {
     const own = { start: data.start, end: data.start + data.columns * data.columnMilliseconds };
-    const strips = [...(data.timeline ? [phases(data)] : []), ...data.starved.map((one) => bottleneck(one, own, data))];
+    const strips = [...data.bands.map((one) => band(one, own, data)), ...(data.timeline ? [phases(data)] : []), ...data.starved.map((one) => bottleneck(one, own, data))];
     const cores = data.rows.length - data.gpuRows;
     const heightOf = (count, room, least) => Math.max(least, Math.min(26, Math.floor(room / Math.max(count, 1))));
     let top = 8;
@@ -110,7 +111,7 @@
       top += STRIP + 4;
     }
     top += strips.length ? 4 : 0;
-    for (const [first, count, room, least] of [[0, data.gpuRows, 200, 8], [data.gpuRows, cores, 420, 3]]) {
+    for (const [first, count, room, least] of [[0, data.gpuRows, 120, 6], [data.gpuRows, cores, 200, 2]]) {
       if (count === 0) continue;
       const row = heightOf(count, room, least);
       groups.push({ ...devices(data, own, first, count), top, height: row * count, labelEvery: niceStep(Math.ceil(14 / row)) });
@@ -164,6 +165,33 @@
         });
       },
     };
+  }
+
+  // When a rule held: shaded, with the rule's name where there is room.
+  function band(one, own, data) {
+    const length = (own.end - own.start) / data.columns;
+    return {
+      ...own, names: [""], columns: data.columns, spans: one.spans, rule: one.name,
+      said: (_, column) => {
+        const [from, to] = [own.start + column * length, own.start + (column + 1) * length];
+        const span = one.spans.find(([start, end]) => start < to && end >= from);
+        return `${one.name} ${span ? `held on ${span[2]}` : "did not hold"}`;
+      },
+    };
+  }
+
+  function spansOf(area, group, across, look) {
+    const right = area.x + area.width;
+    const shown = group.spans.map(([start, end]) => [Math.max(across(start), area.x), Math.min(Math.max(across(end), across(start) + 2), right)]);
+    const seen = shown.filter(([left, end]) => left < right && end > area.x);
+    const rectangle = (x, width, fill) => ({ type: "rect", shape: { x, y: area.y, width, height: area.height }, style: { fill } });
+    const room = seen.find(([left, end]) => end - left > 7 * group.rule.length);
+    const [x, align] = room ? [room[0] + 4, "left"] : seen.length && seen[0][0] - area.x > 7 * group.rule.length ? [seen[0][0] - 4, "right"] : [seen.length ? seen[seen.length - 1][1] + 4 : area.x + 4, "left"];
+    return [
+      rectangle(area.x, area.width, look.track),
+      ...seen.map(([left, end]) => rectangle(left, end - left, look.of("band"))),
+      { type: "text", style: { text: group.rule, x, y: area.y + area.height / 2, align, verticalAlign: "middle", fill: room ? "#ffffff" : look.soft, fontSize: 11 } },
+    ];
   }
 
   function bottleneck(one, own, data) {

@@ -9,7 +9,7 @@
 
     option(data, look, width) {
       const alone = data.series.length === 1;
-      const unit = data.unit === "percent" ? { name: "%", words: "percent", factor: 1 } : unitFor(data.series);
+      const unit = data.unit === "percent" ? { name: "%", factor: 1 } : unitFor(data.series);
       const last = Math.max(...Object.values(data.series[0].marks).map((value) => value || 0)) * unit.factor;
       return {
         animation: false,
@@ -23,9 +23,9 @@
         },
         xAxis: {
           type: "value", scale: true, nameLocation: "middle", nameGap: 28,
-          name: data.unit === "percent" ? `${data.along}, ${unit.words}` : `${unit.words} ${data.along}`,
+          name: data.along,
           nameTextStyle: { color: look.soft },
-          axisLabel: { color: look.soft, hideOverlap: true, showMaxLabel: alone && data.unit !== "percent" ? false : undefined },
+          axisLabel: { color: look.soft, hideOverlap: true, formatter: `{value} ${unit.name}`, showMaxLabel: alone && data.unit !== "percent" ? false : undefined },
           axisLine: { lineStyle: { color: look.line } }, splitLine: { show: false },
           min: data.unit === "percent" ? 0 : undefined,
           max: data.unit === "percent" ? 100 : alone ? (extent) => Math.max(extent.max, 1.02 * last) : undefined,
@@ -41,7 +41,7 @@
           lineStyle: { width: 1.5 },
           areaStyle: { opacity: alone ? 0.55 : 0.06 },
           data: outline(one, unit.factor),
-          markLine: alone ? marks(one, unit.factor, look) : undefined,
+          markLine: alone ? marks(one, unit, look) : undefined,
         })),
       };
     },
@@ -70,9 +70,9 @@
   }
 
   // Labels that would overlap are stacked.
-  function marks(one, factor, look) {
+  function marks(one, unit, look) {
     const known = Object.entries(one.marks).filter(([, value]) => value !== null).sort((a, b) => b[1] - a[1]);
-    const near = 0.14 * (one.edges[one.edges.length - 1] - one.edges[0]);
+    const near = 0.2 * (one.edges[one.edges.length - 1] - one.edges[0]);
     let level = 0;
     return {
       symbol: "none",
@@ -81,8 +81,8 @@
       data: known.map(([name, value], index) => {
         level = index && known[index - 1][1] - value < near ? level + 1 : 0;
         return {
-          xAxis: value * factor,
-          label: { formatter: `${name} ${digits(value * factor)}`, color: look.text, distance: 2, offset: [0, -14 * level] },
+          xAxis: value * unit.factor,
+          label: { formatter: `${name} ${digits(value * unit.factor)} ${unit.name}`, color: look.text, distance: 2, offset: [0, -14 * level] },
         };
       }),
     };
@@ -105,8 +105,8 @@
 
   function unitFor(series) {
     const typical = Math.max(...series.map((one) => one.middle || 0));
-    if (typical < 1e-3) return { name: "µs", words: "microseconds", factor: 1e6 };
-    return typical < 1 ? { name: "ms", words: "milliseconds", factor: 1e3 } : { name: "s", words: "seconds", factor: 1 };
+    if (typical < 1e-3) return { name: "µs", factor: 1e6 };
+    return typical < 1 ? { name: "ms", factor: 1e3 } : { name: "s", factor: 1 };
   }
 
   function digits(value) {

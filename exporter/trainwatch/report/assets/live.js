@@ -1,9 +1,10 @@
 "use strict";
 // The live page: asks for itself again and swaps what changed, so that nothing flashes and the reader's
-// place, open details, zoom and switched ranks stay. From a file there is nothing to ask.
+// place, open details, zoom and switched ranks stay. From a file there is nothing to ask. Pages in the
+// background ask, too: the server ends soon after the run, and they must have become the report by then.
 (() => {
   const trainwatch = window.trainwatch;
-  const seconds = Number(document.body.dataset.refreshSeconds);
+  const seconds = Math.min(Number(document.body.dataset.refreshSeconds), 2); // an unchanged page is not sent again
   const state = document.getElementById("state");
   if (location.protocol === "file:" || !(seconds > 0)) {
     state.textContent = state.textContent.replace("live, updated", "as of");
@@ -16,15 +17,18 @@
   async function refresh() {
     let goOn = true;
     try {
-      if (!document.hidden) goOn = await update();
+      goOn = await update();
     } catch {
-      say("no longer answering; this is the last it said", true);
+      lost();
     }
     if (goOn) setTimeout(refresh, 1000 * seconds);
   }
 
+  let shown = "";
   async function update() {
-    const fresh = new DOMParser().parseFromString(await news(), "text/html");
+    const text = await news();
+    if (text === shown && !state.classList.contains("lost")) return true;
+    const fresh = new DOMParser().parseFromString(text, "text/html");
     const data = fresh.getElementById("chart-data");
     if (!data) throw new Error("not a report");
     trainwatch.data = JSON.parse(data.textContent);
@@ -33,9 +37,8 @@
     state.classList.remove("lost");
     state.replaceChildren(...fresh.getElementById("state").childNodes);
     document.title = fresh.title;
-    const live = "refreshSeconds" in fresh.body.dataset;
-    if (!live && !state.textContent.trim()) say("finished", false);
-    return live;
+    shown = text;
+    return "refreshSeconds" in fresh.body.dataset;
   }
 
   // What the page shows, without the scripts that run here already; the whole page from a server that cannot part it.
@@ -92,12 +95,16 @@
     return `main > ${steps.join(" > ")}`;
   }
 
-  function say(words, lost) {
-    state.classList.toggle("lost", lost);
+  // Whether the run has ended or the server has, this page cannot know: it is no alarm.
+  function lost() {
+    if (state.classList.contains("lost")) return;
+    const path = document.body.dataset.reportPath;
+    const since = `${new Date().toISOString().slice(11, 19)} UTC`;
+    state.classList.add("lost");
     const dot = document.createElement("span");
     dot.className = "dot";
     dot.ariaHidden = "true";
-    state.replaceChildren(dot, words);
+    state.replaceChildren(dot, `no answer since ${since}` + (path ? `. If the run has ended, its report is ${path}` : ""));
   }
 
   setTimeout(refresh, 1000 * seconds);

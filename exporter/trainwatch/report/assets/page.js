@@ -96,8 +96,11 @@
     waiting = requestAnimationFrame(() => redraw(false));
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(false));
+  let unfolded = [];
   const onPaper = (on) => {
     paper = on;
+    if (on) unfolded = [...document.querySelectorAll("details.section:not([open])")];
+    unfolded.forEach((section) => (section.open = on));
     document.documentElement.classList.toggle("printing", on);
     redraw(on);
   };
@@ -108,8 +111,10 @@
   // A link into something folded away unfolds it.
   const unfold = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    const folded = target && target.closest("details");
-    if (folded) folded.open = true;
+    if (!target) return;
+    const own = target.querySelector(":scope > details.section");
+    for (let one = own || target.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
+    target.scrollIntoView();
   };
   addEventListener("hashchange", unfold);
   unfold();

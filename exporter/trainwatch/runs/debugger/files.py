@@ -97,7 +97,7 @@ def _root(directory: Path) -> Path:
 
 def _system(root: Path, unknowns: list[str]) -> dict[str, list[Path]]:
     found: dict[str, list[tuple[int, Path]]] = {}
-    for path in _once(sorted((root / "system").rglob("*.json")), unknowns):
+    for path in _once(sorted((root / "system").rglob("*.json")), root, unknowns):
         match = _SYSTEM.fullmatch(path.name)
         if match is None:
             unknowns.append(f"{path.relative_to(root)} was not read: its name is not <epoch>.<node>.json.")
@@ -108,7 +108,7 @@ def _system(root: Path, unknowns: list[str]) -> dict[str, list[Path]]:
 
 def _events(root: Path, unknowns: list[str]) -> list[EventFile]:
     found: list[tuple[int, EventFile]] = []
-    for path in _once(sorted((root / "framework").rglob("*timeline.json")), unknowns):
+    for path in _once(sorted((root / "framework").rglob("*timeline.json")), root, unknowns):
         match = _EVENTS.fullmatch(path.name)
         if match is None:
             unknowns.append(
@@ -121,11 +121,11 @@ def _events(root: Path, unknowns: list[str]) -> list[EventFile]:
     unfinished = sum(1 for _ in (root / "framework").rglob("*timeline.json.tmp"))
     if unfinished:
         unknowns.append(f"{unfinished} event files (*.tmp) were still being written and were not read.")
-    return [file for _, file in found] + list(_tensorflow(root))
+    return [file for _, file in found] + list(_tensorflow(root, unknowns))
 
 
-def _tensorflow(root: Path) -> Iterator[EventFile]:
-    for path in sorted((root / "framework").rglob("*.trace.json.gz")):
+def _tensorflow(root: Path, unknowns: list[str]) -> Iterator[EventFile]:
+    for path in _plain_files(sorted((root / "framework").rglob("*.trace.json.gz")), root, unknowns):
         # Debugger leaves <process>_<start>_<end>.metadata next to the folder of a TensorFlow trace.
         metadata = next(path.parents[3].glob("*.metadata"), None)
         host, pid = (
@@ -145,9 +145,18 @@ def _process(name: str) -> tuple[str, int]:
     return ("", int(number)) if number.isdigit() else (name, 0)
 
 
-def _once(paths: Iterable[Path], unknowns: list[str]) -> list[Path]:
-    """Returns each name once: a file may be both in its hour's folder and outside of it."""
-    found = list(paths)
+def _plain_files(paths: Iterable[Path], root: Path, unknowns: list[str]) -> Iterator[Path]:
+    """Yields what can be read. A pipe, for example, would never end."""
+    for path in paths:
+        if path.is_file():
+            yield path
+        else:
+            unknowns.append(f"{path.relative_to(root)} was not read: it is not a plain file.")
+
+
+def _once(paths: Iterable[Path], root: Path, unknowns: list[str]) -> list[Path]:
+    """Returns each file once by its name: it may be both in its hour's folder and outside of it."""
+    found = list(_plain_files(paths, root, unknowns))
     first = {path.name: path for path in reversed(found)}
     unknowns += [
         f"{path.name} exists twice and was read once." for path in found if first[path.name] is not path

@@ -33,6 +33,7 @@ import numpy as np
 
 from trainwatch.errors import UserError
 from trainwatch.runs.debugger.files import EventFile, natural
+from trainwatch.runs.malformed import MALFORMED, finite, moment, naming
 from trainwatch.runs.model import (
     COMPONENTS,
     PHASES,
@@ -88,7 +89,7 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iter
             args = row.get("args") or {}
             if phase == "M":
                 if base is None and BASE_TIME in args:
-                    base = float(args[BASE_TIME])
+                    base = finite(args[BASE_TIME])
                 if row["name"] == "process_name" and "name" in args:
                     kinds[row["pid"]] = str(args["name"])
                 elif row["name"] == "thread_name":
@@ -98,7 +99,7 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iter
                 continue
             pid = row.get("pid")
             kind = kinds.get(pid, "Unknown")
-            time = float(row["ts"]) + (base or 0.0)
+            time = finite(row["ts"]) + (base or 0.0)
             if phase == "B":
                 open_pairs.setdefault(kind, []).append((str(row["name"]), time, args))
                 continue
@@ -111,10 +112,10 @@ def read_events(path: Path, open_pairs: OpenPairs, truncated: Truncated) -> Iter
                 if duration < 0:
                     raise ValueError(f"{name} ends before it begins")
             else:
-                name, duration = str(row["name"]), float(row.get("dur", 0))
-            since_epoch = None if base is None else time / 1e6
+                name, duration = str(row["name"]), finite(row.get("dur", 0))
+            since_epoch = None if base is None else moment(time / 1e6)
             yield Event(kind, name, since_epoch, duration / 1e6, args, threads.get((pid, row.get("tid")), ""))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise UserError(
                 f"{path}, line {line}: not a trace event ({why}); copy the file again, or remove it"
@@ -156,7 +157,7 @@ def _json(text: str) -> Any:
     """Returns the document of a JSON text, None if it cannot be parsed."""
     try:
         return json.loads(text)
-    except ValueError:
+    except MALFORMED:
         return None
 
 
@@ -167,7 +168,7 @@ def _compressed(path: Path, truncated: Truncated) -> list[dict[str, Any]]:
     except EOFError:
         truncated(path)
         return []
-    except (OSError, ValueError, zlib.error) as error:
+    except (OSError, zlib.error, *MALFORMED) as error:
         raise UserError(f"{path}: not a trace ({error}); copy the file again, or remove it") from error
     if rows is None:
         raise UserError(f"{path}: holds no traceEvents; remove it, or copy the file again")
@@ -206,8 +207,9 @@ class Process:
 
     def read(self, file: EventFile, truncated: Truncated) -> None:
         """Reads the events of one file. Raises UserError if it is corrupt."""
-        for event in read_events(file.path, self._open_pairs.setdefault(file.kind, {}), truncated):
-            self._add(event, file.kind)
+        with naming(file.path, "Debugger's events", "copy the file again, or remove it"):
+            for event in read_events(file.path, self._open_pairs.setdefault(file.kind, {}), truncated):
+                self._add(event, file.kind)
 
     def _add(self, event: Event, file_kind: str) -> None:
         if event.start is not None:
@@ -253,6 +255,10 @@ class Process:
     @property
     def has_steps(self) -> bool:
         return bool(self._steps)
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._steps or self.activities or self.operators or self.collectives)
 
     def steps(self, node: str, rank: int) -> Steps:
         """Returns all steps in the order in which they ended, with their components."""
@@ -326,6 +332,7 @@ class Rank:
             end=run_end,
             framework=" and ".join(sorted(self.process.frameworks)),
             world_size=world_size,
+            reports_steps=self.process.has_steps,
             loaders=tuple(dict.fromkeys(self._loaders(steps))),
             **known,
         )

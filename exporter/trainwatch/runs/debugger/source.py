@@ -10,10 +10,11 @@ from trainwatch.errors import UserError
 from trainwatch.runs.debugger.files import find, job_name
 from trainwatch.runs.debugger.framework import Process, Rank, ranks_of
 from trainwatch.runs.debugger.system import GAP_UNIT, SampleBuilder, read_readings
-from trainwatch.runs.model import NodeFacts, NodeSamples, RunFacts, Source, Steps, in_time_order
+from trainwatch.runs.model import Gap, NodeFacts, NodeSamples, RunFacts, Source, Steps, in_time_order
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 5.0, 60.0)  # seconds between samples that a job can be configured for
 CHUNK_STEPS = 100_000
+NO_TIMES = "No event has a base time: when the job began and ended is not known. Horovod's events have none."
 Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
@@ -46,21 +47,29 @@ class DebuggerOutput(Source):
         end = last if self._files.ended else None
         trained = [(rank, steps) for rank, steps in self._ranks if rank.trained]
         without_readings = sorted({rank.node for rank, _ in self._ranks} - set(self._nodes))
-        interval, missed = _interval(nodes)
+        interval, missed = _interval(self._nodes)
         cut_off = [path.relative_to(self._files.root) for path in self._truncated]
         return RunFacts(
             name=job_name(self._files.root),
             start=start,
             end=end,
             interval=interval,
-            samples_missed=missed,
+            gaps=tuple(
+                Gap("samples", "Debugger did not take them", node, count=count)
+                for node, count in missed.items()
+                if count
+            ),
             nodes=(*(node.facts for node in nodes), *map(NodeFacts, without_readings)),
-            ranks=tuple(rank.facts(steps, len(trained), start or 0.0, end) for rank, steps in trained),
+            # Events without a base time, such as Horovod's, belong to no moment: then no start is known.
+            ranks=tuple(
+                rank.facts(steps, len(trained), start, end) for rank, steps in trained if start is not None
+            ),
             operators=tuple(item for rank, _ in self._ranks for item in rank.operators()),
             collectives=tuple(item for rank, _ in self._ranks for item in rank.collectives()),
             activities=tuple(item for rank, _ in self._ranks for item in rank.activities()),
             unknowns=(
                 *self._files.unknowns,
+                *([NO_TIMES] if self._ranks and start is None else []),
                 *(f"{path} ends in the middle of a line: the line was skipped." for path in cut_off),
                 *(sentence for node in nodes for sentence in node.unknowns()),
             ),
@@ -84,7 +93,7 @@ class DebuggerOutput(Source):
         for chunk in in_time_order(streams):
             rows += len(chunk)
             yield chunk
-        if not rows and not any(rank.process.activities or rank.process.operators for rank in ranks):
+        if not rows and not any(rank.process.has_events for rank in ranks):
             raise UserError(
                 f"{self._directory}: its files hold no reading and no event; copy the output again"
             )
@@ -111,14 +120,16 @@ def _pieces(steps: Steps) -> Iterator[Steps]:
         yield steps[start : start + CHUNK_STEPS]
 
 
-def _interval(nodes: list[SampleBuilder]) -> tuple[float, int]:
-    """Returns the usual seconds between samples (0.5 if there are none), and how many samples are missing."""
-    gaps: Counter[int] = sum((node.gaps for node in nodes), Counter())
+def _interval(nodes: dict[str, SampleBuilder]) -> tuple[float, dict[str, int]]:
+    """Returns the usual seconds between samples (0.5 if there are none), and the missing samples by node."""
+    gaps: Counter[int] = sum((node.gaps for node in nodes.values()), Counter())
     gaps.pop(0, None)
     if not gaps:
-        return 0.5, 0
+        return 0.5, {}
     usual = gaps.most_common(1)[0][0] * GAP_UNIT
     near = (interval for interval in INTERVALS if abs(interval - usual) <= 0.1 * interval)
     interval = next(near, round(usual, 3))
-    missed = sum(count * max(round(gap * GAP_UNIT / interval) - 1, 0) for gap, count in gaps.items())
-    return interval, missed
+    return interval, {
+        name: sum(count * max(round(gap * GAP_UNIT / interval) - 1, 0) for gap, count in node.gaps.items())
+        for name, node in nodes.items()
+    }

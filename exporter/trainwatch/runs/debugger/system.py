@@ -18,7 +18,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
 from trainwatch.runs.debugger.files import natural
+from trainwatch.runs.malformed import LATEST, MALFORMED, finite, moment
 from trainwatch.runs.model import GpuFacts, NodeFacts, NodeSamples
 
 BLOCK_BYTES = 8 << 20
@@ -109,7 +110,7 @@ def _from_columns(block: bytes, node: str) -> Readings | None:
     if table is None or _words(table, "NodeId")[1] != [node]:
         return None
     values, times = (table.column(column).to_numpy() for column in _NUMBERS)
-    if not (np.isfinite(values).all() and np.isfinite(times).all()):
+    if not (np.isfinite(values).all() and ((times >= 0.0) & (times < LATEST)).all()):
         return None
     dimension, dimensions = _words(table, "Dimension")
     name, names = _words(table, "Name")
@@ -125,7 +126,7 @@ def _table(block: bytes) -> pa.Table | None:
     """Returns the block's columns, None if its lines differ in form."""
     try:
         fields = list(json.loads(block[: block.index(b"\n")]))
-    except ValueError:
+    except MALFORMED:
         return None
     if not set(_NEEDED) <= set(fields) or b"\\" in block:
         return None
@@ -168,7 +169,7 @@ def _from_lines(block: bytes, path: Path, node: str, first_line: int, is_last_li
         try:
             reading = json.loads(line)
             metric, value, time = _checked(reading)
-        except (ValueError, TypeError, KeyError) as error:
+        except MALFORMED as error:
             if is_last_line:
                 return None
             raise UserError(
@@ -188,9 +189,7 @@ def _checked(reading: Any) -> tuple[Metric, float, float]:
     """Returns metric, value and time of a line. Raises ValueError, TypeError or KeyError if one is wrong."""
     if not isinstance(reading, dict):
         raise ValueError("not a JSON object")
-    value, time = float(reading["Value"]), float(reading["Timestamp"])
-    if not (isfinite(value) and isfinite(time)):
-        raise ValueError("a number is not finite")
+    value, time = finite(reading["Value"]), moment(reading["Timestamp"])
     if not isinstance(reading["NodeId"], str):
         raise ValueError("NodeId is not a name")
     return (str(reading["Dimension"] or ""), str(reading.get("Name") or "")), value, time

@@ -1,102 +1,30 @@
-"""The address of a run in Prometheus, and the part of the HTTP API that reading a run requires.
+"""The part of Prometheus's HTTP API that reading a run requires. Times are seconds since the epoch.
 
-Times are seconds since the epoch.
+A server limits what it answers at once: Prometheus 11,000 points of a series and 50 million samples, Mimir
+and VictoriaMetrics also the length of time, series and memory. What it refuses is asked again in halves.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal
 
 import numpy as np
-import requests
 
-from trainwatch.errors import UserError
+from trainwatch.runs.malformed import LATEST
 from trainwatch.runs.model import Times
+from trainwatch.runs.prometheus.address import Access
+from trainwatch.runs.prometheus.classic import classic
+from trainwatch.runs.prometheus.connection import Connection, TooMuchError
+from trainwatch.training.launch import NAME_CHARACTERS
 
-PREFIX = "prometheus+"
-EXAMPLE = "prometheus+http://localhost:9090?run=NAME"
-TOKEN = "TRAINWATCH_PROMETHEUS_TOKEN"
-TOKEN_FILE = "TRAINWATCH_PROMETHEUS_TOKEN_FILE"
-TIMEOUT = 120.0  # seconds per answer: Prometheus itself gives up after 2 minutes
-
-
-@dataclass(frozen=True)
-class Address:
-    """A server and the part of it to read: `prometheus+http://host:9090?run=NAME&start=TIME&end=TIME`."""
-
-    url: str  # without user and password
-    run: str | None
-    start: float | None  # None: everything; the same below
-    end: float | None
-    user: str | None = None
-    password: str = field(default="", repr=False)
-    token: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Raises UserError if the text is not such an address, or the file of the token cannot be read."""
-        parts = urlsplit(text.removeprefix(PREFIX))
-        shown = without_password(text)
-        if not text.startswith(PREFIX) or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"{shown}: is no address of a run in Prometheus; give one such as {EXAMPLE}")
-        wanted = dict(parse_qsl(parts.query, keep_blank_values=True))
-        unknown = sorted(wanted.keys() - {"run", "start", "end"})
-        if unknown:
-            raise UserError(f"{shown}: {unknown[0]} is not known; there are run, start and end")
-        start, end = (_moment(shown, name, wanted.get(name)) for name in ("start", "end"))
-        if start is not None and end is not None and start >= end:
-            raise UserError(f"{shown}: start is not before end")
-        host = parts.netloc.rpartition("@")[2]
-        return cls(
-            url=urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")),
-            run=wanted.get("run") or None,
-            start=start,
-            end=end,
-            user=unquote(parts.username) if parts.username is not None else None,
-            password=unquote(parts.password or ""),
-            token=_token(),
-        )
-
-
-def without_password(text: str) -> str:
-    """Returns the address without its password."""
-    scheme, separator, rest = text.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{credentials.partition(':')[0]}{at}{host}"
-
-
-def _moment(shown: str, name: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        # The "+" of a time zone becomes a space when an address is parsed.
-        parsed = datetime.fromisoformat(text.replace(" ", "+").removesuffix("Z"))
-    except ValueError:
-        raise UserError(
-            f"{shown}: {name}={text} must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970"
-        ) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def _token() -> str | None:
-    path = os.environ.get(TOKEN_FILE)
-    if os.environ.get(TOKEN) or not path:
-        return os.environ.get(TOKEN) or None
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"{TOKEN_FILE}={path}: cannot be read ({reason})") from None
+POINTS = 10_000  # of a query over time; Prometheus refuses more than 11,000
+LEAST = 60.0  # seconds of which a server must answer a query
+# Versions differ in whether a range includes its left end; no two samples are closer than this.
+INSIDE = 0.0005
 
 
 @dataclass(frozen=True)
@@ -107,80 +35,151 @@ class Series:
     values: Times
 
 
+# What the values of two parts of the time become.
+FOLDED: Mapping[str, Callable[[tuple[float, float]], float]] = {"last": itemgetter(1), "min": min, "max": max}
+
+
 class Api:
     """A server's API. Raises UserError if the server does not answer, or refuses."""
 
-    def __init__(self, address: Address) -> None:
-        self._url = address.url
-        self._session = requests.Session()
-        if address.user is not None:
-            self._session.auth = (address.user, address.password)
-        elif address.token is not None:
-            self._session.headers["Authorization"] = f"Bearer {address.token}"
+    def __init__(self, access: Access) -> None:
+        self._connection = Connection(access)
+        self.url = access.url
 
     def close(self) -> None:
-        self._session.close()
+        self._connection.close()
+
+    @property
+    def warnings(self) -> list[str]:
+        """Returns the reasons why answers may lack something, such as a store that Thanos cannot reach."""
+        return list(self._connection.warnings)
 
     def now(self) -> float:
         """Returns the server's time."""
-        return float(self.get("query", query="time()")["result"][0])
+        result = self._connection.post("query", query="time()")["result"]
+        scalar = result[0]["value"] if isinstance(result[0], dict) else result  # MetricsQL has vectors only
+        return float(scalar[0])
 
     def samples(self, selector: str, start: float, end: float) -> list[Series]:
         """Returns the samples of series that were stored after `start`, until `end`."""
-        milliseconds = max(1, round(1000 * (end - start)))
-        data = self.get("query", query=f"{selector}[{milliseconds}ms]", time=f"{end:.3f}")
-        # Versions differ in whether a range includes its left end.
-        return [_series(found, found["values"], start + 0.0005) for found in data["result"]]
+
+        def ask(since: float, until: float) -> list[Series]:
+            milliseconds = max(1, round(1000 * (until - since)))
+            data = self._connection.post("query", query=f"{selector}[{milliseconds}ms]", time=f"{until:.3f}")
+            return [*_all_series(data, "values", since + INSIDE)]
+
+        return _joined(_parts(ask, start, end, LEAST))
 
     def values(self, expression: str, time: float) -> list[Series]:
         """Returns the values of an expression at one moment."""
-        data = self.get("query", query=expression, time=f"{time:.3f}")
-        return [_series(found, [found["value"]]) for found in data["result"]]
+        return [*_all_series(self._connection.post("query", query=expression, time=f"{time:.3f}"), "value")]
+
+    def over_time(
+        self, function: Literal["last", "min", "max"], selector: str, start: float, end: float
+    ) -> list[Series]:
+        """Returns one value of each series: its last, lowest or highest after `start`, until `end`."""
+
+        def ask(since: float, until: float) -> list[Series]:
+            # A second more: ranges are whole seconds.
+            window = f"[{round(until - since) + 1}s]"
+            return self.values(f"{function}_over_time({selector}{window})", until)
+
+        found: dict[object, Series] = {}
+        for series in (one for part in _parts(ask, start, end, LEAST) for one in part):
+            key = series.name, frozenset(series.labels.items())
+            before = found.get(key)
+            value = float(series.values[0])
+            if before is not None:
+                value = FOLDED[function]((float(before.values[0]), value))
+            found[key] = Series(series.name, series.labels, series.times, np.array([value]))
+        return list(found.values())
 
     def ranges(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Returns the values of an expression at every step."""
-        data = self.get(
-            "query_range", query=expression, start=f"{start:.3f}", end=f"{end:.3f}", step=f"{step:.3f}"
+
+        def ask(first: float, last: float) -> list[Series]:
+            data = self._connection.post(
+                "query_range",
+                query=expression,
+                start=f"{start + first * step:.3f}",
+                end=f"{start + last * step:.3f}",
+                step=f"{step:.3f}",
+            )
+            return [*_all_series(data, "values")]
+
+        steps = int(round((end - start) / step, 6))
+        firsts = range(0, steps + 1, POINTS)
+        return _joined(
+            part
+            for first in firsts
+            for part in _parts(ask, first, min(first + POINTS - 1, steps), 1, apart=1)
         )
-        return [_series(found, found["values"]) for found in data["result"]]
 
-    def runs(self) -> list[str]:
-        """Returns the names of all runs that have samples."""
-        return sorted(self.get("label/run/values", **{"match[]": "trainwatch_samples_total"}))
+    def runs(self, start: float, end: float) -> list[str]:
+        """Returns the names of the runs with samples. Some servers search only the last day otherwise."""
+        found = self._connection.get(
+            "label/run/values",
+            **{"match[]": "trainwatch_samples_total", "start": f"{start:.3f}", "end": f"{end:.3f}"},
+        )
+        return sorted(map(str, found))
 
-    def get(self, path: str, **parameters: str) -> Any:
-        """Returns the data of an answer. Labels require GET; queries are too long for it."""
-        url = f"{self._url}/api/v1/{path}"
+    def launches(self, name: str, start: float, end: float, matchers: str = "") -> dict[str, float]:
+        """Returns the start of each run of this name that had samples between the two times."""
+        runs = f"(.*-)?{re.escape(name[:NAME_CHARACTERS])}-.*"
+        labels = f"run=~{quoted(runs)}{matchers}"  # reads no other run
+        info = f"trainwatch_run_info{{name={quoted(name)}, {labels}}}"
+        named = {series.labels["run"] for series in self.over_time("last", info, start, end)}
+        began = self.over_time("last", f"trainwatch_run_start_time_seconds{{{labels}}}", start, end)
+        starts: dict[str, float] = {}
+        for series in began:
+            if (run := series.labels["run"]) in named:
+                starts[run] = max(starts.get(run, 0.0), float(series.values[0]))
+        return starts
 
-        def ask() -> requests.Response:
-            if path.startswith("label/"):
-                return self._session.get(url, params=parameters, timeout=TIMEOUT)
-            return self._session.post(url, data=parameters, timeout=TIMEOUT)
+    def data(self, path: str) -> Any:
+        """Returns the data of any other path."""
+        return self._connection.get(path)
 
-        return answered(ask, self._url, "read less of the run with &start= and &end=")
+    def find(self, path: str) -> Any:
+        """Returns the data of any other path; None if the server does not know it."""
+        return self._connection.find(path)
 
 
-def answered(ask: Callable[[], requests.Response], server: str, shorter: str) -> Any:
-    """Returns the data of the answer. Raises UserError if there is none; `shorter` says how to query less."""
+def _parts(
+    ask: Callable[[float, float], list[Series]], start: float, end: float, least: float, apart: float = 0
+) -> Iterator[list[Series]]:
+    """Yields the answer for the whole time, or for the halves if the server refuses as much, in time order.
+
+    Halves are at least `least` long; the second one begins `apart` after the first one.
+    """
     try:
-        response = ask()
-    except requests.Timeout:
-        raise UserError(f"{server}: gave no answer within {TIMEOUT:g} s; {shorter}") from None
-    except requests.RequestException:
-        raise UserError(f"{server}: cannot be reached; is it the address of Prometheus?") from None
-    if response.status_code in (401, 403):
-        raise UserError(f"{server}: requires authentication; put USER:PASSWORD@ before the host")
-    try:
-        answer = response.json()
-        status = answer["status"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(
-            f"{server}: does not answer as Prometheus does (HTTP status {response.status_code})"
-        ) from None
-    if status != "success":
-        reason = " ".join(str(answer.get("error", "no reason given")).split())
-        raise UserError(f"{server}: refused a query ({reason})")
-    return answer["data"]
+        found = ask(start, end)
+    except TooMuchError:
+        if end - start < 2 * least:
+            raise
+        middle = (start + end) // 2
+        yield from _parts(ask, start, middle, least, apart)
+        yield from _parts(ask, middle + apart, end, least, apart)
+    else:
+        yield found
+
+
+def _joined(parts: Iterator[list[Series]]) -> list[Series]:
+    """Returns each series once, with the samples of all parts of the time."""
+    found: dict[object, list[Series]] = {}
+    for series in (one for part in parts for one in part):
+        found.setdefault((series.name, frozenset(series.labels.items())), []).append(series)
+    return [
+        same[0]
+        if len(same) == 1
+        else Series(
+            same[0].name,
+            same[0].labels,
+            np.concatenate([series.times for series in same]),
+            np.concatenate([series.values for series in same]),
+        )
+        for same in found.values()
+    ]
 
 
 def quoted(text: str) -> str:
@@ -189,8 +188,27 @@ def quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _series(found: Any, points: Any, after: float = 0.0) -> Series:
-    labels = dict(found["metric"])
+def newest_of(name: str, starts: Mapping[str, float]) -> tuple[str, str]:
+    """Returns the newest of a name's launches, and a line that lists the others; "": there are none."""
+    newest, *others = sorted(starts, key=lambda run: (starts[run], run), reverse=True)
+    return newest, f"{name} is {newest}, its newest launch; earlier: {', '.join(others)}" if others else ""
+
+
+def _all_series(data: Any, field: Literal["value", "values"], after: float = 0.0) -> Iterator[Series]:
+    """Yields the series of an answer; a histogram as the series that the exporter publishes it with."""
+    for found in data["result"]:
+        labels = dict(found["metric"])
+        name = labels.pop("__name__", "")
+        if field in found:
+            yield _series(name, labels, found[field] if field == "values" else [found[field]], after)
+        histograms = found.get("histograms") or ([found["histogram"]] if "histogram" in found else [])
+        for of_series, bound, points in classic(name, histograms):
+            yield _series(of_series, {**labels, **bound}, points, after)
+
+
+def _series(name: str, labels: Mapping[str, str], points: Any, after: float) -> Series:
     columns = np.array([(float(time), float(value)) for time, value in points]).reshape(-1, 2)
+    if not ((columns[:, 0] >= 0) & (columns[:, 0] < LATEST)).all():
+        raise ValueError("a time is out of range")
     columns = columns[columns[:, 0] > after]
-    return Series(labels.pop("__name__", ""), labels, columns[:, 0], columns[:, 1])
+    return Series(name, labels, columns[:, 0], columns[:, 1])

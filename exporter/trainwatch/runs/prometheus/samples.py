@@ -19,13 +19,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainwatch.runs.model import NodeSamples, Times
+from trainwatch.runs.model import RUN_USE, NodeSamples, Times
 from trainwatch.runs.prometheus.series import Counts, Gains, Scrapes
 from trainwatch.runs.recording.schema import grown
 from trainwatch.sampling.sample_tally import BOUNDS, GRID
 
 LEVELS = len(GRID) + 1  # below 10 %, 10 to 20 % ... 90 % and above
 EDGES = np.array((0.0, *BOUNDS))
+# The columns of NodeSamples.run_use that are scraped.
+SCRAPED_USE = {
+    "allowed_cores": "cpus",
+    "cpu_limit": "cpu_limit_cores",
+    "cpu_seconds": "cpu_seconds_total",
+    "other_cpu_seconds": "other_cpu_seconds_total",
+    "main_threads_ran_seconds": "main_threads_ran_seconds_total",
+    "main_threads_waited_seconds": "main_threads_waited_seconds_total",
+    "cpu_periods": "cpu_periods_total",
+    "throttled_periods": "cpu_throttled_periods_total",
+    "throttled_seconds": "cpu_throttled_seconds_total",
+    "disk_read_bytes": "disk_read_bytes_total",
+    "disk_written_bytes": "disk_written_bytes_total",
+}
 WITHIN = 1e-4  # above a bin's left edge, which is not part of the bin
 # The fields of NodeSamples in single precision.
 SINGLE = ("cpu", "io_wait", "gpu", "gpu_memory", "memory", "gpu_power_watts", "gpu_temperature_celsius")
@@ -136,6 +150,13 @@ class _Chunk:
             "disk": self._rate("disk_read_bytes_total", "disk_written_bytes_total"),
         }
         self.of_gpus = self._of_gpus()
+        unknown = np.full(len(scrapes), np.nan)
+        self.run_use = np.column_stack(
+            [
+                total(f"trainwatch_run_{SCRAPED_USE[name]}", run=run) if name in SCRAPED_USE else unknown
+                for name in RUN_USE
+            ]
+        )
 
     def samples_of(self, row: int, count: int, times: Times) -> dict[str, Times]:
         """Returns the columns of NodeSamples between the scrape in this row and the previous one."""
@@ -149,6 +170,7 @@ class _Chunk:
             columns[field] = np.full(count, values[row])
         for field, table in self.of_gpus.items():
             columns[field] = np.broadcast_to(table[row], (count, len(self.gpus)))
+        columns["run_use"] = np.broadcast_to(self.run_use[row], (count, len(RUN_USE)))
         return columns
 
     def _memory_of_gpus(self, row: int, count: int) -> Times:
@@ -203,7 +225,11 @@ class _Chunk:
             used = self._node_gains.of(("energy", gpu), energy[:, column])
             there = (used > 0) & (self.seconds > 0)
             power[there, column] = used[there] / self.seconds[there]
-        return {
+        # Only GPUs that the run uses have its counters: the others are not its own.
+        counted = self._scrapes.table(
+            "trainwatch_gpu_utilization_samples_count", "gpu", self.gpus, run=self._run
+        )
+        columns = {
             "gpu_temperature_celsius": read("temperature_celsius"),
             "gpu_clock_hertz": read("clock_hertz", clock="sm"),
             "gpu_thermal_throttle_seconds": throttled("sw_thermal", "hw_thermal"),
@@ -213,6 +239,7 @@ class _Chunk:
             "gpu_xid_errors": read("xid_errors_total"),
             "gpu_last_xid": self._last_xids(),
         }
+        return {name: np.where(np.isnan(counted), np.nan, values) for name, values in columns.items()}
 
     def _last_xids(self) -> Times:
         """Returns (n, g) the number of the last error that the driver reported."""

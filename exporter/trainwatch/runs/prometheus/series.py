@@ -15,13 +15,13 @@ Counts = NDArray[np.int64]
 
 # Series of the run, and of the nodes, of which the last value is read.
 OF_RUN = (
-    "trainwatch_(run_info|run_(start|first_step|last_step|end)_time_seconds|phase_seconds_total"
-    "|step_component_seconds_total|step_duration_seconds_count"
-    "|dataloader_(workers|pin_memory|prefetch_factor))"
+    "trainwatch_(run_info|run_gpu_info|run_launch_unknown|run_(start|first_step|last_step|end)_time_seconds|phase_seconds_total"
+    "|step_component_seconds_total|step_duration_seconds(_count)?"
+    "|dataloader_(workers|pin_memory|prefetch_factor)|run_gauge|run_counted_total)"
 )
 OF_NODE = (
     "trainwatch_(gpu_info|gpu_memory_total_bytes|gpu_power_limit_watts|memory_total_bytes"
-    "|exporter_build_info)"
+    "|exporter_build_info|collector_success)"
 )
 
 
@@ -86,11 +86,14 @@ def _as_number(text: str) -> tuple[float, str]:
         return np.inf, text
 
 
+LARGEST = 2.0**53  # floats above it cannot count
+
+
 class Gains:
     """The increase of counters between scrapes, across the pieces in which the scrapes are read.
 
     A new counter counts from `first`: from 0, or from its first value (None). A counter that is lower than
-    before has restarted. A scrape without the counter gains nothing.
+    before has restarted. A scrape without the counter, or with a value that no counter has, gains nothing.
     """
 
     def __init__(self, first: float | None = 0.0) -> None:
@@ -99,7 +102,7 @@ class Gains:
 
     def of(self, key: object, values: Times) -> Times:
         """Returns (n,) the gains for values of the scrapes (n,); `key` identifies the counter."""
-        there = ~np.isnan(values)
+        there = (values >= 0) & (values < LARGEST)
         gained = np.zeros(len(values))
         if not there.any():
             return gained
@@ -136,9 +139,26 @@ class LastValues:
         for found in series:
             self._series.setdefault(found.name, []).append((found.labels, float(found.values[-1])))
 
+    @property
+    def name(self) -> str:
+        """Returns the run's name; "" if it is not known."""
+        return next((labels.get("name", "") for labels, _ in self._of("trainwatch_run_info")), "")
+
+    @property
+    def launch_unknown(self) -> bool:
+        """Returns whether other launches of the run would look the same."""
+        return bool(self._of("trainwatch_run_launch_unknown"))
+
     def moment(self, which: str) -> float | None:
         """Returns `start`, `first_step`, `last_step` or `end` of the run; None if it is not known."""
         return next((value for _, value in self._of(f"trainwatch_run_{which}_time_seconds")), None)
+
+    @property
+    def is_lean(self) -> bool:
+        """Returns whether the exporter published too little for a report."""
+        return any(
+            labels.get("profile") == "lean" for labels, _ in self._of("trainwatch_exporter_build_info")
+        )
 
     def versions(self) -> dict[str, str]:
         for labels, _ in self._of("trainwatch_exporter_build_info"):
@@ -150,11 +170,14 @@ class LastValues:
         known = {labels["gpu"]: labels for labels, _ in self._of("trainwatch_gpu_info")}
         memory = self._by("trainwatch_gpu_memory_total_bytes", "gpu")
         power = self._by("trainwatch_gpu_power_limit_watts", "gpu")
+        evidence = {labels["gpu"]: labels.get("by", "") for labels, _ in self._of("trainwatch_run_gpu_info")}
+        looked = "run_gpus" in self._by("trainwatch_collector_success", "collector")
         facts = []
         for gpu in gpus:
             labels = known.get(gpu, {})
             model, uuid = labels.get("model", ""), labels.get("uuid", "")
-            facts.append(GpuFacts(gpu, model, uuid, memory.get(gpu, 0.0), power.get(gpu, 0.0)))
+            by = evidence.get(gpu, "" if looked else None)
+            facts.append(GpuFacts(gpu, model, uuid, memory.get(gpu, 0.0), power.get(gpu, 0.0), by))
         return NodeFacts(
             self.node,
             cpus,
@@ -187,6 +210,8 @@ class LastValues:
                 steps={name: int(steps.get(name, 0)) for name in PHASES},
                 loaders=tuple(self._loaders(str(rank))),
                 last_alive=end if end is not None else self.last_scrape,
+                gauges=self._by("trainwatch_run_gauge", "name", rank=str(rank)),
+                counts=self._by("trainwatch_run_counted_total", "name", rank=str(rank)),
             )
 
     def _loaders(self, rank: str) -> Iterator[Loader]:

@@ -1,8 +1,7 @@
 """The files of a recording: run.json, and per node and table the open journal and the Parquet parts.
 
-A journal is an Arrow IPC stream that grows by one record batch per tick; after a minute it becomes a part.
-Each batch reaches the kernel in one write, so appended batches stay when the process is killed. A batch that
-a power loss or a full disk cut off is left out.
+A journal (journal.py) becomes a part after a minute. Every file has a CRC-32, which is verified before the
+file is decoded. That of a part is in its name: the file is plain Parquet, and appears with its checksum.
 """
 
 from __future__ import annotations
@@ -12,18 +11,35 @@ import os
 import re
 import time
 from dataclasses import asdict, dataclass, field
+from math import inf
 from pathlib import Path
+from types import NoneType
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainwatch.errors import UserError
-from trainwatch.runs.recording.schema import FORMAT, check_format, metadata_of, with_metadata
+from trainwatch.errors import describe
+from trainwatch.runs.malformed import LATEST, MALFORMED
+from trainwatch.runs.recording.checksum import checksum_of
+from trainwatch.runs.recording.damage import DamageError, content
+from trainwatch.runs.recording.journal import JournalReader
+from trainwatch.runs.recording.schema import (
+    COLUMNS,
+    FORMAT,
+    TABLES,
+    check_format,
+    facts_of,
+    metadata_of,
+    with_metadata,
+)
 from trainwatch.whole_file import replacing, write_whole
 
 RUNS = Path("trainwatch-runs")  # one directory per run
 RUN_FILE = "run.json"
-_NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:parquet|journal)")
+_NAME = re.compile(
+    r"(?P<table>[a-z]+)-(?P<number>\d{6,})(?:(?:\.(?P<checksum>[0-9a-f]{8}))?\.parquet|\.journal)"
+)
 
 
 @dataclass(frozen=True)
@@ -40,124 +56,88 @@ class RunFile:
     exit_status: int | None = None
     interval: float = 0.5
     versions: dict[str, str] = field(default_factory=dict)
+    run: str = ""  # the label, unique per launch; "": not known
+    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
+    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
 
     def write(self, directory: Path) -> None:
         """Writes run.json whole: a reader sees the old one or the new one. Raises OSError."""
-        text = json.dumps({"format": FORMAT, **asdict(self)}, indent=2)
+        values = {"format": FORMAT, **asdict(self)}
+        text = json.dumps({**values, "checksum": checksum_of(values)}, indent=2)
         write_whole(directory / RUN_FILE, text + "\n")
 
     @classmethod
-    def read(cls, directory: Path) -> RunFile | None:
-        """Returns the directory's run.json, None if there is none. Raises UserError if it cannot be used."""
+    def read(cls, directory: Path) -> tuple[RunFile | None, bool]:
+        """Returns the directory's run.json, None if there is none, and whether its checksum was verified.
+
+        Raises DamageError, and UserError if a newer Trainwatch wrote it.
+        """
         path = directory / RUN_FILE
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(content(path))
+            checksum = values.pop("checksum", None)
+            if checksum is not None and checksum != checksum_of(values):
+                raise DamageError("its checksum does not match; if you edited it, remove `checksum` from it")
             check_format(values.pop("format", None), str(path))
-            return cls(**values)
+            return cls(**values)._checked(), checksum is not None
         except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} cannot be read ({error}); move it away to read the rest") from error
+            return None, True
+        except MALFORMED as error:
+            raise DamageError(f"it cannot be read: {describe(error)}") from error
+
+    def _checked(self) -> RunFile:
+        """Returns itself. Raises ValueError if a field has another type, or the interval is not above 0."""
+        for name, kind in _FIELDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name} is {getattr(self, name)!r}")
+        if not 0 < self.interval < inf:
+            raise ValueError(f"interval is {self.interval}")
+        return self
+
+
+_MOMENT = (float, int, NoneType)
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "name": str,
+    "run": str,
+    "no_steps": str,
+    "start": _MOMENT,
+    "end": _MOMENT,
+    "command": str,
+    "exit_status": (int, NoneType),
+    "ended": str,
+    "interval": (float, int),
+    "versions": dict,
+}
 
 
 def new_directory(name: str) -> Path:
-    """Returns the absolute path for a run that begins now, without making it."""
-    stem = re.sub(r"[^\w.+-]+", "_", name) + time.strftime("-%Y%m%dT%H%M%SZ", time.gmtime())
+    """Returns the absolute path for a run that begins now, without making it. No name leads out of RUNS."""
+    words = re.sub(r"[^\w.+-]+", "_", name).lstrip(".-") or "run"
+    stem = words.encode()[:150].decode(errors="ignore") + time.strftime("-%Y%m%dT%H%M%SZ", time.gmtime())
     # Two runs that start in the same second must not share a directory.
     candidates = [RUNS / stem, *(RUNS / f"{stem}-{number}" for number in range(2, 1000))]
-    return next(path for path in candidates if not path.exists()).absolute()
+    return next(path for path in candidates if not os.path.lexists(path)).absolute()
 
 
 def holds_recording(directory: Path) -> bool:
     """Returns whether something was recorded in the directory, finished or not."""
-    return (directory / RUN_FILE).exists() or any(directory.glob("*/samples-*"))
+    return (directory / RUN_FILE).exists() or any(map(holds_pieces, directory.glob("*/")))
 
 
-class JournalWriter:
-    """Appends record batches to a new file. Raises OSError as the disk does, leaving a readable file."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self.schema = schema
-        self.rows = 0
-        self._size = 0
-        self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            self._write(schema.serialize())
-        except OSError:
-            self.close()
-            path.unlink(missing_ok=True)
-            raise
-
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Writes the batch whole, or not at all."""
-        self._write(batch.serialize())
-        self.rows += batch.num_rows
-
-    def close(self) -> None:
-        os.close(self._file)
-
-    def _write(self, data: pa.Buffer) -> None:
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[os.write(self._file, left) :]
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
-        self._size += len(memoryview(data))
-
-
-class JournalReader:
-    """Reads a journal, once or repeatedly while it grows; each batch is returned once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.schema: pa.Schema | None = None
-        self.torn_bytes = 0  # after the last whole batch, at the last read
-        self._offset = 0
-
-    def read(self) -> list[pa.RecordBatch]:
-        """Returns the whole batches since the last call. Raises OSError if the file cannot be opened."""
-        with open(self.path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        stream = pa.BufferReader(data)
-        batches: list[pa.RecordBatch] = []
-        whole = 0
-        try:
-            if self.schema is None:
-                self.schema = pa.ipc.read_schema(pa.ipc.read_message(stream))
-                whole = stream.tell()
-            while whole < len(data):
-                batch = pa.ipc.read_record_batch(pa.ipc.read_message(stream), self.schema)
-                if not _was_written(batch):
-                    break
-                batches.append(batch)
-                whole = stream.tell()
-        except (pa.ArrowException, EOFError, OSError):
-            pass  # the tail: still being written, or torn
-        self._offset += whole
-        self.torn_bytes = len(data) - whole
-        return batches
-
-
-def _was_written(batch: pa.RecordBatch) -> bool:
-    """Returns False for pages that a power loss left as zeros: no row of ours has the time 0."""
-    times = batch.column("time" if "time" in batch.schema.names else "start")
-    return bool((times.to_numpy(zero_copy_only=False) > 0).all())
+def holds_pieces(folder: Path) -> bool:
+    """Returns whether something of a node was recorded in the folder."""
+    return any(match["table"] in TABLES for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
 
 
 @dataclass(frozen=True)
 class Piece:
     """One numbered piece of a table: a part, or the journal that is not a part yet."""
 
+    table: str
     number: int
     path: Path
     is_part: bool
-
-
-def part_path(folder: Path, table: str, number: int) -> Path:
-    return folder / f"{table}-{number:06d}.parquet"
+    checksum: str | None = None  # of a part; None: an older Trainwatch wrote it
 
 
 def journal_path(folder: Path, table: str, number: int) -> Path:
@@ -166,63 +146,103 @@ def journal_path(folder: Path, table: str, number: int) -> Path:
 
 def pieces(folder: Path, table: str, after: int = 0) -> list[Piece]:
     """Returns the pieces numbered above `after`, in order; a part takes precedence over its journal."""
-    matches = [match for entry in os.scandir(folder) if (match := _NAME.fullmatch(entry.name))]
-    last = max((int(match["number"]) for match in matches if match["table"] == table), default=0)
-    # A journal that becomes a part during the listing may be missed, so each number is looked up by name.
-    found = (piece_now(folder, table, number) for number in range(after + 1, last + 1))
-    return [piece for piece in found if piece is not None]
+    found = _listed(folder, table)
+    if found and len(found) < max(found):  # a journal that becomes a part during a listing may be missed
+        found |= _listed(folder, table)
+    return [piece for number, piece in sorted(found.items()) if number > after]
 
 
 def piece_now(folder: Path, table: str, number: int) -> Piece | None:
     """Returns the piece of this number in its present form, None if there is none."""
-    journal, part = journal_path(folder, table, number), part_path(folder, table, number)
-    # The part is last, since a journal is removed only after its part exists.
-    exists = journal.exists()
-    if part.exists():
-        return Piece(number, part, is_part=True)
-    return Piece(number, journal, is_part=False) if exists else None
+    listings = (_listed(folder, table) for _ in range(2))  # the rename may be missed by the first one
+    return next((found[number] for found in listings if number in found), None)
+
+
+def _listed(folder: Path, table: str) -> dict[int, Piece]:
+    found: dict[int, Piece] = {}
+    for entry in os.scandir(folder):
+        match = _NAME.fullmatch(entry.name)
+        if match and match["table"] == table:
+            number, is_part = int(match["number"]), entry.name.endswith(".parquet")
+            if is_part or number not in found:
+                found[number] = Piece(table, number, folder / entry.name, is_part, match["checksum"])
+    return found
 
 
 def read_piece(piece: Piece) -> pa.Table | None:
     """Returns all whole rows of a piece; None for a journal without one. Raises as `read_part` does."""
     if piece.is_part:
-        return read_part(piece.path)
-    batches = JournalReader(piece.path).read()
-    return pa.Table.from_batches(batches) if batches else None
+        return read_part(piece)
+    reader = JournalReader(piece.path)
+    batches = reader.read()
+    rows = pa.Table.from_batches(batches) if batches else None
+    if rows is not None and not reader.verified:
+        check_unverified(rows, piece.table)
+    return rows
 
 
-def read_part(path: Path) -> pa.Table:
-    """Reads a whole part. Raises UserError if it is not one, FileNotFoundError if there is none."""
+def read_part(piece: Piece) -> pa.Table:
+    """Reads a whole part.
+
+    Raises DamageError, FileNotFoundError if there is none, and UserError if a newer Trainwatch wrote it.
+    """
+    data = content(piece.path)
+    if piece.checksum is not None and piece.checksum != f"{crc32(data):08x}":
+        raise DamageError("its checksum does not match")
     try:
-        with pq.ParquetFile(path) as file:
-            table = file.read(use_threads=False)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError) as error:
+        with pq.ParquetFile(pa.BufferReader(data)) as file:
+            rows = file.read(use_threads=False)
+        known = metadata_of(rows.schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(
-            f"{path} is not a whole Parquet file ({reason}); move it away to read the rest of the recording"
-        ) from error
-    if not metadata_of(table.schema):
-        raise UserError(f"{path} was not written by Trainwatch; move it away to read the rest")
-    return table
+        raise DamageError(f"it is not a whole Parquet file ({reason})") from error
+    if not known:
+        raise DamageError("Trainwatch did not write it")
+    if piece.checksum is None:
+        check_unverified(rows, piece.table)
+    return rows
 
 
-def journal_to_part(journal: Path, part: Path, keep_last_by: tuple[str, ...] = ()) -> None:
+def check_unverified(rows: pa.Table, table: str) -> None:
+    """Raises DamageError if rows without a checksum cannot be those of this table of a recording."""
+    try:
+        rows.validate(full=True)
+        times = rows.select(COLUMNS[table]).column("start" if table == "steps" else "time").to_numpy()
+        if not ((times > 0) & (times < LATEST)).all():
+            raise ValueError("a time is out of range")
+        if table == "samples":
+            facts_of(metadata_of(rows.schema))
+    except (pa.ArrowException, *MALFORMED) as error:
+        raise DamageError(f"its rows make no sense ({describe(error)})") from error
+
+
+def write_part(folder: Path, table: str, number: int, rows: pa.Table) -> Path:
+    """Writes a part, whole or not at all, and returns its path. Raises OSError as the disk does."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", write_statistics=True)
+    data = sink.getvalue()
+    part = folder / f"{table}-{number:06d}.{crc32(data):08x}.parquet"
+    with replacing(part) as unfinished:
+        unfinished.write_bytes(data)
+    return part
+
+
+def journal_to_part(folder: Path, table: str, number: int, keep_last_by: tuple[str, ...] = ()) -> None:
     """Turns a closed journal into a part, whole or not at all, and removes the journal.
 
-    Keeps only the last of the rows that agree in the columns `keep_last_by`. A torn tail is left out
-    and its size noted in the part. A journal without a row leaves no part. Raises OSError as the disk does.
+    Keeps only the last of the rows that agree in the columns `keep_last_by`. Bytes that cannot be read are
+    left out, and their number is noted in the part. A journal without a row leaves no part. Raises OSError as
+    the disk does.
     """
+    journal = journal_path(folder, table, number)
     reader = JournalReader(journal)
     batches = reader.read()
     if batches:
-        table = pa.Table.from_batches(batches).combine_chunks()
+        rows = pa.Table.from_batches(batches).combine_chunks()
         if keep_last_by:
-            keys = zip(*(table.column(name).to_pylist() for name in keep_last_by), strict=True)
-            table = table.take(sorted({key: row for row, key in enumerate(keys)}.values()))
-        if reader.torn_bytes:
-            table = table.cast(with_metadata(table.schema, {"torn_bytes": reader.torn_bytes}))
-        with replacing(part) as unfinished:
-            pq.write_table(table, unfinished, compression="zstd", write_statistics=True)
+            keys = zip(*(rows.column(name).to_pylist() for name in keep_last_by), strict=True)
+            rows = rows.take(sorted({key: row for row, key in enumerate(keys)}.values()))
+        if reader.unread_bytes:
+            rows = rows.cast(with_metadata(rows.schema, {"torn_bytes": reader.unread_bytes}))
+        write_part(folder, table, number, rows)
     journal.unlink(missing_ok=True)

@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from trainwatch.errors import UserError
+from trainwatch.processes.pauses import REASONS
 from trainwatch.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
-from trainwatch.sampling.sample import Sample
+from trainwatch.sampling.sample import HostUse, Sample
 
-FORMAT = 1  # raised when a reader of the old format would misread the new one
+FORMAT = 2  # raised when a reader of the old format would misread the new one
 METADATA_KEY = b"trainwatch"
 
 TABLES = ("samples", "steps", "ranks")
@@ -41,6 +42,29 @@ NODE_COLUMNS = {
     "network_receive_bytes_total": "network_received_bytes",
     "network_transmit_bytes_total": "network_transmitted_bytes",
 }
+# Columns about the run, by the attribute of HostUse that they hold.
+RUN_COLUMNS = {
+    "run_cpu_cores": "cpu_cores",
+    "run_io_waiting_ratio": "io_waiting_ratio",
+    "run_allowed_cores": "allowed_cores",
+    "run_cpu_limit_cores": "cpu_limit",
+    "run_cpu_seconds_total": "cpu_seconds",
+    "run_other_cpu_seconds_total": "other_cpu_seconds",
+    "run_main_threads_ran_seconds_total": "main_threads_ran_seconds",
+    "run_main_threads_waited_seconds_total": "main_threads_waited_seconds",
+    "run_cpu_periods_total": "cpu_periods",
+    "run_cpu_throttled_periods_total": "throttled_periods",
+    "run_cpu_throttled_seconds_total": "throttled_seconds",
+    "run_memory_bytes": "memory_bytes",
+    "run_memory_limit_bytes": "memory_limit_bytes",
+    "run_oom_kills_total": "oom_kills",
+    "run_major_page_faults_total": "major_page_faults",
+    "run_disk_read_bytes_total": "disk_read_bytes",
+    "run_disk_written_bytes_total": "disk_written_bytes",
+}
+# The pressure by resource, and the CPU time of neighbours by user.
+PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in ("cpu", "io", "memory")}
+NEIGHBOURS_COLUMN = "run_neighbour_cpu_seconds_total"
 GPU_COLUMNS = {
     "gpu_utilization_ratio": ("utilization", pa.float32()),
     "gpu_memory_used_bytes": ("memory_used_bytes", pa.float64()),
@@ -58,12 +82,15 @@ GPU_COLUMNS = {
     "gpu_last_xid": ("last_xid", pa.float64()),
     "gpu_sm_active_ratio": ("sm_active", pa.float32()),
     "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
+    "gpu_compute_processes": ("compute_processes", pa.float32()),
 }
+EVIDENCE_COLUMN = "gpu_run_evidence"  # the place in EVIDENCE: 0 for a GPU that the run does not use
 
 # Columns that have the names of attributes: of LedgerHeader, LedgerTotals and RankFacts, and of Loader.
 HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
 MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
 FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in REASONS}  # of a rank that could not run
 LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
 
 STEPS_SCHEMA = pa.schema(
@@ -106,8 +133,25 @@ RANKS_SCHEMA = pa.schema(
         *((f"{component}_seconds", pa.float64()) for component in COMPONENTS),
         *((name, pa.int64() if name == "fetches" else pa.float64()) for name in FETCH_COLUMNS),
         ("loaders", pa.list_(LOADER_TYPE)),
+        # The place of a long stay (ledgers/presence.py); null if there is no long stay.
+        ("component", pa.string()),
+        ("operation", pa.string()),
+        ("component_since", pa.float64()),  # by the process's own clock, so it identifies the stay
+        ("stay_seconds", pa.float64()),
+        ("state", pa.string()),
+        *((column, pa.float64()) for column in PAUSE_COLUMNS),  # null: not measured
+        ("gauges", pa.map_(pa.string(), pa.float64())),  # the last values
+        ("counts", pa.map_(pa.string(), pa.float64())),
     ]
 )
+
+
+# The columns that every part of a table has.
+COLUMNS = {
+    "samples": ("time", *NODE_COLUMNS),
+    "steps": STEPS_SCHEMA.names,
+    "ranks": RANKS_SCHEMA.names[: RANKS_SCHEMA.get_field_index("loaders") + 1],  # the others came later
+}
 
 
 @dataclass(frozen=True)
@@ -137,9 +181,11 @@ def samples_schema(layout: Layout) -> pa.Schema:
     fields = [("time", pa.float64())]
     if layout.cpus:
         fields += [(name, pa.list_(pa.float32(), len(layout.cpus))) for name in CPU_COLUMNS]
-    fields += [(name, pa.float64()) for name in NODE_COLUMNS]
+    fields += [(name, pa.float64()) for name in (*NODE_COLUMNS, *RUN_COLUMNS, *PRESSURE_COLUMNS)]
+    fields.append((NEIGHBOURS_COLUMN, pa.map_(pa.string(), pa.float64())))
     if layout.gpus:
         fields += [(name, pa.list_(kind, len(layout.gpus))) for name, (_, kind) in GPU_COLUMNS.items()]
+        fields.append((EVIDENCE_COLUMN, pa.list_(pa.float32(), len(layout.gpus))))
     return pa.schema(fields)
 
 
@@ -169,12 +215,13 @@ def check_format(written: object, name: str) -> None:
 
 def facts_of(metadata: dict[str, Any]) -> NodeFacts:
     """Returns what a part's metadata contains about its node: `asdict` of its facts, among other values."""
-    values = {item.name: metadata[item.name] for item in fields(NodeFacts)}
+    values = {item.name: metadata[item.name] for item in fields(NodeFacts) if item.name in metadata}
     gpus = tuple(GpuFacts(**gpu) for gpu in metadata["gpus"])
-    return NodeFacts(**{**values, "cpus": tuple(metadata["cpus"]), "gpus": gpus})
+    cpus = {name: tuple(values.get(name, ())) for name in ("cpus", "run_cpus")}
+    return NodeFacts(**{**values, **cpus, "gpus": gpus, "neighbours": ()})
 
 
-def facts_after(known: NodeFacts, layout: Layout, sample: Sample) -> NodeFacts:
+def facts_after(known: NodeFacts, layout: Layout, sample: Sample, host: HostUse) -> NodeFacts:
     """Returns what is known about the node after this sample, in the order of `layout`."""
     gpus = {gpu.gpu: gpu for gpu in known.gpus}
     for label, reading in sample.gpus.items():
@@ -192,6 +239,7 @@ def facts_after(known: NodeFacts, layout: Layout, sample: Sample) -> NodeFacts:
         gpus=tuple(gpus.get(label, GpuFacts(label)) for label in layout.gpus),
         memory_bytes=_finite(sample.memory_total_bytes, known.memory_bytes),
         driver_version=sample.driver_version or known.driver_version,
+        run_cpus=host.cpus or known.run_cpus,
     )
 
 

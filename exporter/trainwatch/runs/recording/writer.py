@@ -13,10 +13,12 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,26 +27,33 @@ import numpy as np
 import pyarrow as pa
 
 from trainwatch import __version__
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, describe
 from trainwatch.runs.model import COMPONENTS, PHASES, NodeFacts
+from trainwatch.runs.recording.damage import DamageError
 from trainwatch.runs.recording.files import (
-    JournalWriter,
+    RUN_FILE,
     RunFile,
     journal_path,
     journal_to_part,
-    part_path,
     pieces,
     read_piece,
 )
+from trainwatch.runs.recording.journal import JournalWriter
+from trainwatch.runs.recording.lines import write_lines
 from trainwatch.runs.recording.schema import (
     CPU_COLUMNS,
+    EVIDENCE_COLUMN,
     GPU_COLUMNS,
     HEADER_COLUMNS,
     LOADER_COLUMNS,
     MOMENT_COLUMNS,
+    NEIGHBOURS_COLUMN,
     NODE_COLUMNS,
+    PAUSE_COLUMNS,
     PHASES_AND_MORE,
+    PRESSURE_COLUMNS,
     RANKS_SCHEMA,
+    RUN_COLUMNS,
     STEPS_SCHEMA,
     TABLES,
     Layout,
@@ -54,12 +63,17 @@ from trainwatch.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from trainwatch.sampling.sample import GpuSample, Sample
+from trainwatch.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunSample, Sample
 
 if TYPE_CHECKING:
+    from trainwatch.ledgers.line_files import LineCounts, Thread
+    from trainwatch.ledgers.presence import Presence
     from trainwatch.training.reader import LedgerHeader, LedgerTotals, StepRecord
 
 log = logging.getLogger(__name__)
+
+Paused = Mapping[tuple[str, int], Mapping[str, float]]
+NO_PAUSES: Paused = {}
 
 PART_SECONDS = 60.0
 PART_STEPS = 100_000  # a part is cut before its minute is over at this many steps
@@ -68,7 +82,12 @@ RETRY_SECONDS = 30.0  # after a full disk
 QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; samples beyond are dropped
 
 # The columns that identify an updated row: a part keeps only the last row of each.
-KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive")}
+KEEP_LAST_BY: dict[str, tuple[str, ...]] = {"ranks": ("rank", "pid", "start", "alive", "component_since")}
+
+
+def folder_of(directory: Path, node: str) -> Path:
+    """Returns the folder of a node in a recording."""
+    return directory / node.replace("/", "_")
 
 
 class RecordingWriter:
@@ -79,15 +98,13 @@ class RecordingWriter:
     """
 
     def __init__(self, directory: Path, node: str, interval: float, run: str) -> None:
-        self._folder = directory / node.replace("/", "_")
+        self._folder = folder_of(directory, node)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = _lock(self._folder)
             for path in self._folder.glob(".*.unfinished"):  # of a writer that was killed
                 path.unlink(missing_ok=True)
-            if RunFile.read(directory) is None:
-                versions = {"trainwatch": __version__}
-                RunFile(run, start=time.time(), interval=interval, versions=versions).write(directory)
+            _begin_run(directory, run, interval)
         except OSError as error:
             raise UserError(
                 f"cannot record in {self._folder}: {error.strerror}; choose another directory"
@@ -95,10 +112,12 @@ class RecordingWriter:
         self._part_failed = False
         self._numbers: dict[str, int] = {}
         for table in TABLES:
-            self._numbers[table] = max((piece.number for piece in pieces(self._folder, table)), default=0)
-            self._make_parts(table, self._numbers[table])
+            self._make_parts(table, self._last_number(table))
+            self._numbers[table] = self._last_number(table)
         self._facts, self._recorded = _already_recorded(self._folder, node)
         self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
+        self._run = run
+        self._gpus: dict[str, GpuUse] | None = None  # of the run, once it had ledgers
         self._common = {"node": node, "run": run, "interval": interval}
 
         self._journals: dict[str, JournalWriter] = {}
@@ -106,27 +125,59 @@ class RecordingWriter:
         self._ranks: pa.RecordBatch | None = None  # totals that are not journalled yet
         self._ranks_written = 0.0
         self._retry_at: float | None = None  # set while the disk is full
+        self._failure = ""  # of the disk, the last one
         self._dropping = False
+        self._lost: dict[str, _Loss] = {}  # by table; the next part notes it
+        self._losing = threading.Lock()
 
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(QUEUE_LENGTH)
+        self._queue: queue.Queue[tuple[Callable[[], None], _Rows | None] | None] = queue.Queue(QUEUE_LENGTH)
         self._parts = ThreadPoolExecutor(1, thread_name_prefix="recording-parts")
         self._thread = threading.Thread(target=self._work, name="recording", daemon=True)
         self._thread.start()
 
     def sample(self, sample: Sample) -> None:
         """Records one sample of the node. Returns at once."""
-        self._hand_over(partial(self._record_sample, sample))
+        rows = _Rows("samples", 1, sample.time, sample.time)
+        self._hand_over(partial(self._record_sample, sample), rows)
 
     def steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
         """Records finished steps of one rank, in the order in which they ended. Returns at once."""
         if records:
-            self._hand_over(partial(self._record_steps, header, records))
+            rows = _Rows("steps", len(records), records[0].start, records[-1].start + records[-1].duration)
+            self._hand_over(partial(self._record_steps, header, records), rows)
 
     def ranks(
-        self, ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]], now: float | None = None
+        self,
+        ranks: Iterable[tuple[LedgerHeader, LedgerTotals, bool]],
+        now: float | None = None,
+        presences: Sequence[Presence] = (),
+        paused: Paused = NO_PAUSES,
     ) -> None:
-        """Records each rank's totals now and whether its process is alive. Returns at once."""
-        self._hand_over(partial(self._record_ranks, time.time() if now is None else now, list(ranks)))
+        """Records each rank's totals now, whether its process is alive, and what it does, if that is known.
+
+        `paused` are the seconds of ranks by run and rank, and by reason. Returns at once.
+        """
+        time_now = time.time() if now is None else now
+        self._hand_over(partial(self._record_ranks, time_now, list(ranks), presences, paused))
+
+    def rename(self, run: str) -> None:
+        """Records under this label from now on, also in run.json. Returns at once."""
+        self._hand_over(partial(self._rename, run))
+
+    def lines(
+        self,
+        counts: Mapping[Thread, LineCounts],
+        retired: Mapping[Thread, LineCounts],
+        removed: Set[str],
+        written: Callable[[Set[str]], object],
+    ) -> None:
+        """Records line samples, see lines.py. Calls `written`, in the writer's thread, once they are."""
+
+        def record() -> None:
+            write_lines(self._folder, counts, retired, removed)
+            written(removed)
+
+        self._hand_over(record)
 
     def catch_up(self) -> None:
         """Waits until everything in the queue is recorded: for callers that are faster than real time."""
@@ -139,37 +190,62 @@ class RecordingWriter:
         self._parts.shutdown()
         os.close(self._lock)
 
-    def _hand_over(self, record: Callable[[], None]) -> None:
+    def _hand_over(self, record: Callable[[], None], rows: _Rows | None = None) -> None:
         if self._queue.empty():
             self._dropping = False
         try:
-            self._queue.put_nowait(record)
+            self._queue.put_nowait((record, rows))
         except queue.Full:
+            self._lose(rows, "the disk did not keep up")
             if not self._dropping:
                 self._dropping = True
                 log.warning("the disk under %s hangs: samples are dropped from the recording", self._folder)
 
+    def _lose(self, rows: _Rows | None, why: str) -> None:
+        """Counts rows that are not recorded."""
+        if rows is not None:
+            with self._losing:
+                before = self._lost.get(rows.table)
+                self._lost[rows.table] = _Loss(
+                    why=why,
+                    count=rows.count + (before.count if before else 0),
+                    start=before.start if before else rows.start,
+                    end=rows.end,
+                )
+
     # The methods below run in the writer's thread.
 
     def _work(self) -> None:
-        while (record := self._queue.get()) is not None:
-            self._guarded(record)
+        while (item := self._queue.get()) is not None:
+            self._guarded(*item)
             self._queue.task_done()
         self._guarded(self._write_ranks)
         self._cut(*TABLES)
 
-    def _guarded(self, record: Callable[[], None]) -> None:
+    def _guarded(self, record: Callable[[], None], rows: _Rows | None = None) -> None:
         """Records; after an error of the disk, drops everything for RETRY_SECONDS."""
         if self._retry_at is not None and time.monotonic() < self._retry_at:
+            self._lose(rows, self._failure)
             return
         try:
             record()
         except OSError as error:
+            self._failure = error.strerror or type(error).__name__
+            self._lose(rows, self._failure)
             if self._retry_at is None:
-                why = error.strerror
-                log.warning("recording in %s stopped: %s; it continues when there is room", self._folder, why)
+                log.warning(
+                    "recording in %s stopped: %s; it continues when there is room",
+                    self._folder,
+                    self._failure,
+                )
             self._retry_at = time.monotonic() + RETRY_SECONDS
             self._cut(*TABLES)
+        except Exception as error:  # noqa: BLE001 - a value of one process must not end the recording
+            failure = describe(error)
+            self._lose(rows, failure)
+            if failure != self._failure:
+                log.error("a part of a tick cannot be recorded in %s: %s", self._folder, failure)
+            self._failure = failure
         else:
             if self._retry_at is not None:
                 log.warning("recording in %s continues", self._folder)
@@ -185,11 +261,32 @@ class RecordingWriter:
         if layout != self._layout:
             self._cut("samples")
             self._layout = layout
-        self._facts = facts_after(self._facts, self._layout, sample)
-        journal = self._journals.get("samples") or self._open_journal(
-            "samples", samples_schema(layout), asdict(self._facts)
-        )
-        journal.append(_sample_batch(sample, layout, journal.schema))
+        use = self._use_of_run(sample)
+        facts = facts_after(self._facts, self._layout, sample, use.host)
+        if facts.run_cpus != self._facts.run_cpus:
+            self._cut("samples")
+        self._facts = facts
+        journal = self._journal("samples", sample.time, samples_schema(layout), asdict(self._facts))
+        self._append("samples", journal, _sample_batch(sample, use, layout, journal.schema))
+
+    def _rename(self, run: str) -> None:
+        self._run = self._common["run"] = run
+        known, _ = RunFile.read(self._folder.parent)
+        if known is not None:
+            replace(known, run=run).write(self._folder.parent)
+
+    def _use_of_run(self, sample: Sample) -> RunSample:
+        """Returns what the recorded run uses: that of its name, otherwise the only one here.
+
+        A run without ledgers has the whole node. One that has ended keeps its GPUs.
+        """
+        only = next(iter(sample.runs.values())) if len(sample.runs) == 1 else None
+        use = sample.runs.get(self._run, only)
+        if use is not None:
+            self._gpus = use.gpus
+            return use
+        whole = {} if sample.runs else dict.fromkeys(sample.gpus, GpuUse("node"))
+        return RunSample(gpus=whole if self._gpus is None else self._gpus)
 
     def _record_steps(self, header: LedgerHeader, records: Sequence[StepRecord]) -> None:
         key = _rank_key(header.rank, header.pid, header.start)
@@ -197,17 +294,24 @@ class RecordingWriter:
         fresh = [record for record in records if record.number > last.get(record.phase, -1)]
         if not fresh:
             return
-        journal = self._journals.get("steps") or self._open_journal(
-            "steps", STEPS_SCHEMA, {"recorded": self._recorded}
-        )
-        journal.append(_steps_batch(header, fresh, journal.schema))
+        journal = self._journal("steps", fresh[0].start, STEPS_SCHEMA, {"recorded": self._recorded})
+        self._append("steps", journal, _steps_batch(header, fresh, journal.schema))
         last.update({record.phase: record.number for record in fresh})
         if journal.rows >= PART_STEPS:
             self._cut("steps")
 
-    def _record_ranks(self, now: float, ranks: list[tuple[LedgerHeader, LedgerTotals, bool]]) -> None:
+    def _record_ranks(
+        self,
+        now: float,
+        ranks: list[tuple[LedgerHeader, LedgerTotals, bool]],
+        presences: Sequence[Presence],
+        paused: Paused,
+    ) -> None:
         if ranks:
-            rows = [_rank_row(now, header, totals, alive) for header, totals, alive in ranks]
+            rows = [
+                _rank_row(now, *rank) | _stay(presence) | _pauses(paused.get((rank[0].run, rank[0].rank), {}))
+                for rank, presence in zip_longest(ranks, presences[: len(ranks)])
+            ]
             batch = pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
             if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
                 self._write_ranks()  # so that the last moment of a process is known to the tick
@@ -218,16 +322,28 @@ class RecordingWriter:
 
     def _write_ranks(self) -> None:
         if self._ranks is not None:
-            journal = self._journals.get("ranks") or self._open_journal("ranks", RANKS_SCHEMA, {})
-            journal.append(self._ranks)
+            self._append("ranks", self._journal("ranks", 0.0, RANKS_SCHEMA, {}), self._ranks)
             self._ranks = None
 
-    def _open_journal(self, table: str, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
-        path = journal_path(self._folder, table, self._numbers[table] + 1)
-        journal = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
-        self._journals[table] = journal
-        self._numbers[table] += 1
-        return journal
+    def _journal(self, table: str, time: float, schema: pa.Schema, metadata: dict[str, Any]) -> JournalWriter:
+        """Returns the journal for a row of that time; a new one after a loss, which its metadata notes."""
+        loss = self._lost.get(table)
+        if loss is not None and loss.start < time:  # not for rows that were queued before
+            self._cut(table)
+            metadata = {**metadata, "lost": asdict(loss)}
+        if table not in self._journals:
+            path = journal_path(self._folder, table, self._numbers[table] + 1)
+            self._journals[table] = JournalWriter(path, with_metadata(schema, {**self._common, **metadata}))
+        return self._journals[table]
+
+    def _append(self, table: str, journal: JournalWriter, batch: pa.RecordBatch) -> None:
+        is_first = not journal.rows
+        journal.append(batch)
+        if is_first:
+            self._numbers[table] += 1
+            if "lost" in metadata_of(journal.schema):
+                with self._losing:
+                    self._lost.pop(table, None)
 
     def _cut(self, *tables: str) -> None:
         """Closes the open journals of the tables and lets the other thread turn them into parts."""
@@ -235,6 +351,9 @@ class RecordingWriter:
             if journal := self._journals.pop(table, None):
                 journal.close()
                 self._parts.submit(self._make_parts, table, self._numbers[table])
+
+    def _last_number(self, table: str) -> int:
+        return max((piece.number for piece in pieces(self._folder, table)), default=0)
 
     # The method below runs in the thread that makes parts.
 
@@ -244,18 +363,48 @@ class RecordingWriter:
             for piece in pieces(self._folder, table):
                 if piece.number > last:
                     break
-                journal = journal_path(self._folder, table, piece.number)
-                if piece.is_part:
-                    journal.unlink(missing_ok=True)  # of a writer killed between the rename and this line
+                if piece.is_part:  # a writer killed between the rename and the next line leaves its journal
+                    journal_path(self._folder, table, piece.number).unlink(missing_ok=True)
                 else:
-                    part = part_path(self._folder, table, piece.number)
-                    journal_to_part(journal, part, KEEP_LAST_BY.get(table, ()))
+                    journal_to_part(self._folder, table, piece.number, KEEP_LAST_BY.get(table, ()))
             self._part_failed = False
-        except OSError as error:
+        except (OSError, DamageError) as error:
             if not self._part_failed:
-                reason = error.strerror
+                reason = getattr(error, "strerror", None) or error
                 log.warning("cannot make a part in %s: %s; its journal stays", self._folder, reason)
             self._part_failed = True
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one table that wait for the disk. Times are since the epoch."""
+
+    table: str
+    count: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """Rows of one table that were not recorded. Times are since the epoch."""
+
+    why: str
+    count: int
+    start: float
+    end: float
+
+
+def _begin_run(directory: Path, run: str, interval: float) -> None:
+    """Writes run.json unless there is one. A damaged one stays: it is reported with the run."""
+    try:
+        known, _ = RunFile.read(directory)
+    except DamageError as error:
+        log.warning("%s is damaged: %s", directory / RUN_FILE, error)
+        return
+    if known is None:
+        versions = {"trainwatch": __version__}
+        RunFile(run, time.time(), interval=interval, versions=versions, run=run).write(directory)
 
 
 def _lock(folder: Path) -> int:
@@ -285,9 +434,12 @@ def _already_recorded(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dic
 
 
 def _last_rows(folder: Path, table: str) -> pa.Table | None:
-    """Returns the rows of the table's last piece that has any."""
-    read = (read_piece(piece) for piece in reversed(pieces(folder, table)))
-    return next((rows for rows in read if rows is not None), None)
+    """Returns the rows of the table's last piece that can be read and has any."""
+    for piece in reversed(pieces(folder, table)):
+        with suppress(DamageError):
+            if rows := read_piece(piece):
+                return rows
+    return None
 
 
 def _rank_key(rank: int, pid: int, start: float) -> str:
@@ -295,7 +447,8 @@ def _rank_key(rank: int, pid: int, start: float) -> str:
     return f"{rank}/{pid}/{start!r}"
 
 
-def _sample_batch(sample: Sample, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
+def _sample_batch(sample: Sample, use: RunSample, layout: Layout, schema: pa.Schema) -> pa.RecordBatch:
+    host = use.host
     columns: dict[str, pa.Array] = {"time": pa.array([sample.time], pa.float64())}
     if layout.cpus:
         for name, attribute in CPU_COLUMNS.items():
@@ -308,11 +461,19 @@ def _sample_batch(sample: Sample, layout: Layout, schema: pa.Schema) -> pa.Recor
             columns[name] = _one_list(values, pa.float32())
     for name, attribute in NODE_COLUMNS.items():
         columns[name] = pa.array([float(getattr(sample, attribute))], pa.float64())
+    for name, attribute in RUN_COLUMNS.items():
+        columns[name] = pa.array([float(getattr(host, attribute))], pa.float64())
+    for name, resource in PRESSURE_COLUMNS.items():
+        columns[name] = pa.array([host.waiting_seconds.get(resource, nan)], pa.float64())
+    users = schema.field(NEIGHBOURS_COLUMN).type
+    columns[NEIGHBOURS_COLUMN] = pa.array([list(host.neighbour_cpu_seconds.items())], users)
     if layout.gpus:
         missing = GpuSample()
         gpus = [sample.gpus.get(gpu, missing) for gpu in layout.gpus]
         for name, (attribute, kind) in GPU_COLUMNS.items():
             columns[name] = _one_list([getattr(gpu, attribute) for gpu in gpus], kind)
+        evidence = [use.gpus[gpu].by if gpu in use.gpus else "" for gpu in layout.gpus]
+        columns[EVIDENCE_COLUMN] = _one_list([EVIDENCE.index(by) for by in evidence], pa.float32())
     return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
@@ -357,4 +518,21 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
             }
             for loader in totals.loaders
         ],
+        "gauges": list(totals.gauges.items()),
+        "counts": list(totals.counts.items()),
     }
+
+
+def _pauses(paused: Mapping[str, float]) -> dict[str, float | None]:
+    return {column: paused.get(reason) for column, reason in PAUSE_COLUMNS.items()}
+
+
+def _stay(presence: Presence | None) -> dict[str, Any]:
+    if presence is None:
+        return {}
+    row: dict[str, Any] = {"state": presence.state or None}
+    if presence.place is not None:
+        component, operation, since = presence.place
+        row |= {"component": component, "operation": operation or None, "component_since": since}
+        row["stay_seconds"] = presence.seconds
+    return row

@@ -1,1 +1,1 @@
-"""Reads traces of the PyTorch profiler (Kineto): `*.pt.trace.json[.gz]`, one file per rank."""
+"""Reads traces of the PyTorch profiler (Kineto), JAX and TensorFlow (XLA) and Nsight Systems."""

@@ -1,55 +1,93 @@
-"""Traces of the PyTorch profiler as a source of steps, operators, kernels, data loading and collectives."""
+"""Traces of profilers as a source of steps, operators, kernels, data loading and collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from trainwatch.errors import UserError
+from trainwatch.runs.malformed import is_date
 from trainwatch.runs.model import (
     COMPONENTS,
     PHASES,
     ActivityTime,
     CollectiveTime,
+    DeviceTime,
+    Gap,
     GpuFacts,
     NodeFacts,
     NodeSamples,
     OperatorTime,
     RankFacts,
+    RankTrace,
     RunFacts,
     Source,
     Steps,
+    TransferTime,
     facts_of_steps,
+    summed_transfers,
 )
-from trainwatch.runs.traces.trace import NamedTime, Trace, TraceSummary, load, summarise
+from trainwatch.runs.traces.arrivals import joined
+from trainwatch.runs.traces.capture import Capture
+from trainwatch.runs.traces.intervals import Intervals
+from trainwatch.runs.traces.nsight import is_export
+from trainwatch.runs.traces.reading import Progress, read_files
+from trainwatch.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
+from trainwatch.words import listing
 
-ENDINGS = (".pt.trace.json", ".pt.trace.json.gz")
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
+ENDINGS = (".json", ".json.gz", ".sqlite")
+COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder
+BEGINNING = 1 << 20  # bytes, in which a trace's events begin
+FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do not name theirs
 
 
 def trace_files(place: Path) -> list[Path]:
-    """Returns the traces in a directory and its folders, or the file itself."""
+    """Returns the traces in a directory and its folders, or the file itself. Skips pipes and the like."""
     if place.is_file():
         return [place]
-    return sorted(path for path in place.rglob("*.pt.trace.json*") if path.name.endswith(ENDINGS))
+    found = sorted(path for path in place.rglob("*") if path.name.endswith(ENDINGS) and _is_trace(path))
+    originals = {path.parent for path in found if path.name != COPY_OF_JAX}
+    return [path for path in found if path.name != COPY_OF_JAX or path.parent not in originals]
+
+
+def _is_trace(path: Path) -> bool:
+    if path.name.removesuffix(".gz").endswith(".pt.trace.json"):
+        return path.is_file()
+    try:
+        if not path.is_file():
+            return False
+        if path.suffix == ".sqlite":
+            return is_export(path)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            beginning = file.read(BEGINNING)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return b'"traceEvents"' in beginning or (beginning.lstrip()[:1] == b"[" and b'"ph"' in beginning)
 
 
 class KinetoTraces(Source):
-    """One trace per rank, or several consecutive ones. One trace is in memory at a time.
+    """One trace per rank, or several consecutive ones.
 
-    Raises UserError if there is no trace, and while reading if one is corrupt.
+    Raises UserError if there is no trace, and while reading if none can be read.
     """
+
+    judged_whole = True
 
     def __init__(self, place: Path, progress: Progress | None = None) -> None:
         self._place = place
         self._paths = trace_files(place)
         if not self._paths:
-            raise UserError(f"{place} holds no trace (*.pt.trace.json or *.pt.trace.json.gz)")
+            raise UserError(f"{place} holds no trace (*.json or *.json.gz with traceEvents)")
         self._progress = progress
         self._ranks: dict[tuple[str, int], _Rank] = {}
+        self._without_rank: list[str] = []
+        self._unread: list[UserError] = []
         self._chunks = self._everything()
 
     @property
@@ -64,7 +102,7 @@ class KinetoTraces(Source):
         for rank in ranks:
             gpus.setdefault(rank.node, {}).update(rank.devices)
         return RunFacts(
-            name=self._place.name.removesuffix(".gz").removesuffix(".pt.trace.json"),
+            name=self._place.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace"),
             start=min((rank.start for rank in ranks), default=None),
             end=max((rank.end for rank in ranks), default=None),
             nodes=tuple(
@@ -74,15 +112,17 @@ class KinetoTraces(Source):
             ranks=tuple(rank.facts(len(ranks)) for rank in ranks),
             operators=tuple(item for rank in ranks for item in rank.operators()),
             collectives=tuple(item for rank in ranks for item in rank.collectives()),
+            transfers=tuple(item for rank in ranks for item in rank.transfers()),
             activities=tuple(item for rank in ranks for item in rank.activities()),
+            traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
+            unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
+            devices=tuple(item for rank in ranks for item in rank.device_times()),
             unknowns=(
                 "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
-                *(
-                    f"{path.name} marks no step: call profiler.step() after each step to see their times."
-                    for rank in ranks
-                    for path in rank.without_steps
-                ),
+                *self._numbered(),
+                *(sentence for rank in ranks for sentence in rank.unknowns),
             ),
+            gaps=tuple(Gap("file", str(error)) for error in self._unread),
         )
 
     def read(self) -> Iterator[NodeSamples | Steps]:
@@ -90,20 +130,32 @@ class KinetoTraces(Source):
         return self._chunks
 
     def _everything(self) -> Iterator[Steps]:
-        done, total = 0, sum(path.stat().st_size for path in self._paths)
-        for path in self._paths:
-            trace = load(path)
-            rank = trace.rank if trace.rank is not None else self._rank_of_process(trace)
-            key = (trace.host, rank)
-            self._ranks.setdefault(key, _Rank(trace.host, rank, trace.pid)).add(trace)
-            done += path.stat().st_size
-            if self._progress is not None:
-                self._progress(done, total)
+        for captures in read_files(self._paths, self._progress):
+            if isinstance(captures, UserError):
+                self._unread.append(captures)
+            else:
+                for capture in captures:
+                    self._add(capture)
+        if not self._ranks:
+            raise self._unread[0]
         yield from (steps for each in self._ranks.values() if len(steps := each.steps()))
 
-    def _rank_of_process(self, trace: Trace) -> int:
+    def _add(self, capture: Capture) -> None:
+        rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
+        key = (capture.host, rank)
+        if capture.rank is None:
+            self._without_rank.append(f"{capture.file} (rank {rank})")
+        self._ranks.setdefault(key, _Rank(*key, capture.pid)).add(capture)
+
+    def _numbered(self) -> list[str]:
+        """Says which files do not contain their rank, if there are several ranks."""
+        if len(self._ranks) < 2 or not self._without_rank:
+            return []
+        return [f"No rank is in {listing(self._without_rank)}: numbered in the order of the files."]
+
+    def _rank_of_process(self, capture: Capture) -> int:
         """Returns the rank that the process of a trace without a rank got before, or the next one."""
-        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (trace.host, trace.pid))
+        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (capture.host, capture.pid))
         return next(known, max((rank for _, rank in self._ranks), default=-1) + 1)
 
 
@@ -112,21 +164,28 @@ class _Rank:
 
     def __init__(self, node: str, rank: int, pid: int) -> None:
         self.node, self.rank, self.pid = node, rank, pid
+        self.framework = ""
         self.summaries: list[TraceSummary] = []
+        self.traces: list[RankTrace] = []
         self.devices: dict[int, str] = {}
         self.world_size: int | None = None
         self.start, self.end = np.inf, -np.inf
-        self.without_steps: list[Path] = []
+        self.unknowns: list[str] = []
+        self.captures: list[tuple[float, float]] = []  # since the epoch
 
-    def add(self, trace: Trace) -> None:
-        summary = summarise(trace)
-        self.summaries.append(summary)
-        self.devices.update(trace.devices)
-        self.world_size = trace.world_size or self.world_size
-        self.start = min(self.start, trace.origin)
-        self.end = max(self.end, trace.origin + max(event.end for event in trace.events) / 1e6)
-        if not summary.marked:
-            self.without_steps.append(trace.path)
+    def add(self, capture: Capture) -> None:
+        if self.captures and not is_date(capture.start):  # its clock starts at 0, as that of the one before
+            capture = capture.later(self.end - capture.start)
+        self.summaries.append(capture.summary)
+        self.framework = FRAMEWORKS.get(capture.writer, "")
+        if capture.arrivals is not None:
+            self.traces.append(replace(capture.arrivals, rank=self.rank))
+        self.devices.update(capture.devices)
+        self.world_size = capture.world_size or self.world_size
+        self.start = min(self.start, capture.start)
+        self.end = max(self.end, capture.end)
+        self.captures.append((capture.start, capture.end))
+        self.unknowns += capture.unknowns
 
     def steps(self) -> Steps:
         marked = [step for summary in self.summaries if summary.marked for step in summary.steps]
@@ -143,15 +202,18 @@ class _Rank:
         )
 
     def facts(self, ranks: int) -> RankFacts:
+        known = facts_of_steps(self.steps())
+        marked = [summary.steps for summary in self.summaries if summary.marked]
+        known["phase_seconds"]["other"] = sum(map(_between_steps, marked))
         return RankFacts(
             node=self.node,
             rank=self.rank,
             pid=self.pid,
             start=self.start,
             end=self.end,
-            framework="pytorch",
+            framework=self.framework,
             world_size=self.world_size or ranks,
-            **facts_of_steps(self.steps()),
+            **known,
         )
 
     def operators(self) -> Iterator[OperatorTime]:
@@ -162,6 +224,22 @@ class _Rank:
     def collectives(self) -> Iterator[CollectiveTime]:
         for _, name, calls, seconds, exposed in self._summed(lambda summary: summary.collectives):
             yield CollectiveTime(self.node, self.rank, name, calls, seconds, exposed)
+
+    def transfers(self) -> Iterator[TransferTime]:
+        """Yields the collectives by the data that they move."""
+        for found in summed_transfers(chain(*(summary.transfers for summary in self.summaries))):
+            yield replace(found, node=self.node, rank=self.rank)
+
+    def device_times(self) -> Iterator[DeviceTime]:
+        """Yields each device of the rank: the sum of its captures."""
+        captures: dict[str, list[DeviceTime]] = {}
+        for summary in self.summaries:
+            for device in summary.devices:
+                captures.setdefault(device.device, []).append(device)
+        known = [len(summary.steps) for summary in self.summaries if summary.marked]
+        for _, found in sorted(captures.items()):
+            steps = sum(known) if len(known) == len(self.summaries) else None
+            yield replace(total_of(found), node=self.node, rank=self.rank, steps=steps)
 
     def activities(self) -> Iterator[ActivityTime]:
         """Yields data loading."""
@@ -176,3 +254,16 @@ class _Rank:
             total = (before.calls + calls, before.seconds + seconds, before.self_seconds + own)
             sums[device, name] = NamedTime(device, name, *total)
         return sums.values()
+
+
+def _between(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns the seconds between captures, in which no rank was traced."""
+    times = np.array(list(spans)).reshape(-1, 2)
+    return Intervals.union(times[:, 0], times[:, 1]).gaps().length
+
+
+def _between_steps(steps: Sequence[StepTime]) -> float:
+    """Returns the seconds of one capture between its first and last step that are in no step."""
+    first = min(step.start for step in steps)
+    last = max(step.start + step.seconds for step in steps)
+    return max(last - first - sum(step.seconds for step in steps), 0.0)

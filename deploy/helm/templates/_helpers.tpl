@@ -1,0 +1,44 @@
+{{- define "trainwatch.labels" -}}
+app.kubernetes.io/part-of: trainwatch
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* The pods of all pools. */}}
+{{- define "trainwatch.exporter" -}}
+app.kubernetes.io/name: trainwatch-exporter
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/*
+`instance` is the node, and `job` is the same for all: the rules join by them. No label of the pod is kept, so a
+replaced pod continues the series of its node.
+*/}}
+{{- define "trainwatch.endpoint" -}}
+port: metrics
+interval: {{ .Values.monitor.interval }}
+relabelings:
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: instance
+  - targetLabel: job
+    replacement: trainwatch
+  - action: labeldrop
+    regex: namespace|pod|container|endpoint|service
+{{- end }}
+
+{{/* Rule files by name: your own, or those of the chart. */}}
+{{- define "trainwatch.rules" -}}
+{{- $files := .Values.rules.files -}}
+{{- if not $files -}}
+{{- $files = dict -}}
+{{- range $path, $_ := .Files.Glob "files/rules/*.yml" -}}
+{{- $_ := set $files (trimSuffix ".yml" (base $path)) ($.Files.Get $path) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $files -}}
+{{- end }}
+
+{{- define "trainwatch.image" -}}
+{{ required "image.repository: build the image from the Dockerfile, push it to your registry, and name it here" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}

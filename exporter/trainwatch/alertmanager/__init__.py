@@ -1,0 +1,1 @@
+"""`trainwatch alertmanager`: Alertmanager's configuration and templates."""

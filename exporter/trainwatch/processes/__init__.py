@@ -1,0 +1,1 @@
+"""The processes of the node, from /proc and its cgroups."""

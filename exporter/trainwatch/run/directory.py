@@ -1,0 +1,80 @@
+"""The directory of one recording: made for this run, and locked against others while it records."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+from trainwatch.errors import UserError
+from trainwatch.runs.recording.files import RUNS, holds_recording, new_directory
+
+
+@contextmanager
+def recording_directory(given: Path | None, name: str) -> Iterator[Path]:
+    """Makes the directory and yields its absolute path. Raises UserError if it cannot be used safely."""
+    shown = given or RUNS
+    try:
+        directory = _given(given) if given is not None else _new(name)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {shown}: {error.strerror}; choose another directory with --out"
+        ) from error
+    try:
+        _claim(folder, directory)
+        yield directory
+    finally:
+        os.close(folder)  # and with it the lock
+
+
+def _claim(folder: int, directory: Path) -> None:
+    if os.fstat(folder).st_mode & stat.S_IWOTH:  # others could replace what is written by links
+        raise UserError(f"every user can write to {directory}: use a directory inside, --out {directory}/RUN")
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"another run records in {directory}: choose another directory with --out") from None
+    except OSError:  # a file system without locks
+        pass
+    if holds_recording(directory):
+        raise UserError(f"{directory} already has a recording: choose another directory with --out")
+
+
+def _given(directory: Path) -> Path:
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is not a directory: choose another with --out")
+    _make(directory.absolute())
+    return directory.absolute()
+
+
+def _new(name: str) -> Path:
+    """Makes a directory below trainwatch-runs. Runs that start in the same second get different ones."""
+    _make(RUNS.absolute(), 0o775)
+    found = RUNS.lstat()
+    planted = stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH
+    if planted and found.st_uid not in (0, os.geteuid()):
+        raise UserError(f"{RUNS} was made by user {found.st_uid} for every user: choose another with --out")
+    if RUNS.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise UserError(f"every user can rename what is in {RUNS}: run `chmod o-w {RUNS}`, or add --out")
+    while True:
+        directory = new_directory(name)
+        try:
+            directory.mkdir(0o755)
+        except FileExistsError:  # another run was faster
+            continue
+        return directory
+
+
+def _make(directory: Path, mode: int = 0o755) -> None:
+    """Makes the directory and its missing parents, never writable by every user, whatever the umask."""
+    missing = list(takewhile(lambda path: not path.exists(), [directory, *directory.parents]))
+    for path in reversed(missing):
+        path.mkdir(mode, exist_ok=True)

@@ -1,0 +1,118 @@
+"""Replaces functions of torch by timed ones, so that training never notices.
+
+A wrapper begins by asking whether Dynamo traces it: Dynamo folds the answer, and with it the wrapper. A name
+that this version of torch does not have is left out with a debug line. The first failure of a hook switches
+it off and is reported.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import wraps
+
+import torch
+
+from trainwatch.training.automatic import automatic
+from trainwatch.training.session import complain, recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+is_compiling: Callable[[], bool] = getattr(
+    getattr(torch, "compiler", None), "is_dynamo_compiling", torch._utils.is_compiling
+)
+
+_removals: list[Callable[[], None]] = []
+
+
+def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]) -> Callable[[], None]:
+    """Replaces a function of a class or module by `wrapper_of(function)`. Returns how to undo it."""
+    original = getattr(owner, name, None)
+    if original is None:
+        debug(f"this torch has no {getattr(owner, '__name__', owner)}.{name}: not timed")
+        return lambda: None
+    inherited = name not in vars(owner)
+    wrapper = wraps(original)(wrapper_of(original))
+    setattr(owner, name, wrapper)
+
+    def restore() -> None:
+        if vars(owner).get(name) is not wrapper:  # somebody wrapped it once more: it stays, and passes on
+            return
+        if inherited:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+
+    _removals.append(restore)
+    return restore
+
+
+def time_calls(owner: Any, name: str, component: int, operation: float = 0.0) -> Callable[[], None]:
+    """Counts the calls of a function as this component."""
+    enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
+
+    def wrapper_of(original: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal tracing
+            if tracing():
+                return original(*arguments, **keywords)
+            try:
+                place = enter(component, operation)
+            except Exception as error:  # noqa: BLE001 - nothing may raise into training
+                tracing = switched_off(name, error)
+                return original(*arguments, **keywords)
+            try:
+                return original(*arguments, **keywords)
+            finally:
+                try:
+                    leave(place)
+                except Exception as error:  # noqa: BLE001 - as above
+                    tracing = switched_off(name, error)
+
+        return timed
+
+    return replace(owner, name, wrapper_of)
+
+
+def on_removal(function: Callable[[], None]) -> None:
+    """Calls a function when hooks are removed."""
+    _removals.append(function)
+
+
+def remove() -> None:
+    """Removes all hooks, the latest first."""
+    while _removals:
+        _removals.pop()()
+
+
+def failed(hook: str, error: Exception) -> None:
+    """Reports that a hook failed and is off from now on."""
+    complain(hook, f"{hook} is no longer timed: {type(error).__name__}: {error}")
+
+
+def switched_off(hook: str, error: Exception) -> Callable[[], bool]:
+    """Reports that a hook failed. Returns what replaces the hook's question whether Dynamo traces it.
+
+    Its answer is always yes: so a failed hook only calls the original, and no call pays for the possibility.
+    """
+    automatic.unusual.add(hook)
+    failed(hook, error)
+    return lambda: True
+
+
+def after_import(module: str, function: Callable[[], None]) -> None:
+    """Calls a function once a module is imported: now, or after its import by the script."""
+    if module in sys.modules:
+        function()
+        return
+    import trainwatch_startup
+
+    trainwatch_startup.AfterImport({module: function})
+
+
+def debug(text: str) -> None:
+    import logging
+
+    logging.getLogger("trainwatch").debug(text)

@@ -1,0 +1,45 @@
+"""The layout of a file of line samples, shared by the writer (any Python process) and the reader (exporter).
+
+    header    1024 bytes      the writer: run, rank, pid, role; totals
+    slots     256 bytes each  a place in the code: how often the main thread was seen there, by its state
+
+All numbers are little-endian. Counts are ticks of TICK_SECONDS. A slot has a checksum, because its writer may
+replace a rarely seen place while the file is read. The counts of the old place move to slot 0: all others.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+MAGIC = b"TWLINES\0"
+VERSION = 1
+SUFFIX = ".lines"
+TICK_SECONDS = 0.05
+
+ROLES = ("script", "training", "loader worker", "child")
+# The main thread had or wanted a core ("running"), or slept in the kernel for one of these.
+STATES = ("running", "disk", "lock", "child", "other")
+PHASES = ("", "initialization", "train", "eval", "predict", "global", "finalization")  # "": no ledger
+FIRST_PHASE = PHASES.index("train")  # the first of layout.PHASES
+# The component: its place in layout.COMPONENTS, from 1. 0: unknown, or outside a step.
+HOST = 10  # in a step, and in no component
+
+HEADER_BYTES = 1024
+HEADER = Struct("<8s5qd")  # magic, version, file size, slots, pid, rank (-1: none), start (epoch)
+RUN_AT, RUN_BYTES = 256, 512  # the label, UTF-8, ended by NUL; "": not known yet
+NUMBERS_AT = 768  # doubles:
+# USED: slots. SECONDS: that were sampled. RAN, CORE_WAIT: of the main thread. OWN_CPU: of the sampler itself.
+ROLE, USED, RANK, TICKS, SECONDS, RAN_SECONDS, CORE_WAIT_SECONDS, OWN_CPU_SECONDS = range(8)
+NUMBERS = 8
+
+SLOT_BYTES = 256
+SLOT = Struct("<qq")  # CRC-32 of the second number and the text; 16 x phase + component
+COUNTS = 2  # the doubles of a slot before its counts
+TEXT_AT = 8 * (COUNTS + len(STATES))
+TEXT_BYTES = SLOT_BYTES - TEXT_AT
+# The fields of a text, one per line. Places are file:line; "": there is none.
+FIELDS = ("place", "function", "library", "caller_place", "caller")
+SLOTS = 512
+WORKER_SLOTS = 128  # of loader workers, of which there may be many
+MAX_SLOTS = 4096
+LOCK_ALIVE = 0  # the byte that the process locks while it lives

@@ -1,0 +1,82 @@
+"""The kernel's view of this process's main thread: what it waits for, and how long it had a core."""
+
+from __future__ import annotations
+
+import os
+
+from trainwatch.training.line_layout import STATES
+
+RUNNING, DISK, LOCK, CHILD, OTHER = range(len(STATES))
+
+# System calls by number: locks, waits for a child, and those that may wait for a disk.
+_CALLS = {
+    "x86_64": {b"202": LOCK, b"61": CHILD, b"247": CHILD}
+    | dict.fromkeys(
+        (b"0", b"1", b"17", b"18", b"19", b"20", b"40", b"74", b"75", b"2", b"257", b"332"), DISK
+    ),
+    "aarch64": {b"98": LOCK, b"260": CHILD, b"95": CHILD}
+    | dict.fromkeys((b"63", b"64", b"67", b"68", b"65", b"66", b"71", b"82", b"83", b"56", b"291"), DISK),
+}
+_NOT_IN_A_CALL = b"-1"  # a page fault: the page is read from a disk
+
+
+class MainThread:
+    """Reads /proc. What this system does not show counts as running; times are then 0."""
+
+    def __init__(self) -> None:
+        folder = f"/proc/self/task/{os.getpid()}"
+        self._calls = _CALLS.get(os.uname().machine, {})
+        self._call, self._stat, self._times = (
+            _File(f"{folder}/{name}") for name in ("syscall", "stat", "schedstat")
+        )
+
+    def state(self) -> int:
+        """Returns the place in STATES now."""
+        call = self._call.read().split(b" ", 1)[0].strip()
+        if not call or call == b"running":
+            return RUNNING
+        found = DISK if call == _NOT_IN_A_CALL else self._calls.get(call, OTHER)
+        if found != DISK:
+            return found
+        # A pipe or a socket is read by the same calls: then the wait can be interrupted.
+        return DISK if self._stat.read().rpartition(b")")[2][1:2] == b"D" else OTHER
+
+    def times(self) -> tuple[float, float]:
+        """Returns the seconds for which it had a core, and for which it was ready but had none."""
+        fields = self._times.read().split()
+        return (int(fields[0]) / 1e9, int(fields[1]) / 1e9) if len(fields) > 1 else (0.0, 0.0)
+
+    def close(self) -> None:
+        for file in (self._call, self._stat, self._times):
+            file.close()
+
+
+class _File:
+    """A small file that stays open. A program that closes all descriptors may close this one as well."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._identity = self._identify()
+        except OSError:
+            self._fd = -1
+
+    def read(self) -> bytes:
+        """Returns the content, b"" if it cannot be read."""
+        try:
+            return os.pread(self._fd, 512, 0) if self._fd >= 0 else b""
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        """Closes the descriptor unless it is somebody else's by now."""
+        try:
+            if self._fd >= 0 and self._identify() == self._identity:
+                os.close(self._fd)
+        except OSError:
+            pass
+        self._fd = -1
+
+    def _identify(self) -> tuple[int, int]:
+        status = os.fstat(self._fd)
+        return status.st_dev, status.st_ino

@@ -1,0 +1,65 @@
+"""Dashboards and reports of nodes with the lean profile, under the default rules: unknown, never healthy."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+from trainwatch.cli import main
+from trainwatch.dashboards.command import dashboards
+from trainwatch.sampling.profiles import LEAN
+
+from tests.dashboards.conftest import RULES
+from tests.dashboards.test_nothing_there import SCENARIO, look, verdict
+from tests.exporter.test_profiles import LEAN_RULES
+from tests.support.backfill import RETENTION_SECONDS, Backfill, run_of, seconds_of, write_scrapes
+from tests.support.grafana import panels
+from tests.support.prometheus import Prometheus, needs_prometheus
+
+RECORDED = {"Utilisation of each node"}  # that of GPUs, from what the lean profile has
+
+pytestmark = [pytest.mark.servers, needs_prometheus, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    backfill = Backfill(tmp_path_factory.mktemp("lean"))
+    scrapes = backfill.folder / "lean.om"
+    write_scrapes(SCENARIO, scrapes, "lean")
+    backfill.store([scrapes])
+    backfill.evaluate(RULES, seconds_of(SCENARIO) + RETENTION_SECONDS)
+    with backfill.serving() as running:
+        yield running
+
+
+def test_the_verdict_says_that_only_the_lean_profile_judged(server: Prometheus) -> None:
+    assert verdict(look(server, "trainwatch-run")) == "✓ healthy: no rule of the lean profile fired"
+
+
+def test_rules_that_need_more_have_no_state(server: Prometheus) -> None:
+    states = {row["Rule"]: row.get("State") for row in look(server, "trainwatch-run").table("All rules")}
+    unknown = {rule for rule, state in states.items() if state is None}
+    assert unknown & LEAN_RULES == {"CPUThrottled"}  # the simulated run has no CPU limit
+    assert unknown - LEAN_RULES == states.keys() - LEAN_RULES
+
+
+@pytest.mark.parametrize("uid", sorted(dashboards()))
+def test_what_the_lean_profile_lacks_is_missing_and_never_0(server: Prometheus, uid: str) -> None:
+    reader = look(server, uid)
+    shown = set()
+    for panel in panels(reader.dashboard):
+        for target in panel["targets"]:
+            names = re.findall(r"(?<![:\w])trainwatch_\w+(?![:\w])", target["expr"])
+            families = {re.sub("_(bucket|sum|count)$", "", name) for name in names}
+            if families and families.isdisjoint(LEAN):
+                values = [value for found in reader.series(target) for value in found.values]
+                if not all(map(math.isnan, values)):
+                    shown.add(panel["title"])
+    assert shown == (RECORDED if uid == "trainwatch-run" else set())
+
+
+def test_a_report_is_refused_and_says_why(server: Prometheus, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", f"prometheus+{server.url}?run={run_of(SCENARIO)}", "--out", "nowhere"]) == 2
+    assert "publishes too few metrics for a report (--metrics.profile=lean)" in capsys.readouterr().err

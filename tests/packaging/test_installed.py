@@ -1,0 +1,100 @@
+"""The source distribution, and the wheel that is built from it, in an environment without the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 170
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def build(source: Path, kind: str, out: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=SECONDS)
+    (built,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """The command of an environment with the wheel, and the dependencies of this one."""
+    pytest.importorskip("hatchling")
+    folder = tmp_path_factory.mktemp("packaging")
+    with tarfile.open(build(ROOT, "sdist", folder / "sdist")) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.glob("trainwatch_exporter-*/")
+    wheel = build(source, "wheel", folder / "wheel")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install"]
+    subprocess.run([*pip, "--quiet", "--no-index", "--no-deps", wheel], check=True, timeout=SECONDS)
+    (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+    # Bare paths: .pth files in them, such as that of the editable checkout, are not read.
+    dependencies = [path for path in sys.path if path.endswith("-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(dependencies))
+
+    def trainwatch(*words: object, code: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(python.parent / "trainwatch"), *map(str, words)]
+        if code:
+            command = [str(python), "-c", code]
+        return subprocess.run(
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            env={"PATH": "/usr/bin:/bin"},
+        )
+
+    return trainwatch
+
+
+def test_the_command_is_that_of_the_wheel(installed: Command) -> None:
+    assert installed("--version").stdout.startswith("trainwatch ")
+    where = installed(code="import trainwatch; print(trainwatch.__file__)").stdout
+    assert str(ROOT) not in where
+    assert "/venv/lib/" in where
+
+
+def test_completions_and_man_page_are_where_shells_look(installed: Command) -> None:
+    prefix = Path(installed(code="import sys; print(sys.prefix)").stdout.strip())
+    for file in (
+        "bash-completion/completions/trainwatch",
+        "zsh/site-functions/_trainwatch",
+        "man/man1/trainwatch.1",
+    ):
+        assert "crosscheck" in (prefix / "share" / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "committed"),
+    [("rules", "rules"), ("dashboards", "grafana/dashboards"), ("alertmanager", "alertmanager")],
+)
+def test_the_wheel_exports_what_is_committed(
+    installed: Command, tmp_path: Path, command: str, committed: str
+) -> None:
+    exported = installed(command, "export", "--out", tmp_path)
+    assert (exported.returncode, exported.stderr) == (0, "")
+    files = [Path(line).relative_to(tmp_path) for line in exported.stdout.splitlines()]
+    assert files
+    for file in files:
+        assert (tmp_path / file).read_text() == (ROOT / committed / file).read_text(), file
+    assert installed(command, "check", tmp_path).returncode == 0
+    with (tmp_path / files[0]).open("a") as edited:
+        edited.write("\n# edited\n")
+    assert installed(command, "check", tmp_path).returncode == 1
+
+
+def test_the_wheel_records_and_reports(installed: Command, tmp_path: Path) -> None:
+    ran = installed("run", "--out", tmp_path / "run", "--", "sleep", "1.5")
+    assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "run" / "report.html").is_file()

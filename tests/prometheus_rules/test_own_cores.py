@@ -1,0 +1,92 @@
+"""CPUThrottled, NoisyNeighbour and the cores of Dataloader, in promtool."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest, Values
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+SCRAPE, SAMPLES = 15, 30  # seconds, and samples per scrape
+WINDOW = 900
+HOURS = 2 * 3600
+
+
+def grows(per_second: float, seconds: int = HOURS, then: float | None = None) -> list[float]:
+    """A counter that grows by `per_second`, and by `then` in the last window."""
+    rates = np.full(seconds // SCRAPE, per_second)
+    rates[-WINDOW // SCRAPE :] = per_second if then is None else then
+    return [0.0, *np.cumsum(SCRAPE * rates).tolist()]
+
+
+def series(run: str, **values: Values) -> dict[str, Values]:
+    labels = f'{{job="trainwatch",instance="node-a",run="{run}"}}'
+    return {
+        f"trainwatch_samples_total{labels}": grows(SAMPLES / SCRAPE),
+        **{f"trainwatch_run_{name}{labels}": numbers for name, numbers in values.items()},
+    }
+
+
+def limited(run: str, stopped: float) -> dict[str, Values]:
+    """A run with a limit of 4 cores that stopped it for so many core seconds a second lately."""
+    count = HOURS // SCRAPE + 1
+    return series(run, cpu_limit_cores=[4.0] * count, cpu_throttled_seconds_total=grows(0.0, then=stopped))
+
+
+def shared(run: str, waited: float) -> dict[str, Values]:
+    """A run that uses 2 of its cores, and others use 2, and that waited so much for one lately."""
+    return series(
+        run,
+        cpu_seconds_total=grows(2.0),
+        other_cpu_seconds_total=grows(2.0),
+        main_threads_ran_seconds_total=grows(2.0),
+        main_threads_waited_seconds_total=grows(0.0, then=waited),
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "stopped", "fires"), [("below", 0.399, 0), ("at", 0.4, 0), ("above", 0.41, 1)]
+)
+def test_a_limit_fires_above_a_tenth_of_what_it_grants(
+    run: str, stopped: float, fires: int, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    test.add(limited(run, stopped))
+    share = "run_instance:trainwatch_cpu_throttled:ratio"
+    test.equals(f'{share}{{run="{run}"}}', HOURS, stopped / 4, tolerance=1e-9)
+    test.status("CPUThrottled", HOURS - WINDOW, 0, run=run)
+    test.status("CPUThrottled", HOURS, fires, run=run)
+    test.firing("CPUThrottled", HOURS, fires, run=run)
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("run", "waited", "fires"), [("below", 0.499, 0), ("at", 0.5, 0), ("above", 0.51, 1)]
+)
+def test_neighbours_fire_above_a_tenth_of_the_time_of_main_threads(
+    run: str, waited: float, fires: int, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    test.add(shared(run, waited))
+    share = "run_instance:trainwatch_waited_for_neighbours:ratio"
+    test.equals(f'{share}{{run="{run}"}}', HOURS, waited / (2 + waited) / 2, tolerance=1e-9)
+    test.status("NoisyNeighbour", HOURS - WINDOW, 0, run=run)
+    test.status("NoisyNeighbour", HOURS, fires, run=run)
+    test.firing("NoisyNeighbour", HOURS, fires, run=run)
+    test.run(tmp_path)
+
+
+def test_a_run_without_a_limit_or_without_measurements_has_no_status(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(series("run"))
+    for rule in ("CPUThrottled", "NoisyNeighbour"):
+        test.gives_nothing(f'trainwatch:rule_status{{rule="{rule}"}}', HOURS)
+    test.run(tmp_path)

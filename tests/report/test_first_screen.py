@@ -1,0 +1,82 @@
+"""What a reader sees first: the reports of five runs, on a desk, a tablet and a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.report.verdict import verdict
+
+from tests.support import analysis as made
+from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
+from tests.support.five_runs import FIVE_RUNS, RunOf
+from tests.support.scenarios import WrittenScenarios
+
+pytestmark = pytest.mark.browser
+PageOf = Callable[[Analysis], Path]
+
+OF_FIVE_RUNS = pytest.mark.parametrize("run", FIVE_RUNS.values(), ids=list(FIVE_RUNS))
+HEIGHT, WORDS = 3500, 1200  # at most: of the page at 1400 pixels, and on it, before anything is unfolded
+WORDS_SHOWN = "return document.body.innerText.split(/\\s+/).filter(Boolean).length"
+HEIGHT_OF_PAGE = "return document.documentElement.scrollHeight"
+# What is wider than its place: the page, or a text that its box cuts off.
+CUT = """
+  const seen = [...document.querySelectorAll("body *")].filter((one) => one.checkVisibility());
+  const boxed = (one) => one.closest(".scroll, .hidden, .skip, svg");
+  const ends = (one) => one.getBoundingClientRect().right > innerWidth + 1;
+  const cut = (one) => ends(one) || one.scrollWidth > one.clientWidth + 1;
+  const blocks = seen.filter((one) => !boxed(one) && getComputedStyle(one).display !== "inline" && cut(one));
+  return blocks.map((one) => one.outerHTML.slice(0, 99));
+"""
+# What must be on the first screen, and where it ends.
+BOTTOM = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+UNFOLD_ALL = "document.querySelectorAll('details').forEach((one) => one.open = true)"
+
+
+@OF_FIVE_RUNS
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_report_is_accessible(
+    browser: webdriver.Chrome, page_of: PageOf, scenarios: WrittenScenarios, run: RunOf, dark: bool
+) -> None:
+    in_dark_mode(browser, dark)
+    open_page(browser, page_of(run(scenarios)), 1400)
+    assert inaccessible(browser) == []
+    browser.execute_script(UNFOLD_ALL)
+    assert inaccessible(browser) == []
+    assert console_errors(browser) == []
+
+
+@OF_FIVE_RUNS
+def test_the_first_screen_holds_the_verdict_and_the_strip(
+    browser: webdriver.Chrome, page_of: PageOf, scenarios: WrittenScenarios, run: RunOf
+) -> None:
+    analysis = run(scenarios)
+    open_page(browser, page_of(analysis), 1400, 900)
+    said = verdict(analysis)
+    text = browser.find_element("css selector", ".verdict").text
+    assert text.startswith(f"{said.status.icon} {said.status}\n")
+    assert said.sentence.replace("`", "") in text.replace("\u00a0", " ")
+    for part in (".verdict", ".glance", ".strip"):
+        assert browser.execute_script(BOTTOM, part) <= 900, part
+
+
+@OF_FIVE_RUNS
+@pytest.mark.parametrize("width", [1400, 768, 400])
+def test_nothing_is_cut(
+    browser: webdriver.Chrome, page_of: PageOf, scenarios: WrittenScenarios, run: RunOf, width: int
+) -> None:
+    open_page(browser, page_of(run(scenarios)), width)
+    assert browser.execute_script(CUT) == []
+
+
+@pytest.mark.parametrize("run", [*FIVE_RUNS.values(), lambda _: made.slow_loader()])
+def test_the_page_is_short_until_it_is_unfolded(
+    browser: webdriver.Chrome, page_of: PageOf, scenarios: WrittenScenarios, run: RunOf
+) -> None:
+    open_page(browser, page_of(run(scenarios)), 1400)
+    browser.execute_script("document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)")
+    assert browser.execute_script(HEIGHT_OF_PAGE) <= HEIGHT
+    assert browser.execute_script(WORDS_SHOWN) <= WORDS

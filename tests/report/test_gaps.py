@@ -1,0 +1,161 @@
+"""What is missing from a run is shown first, on every surface, from one list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from trainwatch import analysis
+from trainwatch.cli import main
+from trainwatch.report.html import render_html
+from trainwatch.report.sentences import gaps
+from trainwatch.runs.model import Gap
+from trainwatch.runs.recording.files import RunFile
+from trainwatch.runs.recording.writer import RecordingWriter
+
+from tests.support import analysis as made
+from tests.support.recording import START, header, sample, step, the_part, totals, without_checksums
+
+TICKS = 360  # three minutes
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    directory = tmp_path / "run"
+    writer = RecordingWriter(directory, "n1", 0.5, "resnet")
+    for tick in range(TICKS):
+        writer.sample(sample(tick))
+        writer.steps(header(), [step(tick)])
+        writer.ranks([(header(), totals(tick + 1), True)], now=START + tick * 0.5)
+        writer.catch_up()
+    writer.close()
+    RunFile("resnet", START, START + TICKS / 2, "python train.py", 0).write(directory)
+    return directory
+
+
+@pytest.fixture
+def damaged(recording: Path) -> Path:
+    the_part(recording / "n1", "samples", 2).write_bytes(b"")
+    return recording
+
+
+def name(recording: Path) -> str:
+    return the_part(recording / "n1", "samples", 2).name
+
+
+def sentence(recording: Path) -> str:
+    return (
+        "120 samples of n1 are missing between 2023-11-14 22:14:59 UTC and 2023-11-14 22:16:00 UTC: "
+        f"`n1/{name(recording)}` was left out: its checksum does not match."
+    )
+
+
+def test_the_report_begins_with_the_gap_in_every_format(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(damaged)]) == 0
+    out, error = capsys.readouterr()
+    assert error.splitlines()[:2] == [
+        "trainwatch: This run is incomplete. The figures exclude what is missing:",
+        f"trainwatch: {sentence(damaged)}",
+    ]
+    assert out.strip().endswith("report.html")
+    page = (damaged / "report.html").read_text()
+    assert page.index("This run is incomplete.") < page.index('class="lead"')
+    assert f"<code>n1/{name(damaged)}</code> was left out" in page
+    document = json.loads((damaged / "report.json").read_text())
+    assert list(document)[:3] == ["schema_version", "run", "gaps"]
+    assert document["gaps"] == [
+        {
+            "what": "samples",
+            "reason": f"`n1/{name(damaged)}` was left out: its checksum does not match",
+            "node": "n1",
+            "start": START + 59.5,
+            "end": START + 120,
+            "count": 120,
+        }
+    ]
+    assert document["measurement"]["samples_missed"] == 120
+    assert document["measurement"]["verified"] is True
+    assert main(["report", str(damaged), "--format", "markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "**This run is incomplete. The figures exclude what is missing:**"
+    assert lines[4].startswith("- 120 samples of n1 are missing")
+
+
+def test_a_comparison_names_the_gaps_of_both_runs(
+    damaged: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["compare", str(damaged), str(damaged)]) == 0
+    text = capsys.readouterr().out
+    assert main(["compare", str(damaged), str(damaged), "--out", str(tmp_path / "c.json")]) == 0
+    assert "A is incomplete: its figures exclude what is missing, which is listed below." in text
+    assert f"B: {sentence(damaged)}" in text
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert [gap["count"] for gap in document["b"]["gaps"]] == [120]
+
+
+@pytest.mark.servers
+def test_a_cross_check_names_the_gaps_of_the_recording(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["crosscheck", "--recording", str(damaged)]) in (0, 1)
+    assert capsys.readouterr().out.splitlines()[1] == sentence(damaged)
+
+
+def test_a_notebook_gets_the_gaps_as_a_table(damaged: Path) -> None:
+    run = analysis.open(damaged)
+    (row,) = run.gaps().to_pylist()
+    assert (row["what"], row["node"], row["count"]) == ("samples", "n1", 120)
+    assert row["end"].timestamp() == START + 120
+    assert run.verified is True
+
+
+def test_a_recording_without_checksums_says_that_it_is_not_verified(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_checksums(recording)
+    assert main(["report", str(recording)]) == 0
+    line = "Not verified: files of this recording have no checksum, because an older Trainwatch wrote them."
+    assert f"trainwatch: {line}" in capsys.readouterr().err.splitlines()
+    assert line in (recording / "report.html").read_text()
+    assert json.loads((recording / "report.json").read_text())["measurement"]["verified"] is False
+    assert main(["report", str(recording), "--format", "markdown"]) == 0
+    assert line in capsys.readouterr().out
+
+
+def test_an_intact_recording_says_nothing_of_the_kind(
+    recording: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(recording)]) == 0
+    assert "trainwatch:" not in capsys.readouterr().err
+    page = (recording / "report.html").read_text()
+    assert "incomplete" not in page.partition("<body")[2]
+    assert "Not verified" not in page
+
+
+def test_each_kind_of_gap_has_its_sentence() -> None:
+    end = START + 60
+    assert gaps([]) == []
+    assert gaps(
+        [
+            Gap("run", "`run.json` was left out"),
+            Gap("samples", "late", "n1", START, end, 1),
+            Gap("steps", "damaged", "n1", None, end),
+            Gap("ranks", "damaged", "n2", START),
+        ]
+    )[1:] == [
+        "The run’s command, start, end and exit status are missing: `run.json` was left out.",
+        "1 sample of n1 is missing between 2023-11-14 22:14:00 UTC and 2023-11-14 22:15:00 UTC: late.",
+        "Steps of n1 are missing before 2023-11-14 22:15:00 UTC: damaged.",
+        "Totals of ranks of n2 are missing after 2023-11-14 22:14:00 UTC: damaged.",
+    ]
+
+
+def test_many_gaps_are_cut_short_and_names_in_them_are_no_markup() -> None:
+    many = [Gap("samples", f"`<b>{number}` is missing", "n1", count=number) for number in range(2, 30)]
+    said = gaps(many)
+    assert (len(said), said[-1]) == (12, "18 more are in report.json.")
+    page = render_html(made.slow_loader(gaps=many))
+    assert "<code>&lt;b&gt;2</code> is missing" in page

@@ -1,0 +1,195 @@
+"""Which lines the report names, and what it says about commands that record no step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trainwatch.evaluation.analysis import Analysis, RunUse
+from trainwatch.report.document import document
+from trainwatch.report.hot_lines import parts, process_verdict
+from trainwatch.report.html import render_html
+from trainwatch.report.markdown import render_markdown
+from trainwatch.report.verdict import verdict
+from trainwatch.runs.model import LineTime, ThreadTime
+from trainwatch.status import Status
+
+from tests.support.analysis import nothing_found, rule
+
+STATES = ("running", "disk", "lock", "child", "other")
+
+
+def line(seconds: float, place: str = "data.py:14", state: str = "running", **names: str) -> LineTime:
+    known = {
+        "phase": "",
+        "component": "",
+        "function": "load",
+        "library": "json.loads",
+        "caller_place": "train.py:30",
+        "caller": "main",
+    }
+    return LineTime(
+        place=place, seconds={name: seconds if name == state else 0.0 for name in STATES}, **(known | names)
+    )
+
+
+def thread(*lines: LineTime, rank: int | None = None, role: str = "script", **totals: Any) -> ThreadTime:
+    seconds = sum(each.total for each in lines)
+    known = {"processes": 1, "seconds": seconds, "ran_seconds": seconds, "core_wait_seconds": 0.0}
+    return ThreadTime("n1", rank, role, **(known | totals), own_cpu_seconds=0.01, lines=lines)
+
+
+def used(cores: float, allowed: float = 8, waited: float = 0.0, read: float = 0.0) -> RunUse:
+    return RunUse("n1", cores, allowed, waited, read, 0.0)
+
+
+def without_steps(*threads: ThreadTime, use: RunUse | None = None) -> Analysis:
+    unjudged = rule(status=Status.NOT_ENOUGH_DATA, finding="No GPU was seen.")
+    return replace(
+        nothing_found(),
+        steps=[],
+        rules=[unjudged],
+        threads=list(threads),
+        run_use=[use] if use else [],
+        gpu_use=[],
+    )
+
+
+def test_a_plain_script_s_verdict_names_its_busy_thread_and_line() -> None:
+    run = without_steps(thread(line(62), line(38, "data.py:20", library="")), use=used(1.0))
+    said = verdict(run).sentences
+    assert said[2] == "One thread is busy on 1 of 8 cores in json.loads (data.py:14)."
+    assert (
+        said[3]
+        == "Its time by lines: 62 % in json.loads, called from data.py:14 and 38 % at data.py:20 (load)."
+    )
+    assert (
+        said[4]
+        == "On average its processes use 1 of 8 cores, read 0 B/s from disks and write 0 B/s to disks."
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("disk", "The main thread waits for a disk 90 % of the time in json.loads (data.py:14)."),
+        ("lock", "The main thread waits for a lock 90 % of the time in json.loads (data.py:14)."),
+        ("child", "The main thread waits for a child process 90 % of the time in json.loads (data.py:14)."),
+        (
+            "other",
+            "The main thread waits for a timer, a socket or a pipe 90 % of the time"
+            " in json.loads (data.py:14).",
+        ),
+    ],
+)
+def test_a_main_thread_that_waits_is_said_to_wait_and_for_what(state: str, words: str) -> None:
+    waiting = thread(line(90, state=state), line(10, "data.py:3", library=""), ran_seconds=10.0)
+    assert process_verdict(without_steps(waiting, use=used(0.1)))[0] == words
+
+
+def test_a_thread_without_a_core_is_not_called_busy() -> None:
+    starved = thread(line(100), ran_seconds=15.0, core_wait_seconds=85.0)
+    assert process_verdict(without_steps(starved, use=used(0.15, allowed=2)))[0] == (
+        "The main thread waits for a core 85 % of the time in json.loads (data.py:14): "
+        "something else uses the cores."
+    )
+
+
+def test_several_busy_cores_are_no_single_thread() -> None:
+    assert process_verdict(without_steps(thread(line(100)), use=used(5.2)))[0] == (
+        "5.2 of 8 cores are busy; the main thread is busy in json.loads (data.py:14)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (used(7.9), "All 8 cores are busy: the command uses 7.9 of 8 cores."),
+        (used(3.0), "The command uses 3.0 of 8 cores."),
+        (used(1.0), "About one of 8 cores is busy: a single thread may limit the command."),
+        (used(0.02), "The command hardly uses a core: it waits for something else."),
+        (
+            used(0.1, 2, 0.9),
+            "The command waits for a core 90 % of the time in which it could run: "
+            "something else uses the cores.",
+        ),
+    ],
+)
+def test_a_command_without_python_is_judged_by_its_processes(use: RunUse, words: str) -> None:
+    assert process_verdict(without_steps(use=use))[0] == words
+
+
+def test_disk_traffic_of_the_processes_is_said() -> None:
+    assert "read 12.0 MB/s from disks" in process_verdict(without_steps(use=used(1.0, read=12e6)))[1]
+
+
+def test_nothing_is_said_about_processes_that_were_not_measured() -> None:
+    assert process_verdict(without_steps()) == []
+    assert verdict(without_steps()).sentence == (
+        "Not enough data: no steps were seen, so only the machine was judged."
+    )
+    assert process_verdict(without_steps(use=used(math.nan))) == []
+
+
+def ranks(slow: int | None) -> Analysis:
+    def of(rank: int, seconds: float) -> ThreadTime:
+        lines = (
+            line(seconds, phase="train", component="data_wait"),
+            line(10, "data.py:20", phase="train", component="data_wait"),
+            line(50, "train.py:40", phase="train", component="forward", library=""),
+        )
+        return thread(*lines, rank=rank, role="training")
+
+    accused = (
+        rule("Straggler", Status.FOUND, details={"rank": slow}) if slow is not None else rule("Straggler")
+    )
+    threads = [of(rank, 30 if rank == slow else 10) for rank in range(4)]
+    return replace(nothing_found(), threads=threads, rules=[accused])
+
+
+def test_the_slow_rank_is_compared_with_the_rank_in_the_middle() -> None:
+    found = parts(ranks(slow=3))
+    data = next(part for part in found if part.component == "data_wait")
+    assert data.words == (
+        "data, rank 3: 75 % in json.loads, called from data.py:14 "
+        "and 25 % in json.loads, called from data.py:20"
+    )
+    assert (data.typical_rank, data.lines[0].typical_share) == (0, 0.5)
+
+
+def test_without_a_slow_rank_the_rank_in_the_middle_is_shown_alone() -> None:
+    assert {(part.thread.rank, part.typical_rank) for part in parts(ranks(slow=None))} == {(0, None)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "component", "name"),
+    [
+        ("", "", "outside training, rank 2"),
+        ("initialization", "", "before the first step, rank 2"),
+        ("train", "", "training loop, rank 2"),
+        ("train", "host", "host, rank 2"),
+        ("eval", "", "evaluation loop, rank 2"),
+        ("eval", "data_wait", "data (eval), rank 2"),
+        ("finalization", "", "after the last step, rank 2"),
+    ],
+)
+def test_time_outside_components_is_never_called_training(phase: str, component: str, name: str) -> None:
+    seen = thread(line(10, phase=phase, component=component), rank=2, role="training")
+    assert [part.name for part in parts(replace(nothing_found(), threads=[seen]))] == [name]
+
+
+def test_every_format_shows_the_lines() -> None:
+    run = ranks(slow=3)
+    assert "json.loads, called from data.py:14" in render_html(run)
+    assert "Data, rank 3: 75 %" in render_markdown(run)
+    top = document(run)["top_lines"][0]
+    assert {"rank", "component", "lines", "words"} <= top.keys()
+    assert len(document(run)["lines"]) == 4
+
+
+def test_names_of_a_hostile_script_are_text_on_the_page() -> None:
+    hostile = thread(line(10, "<script>alert(1)</script>.py:1", library="", caller="<b>"))
+    page = render_html(replace(nothing_found(), threads=[hostile]))
+    assert "<script>alert(1)" not in page

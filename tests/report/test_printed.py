@@ -1,0 +1,92 @@
+"""The verdict as text: the block at the end of `trainwatch run`, on terminals and in logs."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from trainwatch.console import Console
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.evaluation.problems import problems
+from trainwatch.report.printed import print_summary
+from trainwatch.status import Status
+
+from tests.support import analysis as made
+
+REPORT = Path("/runs/7/report.html")
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def printed(stream: io.StringIO, analysis: Analysis) -> list[str]:
+    print_summary(Console(stream), analysis, REPORT)
+    return stream.getvalue().splitlines()
+
+
+def on_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int, analysis: Analysis, **environment: str
+) -> list[str]:
+    for name in ("NO_COLOR", "FORCE_HYPERLINK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Console, "width", columns)
+    return printed(Screen(), analysis)
+
+
+def test_a_log_gets_plain_lines_with_verdict_evidence_advice_and_paths() -> None:
+    analysis = made.slow_loader(exit_status=0)
+    lines = printed(io.StringIO(), analysis)
+    text = "\n".join(lines)
+    assert lines[0] == f" trainwatch: {analysis.run} ".center(80, "=")
+    assert lines[1].startswith("▲ found: ")
+    for problem in problems(analysis.rules):
+        assert f"    Evidence: {problem.rule.finding}" in text
+        assert text.count(problem.rule.recommendation) == 1
+    assert "exit status  0" in lines
+    assert "report       /runs/7/report.html" in lines
+    assert "recording    /runs/7" in lines
+    assert re.fullmatch(r"=+ ▲ found in .*, exit status 0 =+", lines[-1])
+    assert "\033" not in text
+
+
+def test_a_run_that_failed_says_so_first_and_last() -> None:
+    lines = printed(io.StringIO(), made.slow_loader(exit_status=3))
+    assert lines[1].startswith("✕ Failed: the command ended with exit status 3")
+    assert "✕ failed in " in lines[-1]
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_terminal_gets_lines_that_fit_in_the_colours_of_the_state(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    lines = on_terminal(monkeypatch, columns, made.slow_loader(exit_status=0))
+    assert lines[1].startswith("\033[1;33m▲ found: ")
+    bare = [re.sub(r"\033\[[0-9;]*m", "", line) for line in lines]
+    assert max(map(len, bare)) == columns
+    words = " ".join(" ".join(bare).split())
+    logged = printed(io.StringIO(), made.slow_loader(exit_status=0))
+    assert words.replace("=", "") == " ".join(" ".join(logged).split()).replace("=", "")
+
+
+def test_no_color_and_dumb_terminals_get_no_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = made.slow_loader(rules=[made.rule("CPUBottleneck", Status.HEALTHY)])
+    assert not any("\033" in line for line in on_terminal(monkeypatch, 80, healthy, NO_COLOR="1"))
+    assert not any("\033" in line for line in on_terminal(monkeypatch, 80, healthy, TERM="dumb"))
+    assert any("\033[32m✓ Healthy" in line for line in on_terminal(monkeypatch, 80, healthy))
+
+
+def test_paths_are_links_where_the_terminal_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis = made.slow_loader(exit_status=0)
+    link = f"\033]8;;file://{os.uname().nodename}/runs/7/report.html\033\\/runs/7/report.html\033]8;;\033\\"
+    assert f"report       {link}" in on_terminal(monkeypatch, 80, analysis, FORCE_HYPERLINK="1")
+    lines = on_terminal(monkeypatch, 80, analysis, FORCE_HYPERLINK="0")
+    assert "report       /runs/7/report.html" in lines

@@ -1,0 +1,153 @@
+"""One voice: the page, JSON, Markdown, the terminal and the list of runs say the same of a run."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trainwatch.console import Console
+from trainwatch.evaluation.analysis import Analysis
+from trainwatch.measurements.last_steps import LastStep
+from trainwatch.report.document import document
+from trainwatch.report.html import render_html
+from trainwatch.report.markdown import render_markdown
+from trainwatch.report.printed import print_summary
+from trainwatch.report.sentences import rules
+from trainwatch.report.summary import facts
+from trainwatch.report.verdict import status_of_run, verdict
+from trainwatch.status import Status
+
+from tests.report.test_html import Page
+from tests.support import analysis as made
+
+
+def failed_run() -> Analysis:
+    """A run in which nothing was found until it was killed."""
+    steps = [LastStep("node-a", rank, "train", 899, made.START + 700 + rank) for rank in (0, 1)]
+    return replace(made.nothing_found(), exit_status=137, ended="signal SIGKILL", last_steps=steps)
+
+
+RUNS: dict[Status, Callable[[], Analysis]] = {
+    Status.FOUND: made.slow_loader,
+    Status.HEALTHY: made.nothing_found,
+    Status.NOT_ENOUGH_DATA: made.no_gpu,
+    Status.COLLECTING: made.one_sample,
+    Status.FAILED: failed_run,
+}
+
+
+def plain(text: str) -> str:
+    """Returns the words without marks for code, line ends and escapes."""
+    return re.sub(r"\s+", " ", re.sub(r"[`\\\u200b]", "", text.replace("\u00a0", " ")))
+
+
+def surfaces(analysis: Analysis) -> dict[str, str]:
+    log = io.StringIO()
+    print_summary(Console(log), analysis, Path("/runs/7/report.html"))
+    said = document(analysis)["verdict"]
+    return {
+        "page": plain(Page(render_html(analysis)).texts["verdict"]),
+        "live page": plain(Page(render_html(analysis, refresh_seconds=5)).texts["verdict"]),
+        "terminal": plain(log.getvalue()),
+        "markdown": plain(render_markdown(analysis)),
+        "json": plain(" ".join([said["status"], *said["sentences"], *said["evidence"]])),
+    }
+
+
+@pytest.mark.parametrize("state", RUNS)
+def test_every_surface_has_the_state_the_verdict_and_the_evidence_in_the_same_words(state: Status) -> None:
+    analysis = RUNS[state]()
+    said = verdict(analysis)
+    assert said.status is status_of_run(analysis) is state
+    for surface, text in surfaces(analysis).items():
+        assert str(state) in text, surface
+        for sentence in (*said.sentences, *said.evidence):
+            assert plain(sentence) in text, surface
+
+
+def test_a_run_that_failed_looks_healthy_nowhere() -> None:
+    for surface, text in surfaces(failed_run()).items():
+        verdict_alone = text.lower().partition("how this was judged")[0]  # which counts the healthy rules
+        assert "healthy" not in verdict_alone, surface
+        assert "✓" not in text, surface
+
+
+def test_a_failed_run_says_how_when_in_which_phase_and_after_which_step() -> None:
+    ended = document(failed_run())["run"]["ending"]
+    assert verdict(failed_run()).sentence == (
+        "Failed: the command was killed by SIGKILL at 13:39:00 UTC, after 12 min, in training, 19.0 s after "
+        "train step 899 of both ranks."
+    )
+    assert (ended["failed"], ended["signal"], ended["out_of_memory"]) == (True, "SIGKILL", False)
+    assert [step["number"] for step in ended["last_steps"]] == [899, 899]
+
+
+@pytest.mark.parametrize(
+    ("status", "ended", "words"),
+    [
+        (0, "finished", "0"),
+        (1, "out of memory", "1 (out of memory)"),
+        (137, "signal SIGKILL", "137 (killed by SIGKILL)"),
+        (143, "signal SIGTERM", "143 (stopped by SIGTERM)"),
+        (139, "", "139 (128 + 11: SIGSEGV)"),
+        (None, "", "not known"),
+    ],
+)
+def test_the_exit_status_names_its_signal(status: int | None, ended: str, words: str) -> None:
+    assert dict(facts(made.slow_loader(exit_status=status, ended=ended)))["Exit status"] == words
+
+
+def test_the_corner_of_a_page_says_how_the_run_ended() -> None:
+    for analysis, words in ((failed_run(), "✕ failed"), (made.slow_loader(), "finished")):
+        corner = render_html(analysis).partition('id="state"')[2].partition("</p>")[0]
+        assert words in re.sub("<.*?>", "", corner)
+        assert "dot" not in corner, "which means live"
+
+
+def test_the_verdict_counts_the_rules_without_a_judgement_and_says_where_the_reasons_are() -> None:
+    unjudged = [made.rule("DataStarved", Status.NOT_ENOUGH_DATA), made.rule("Straggler", Status.COLLECTING)]
+    (said,) = verdict(made.slow_loader(rules=[made.rule("IOBottleneck"), *unjudged])).details
+    assert said == (
+        "2 of 3 rules could not be judged (1 not enough data and 1 collecting): "
+        "the report’s section “Rules” has the reasons."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exit_status": 1, "ended": "exit status 1"}, "ended with exit status 1 at"),
+        ({"exit_status": 1, "ended": "out of memory"}, "ran out of memory (the kernel killed one"),
+        ({"exit_status": 143, "ended": "signal SIGTERM"}, "was stopped by SIGTERM at"),
+        ({"exit_status": 139, "ended": ""}, "ended with exit status 139 (128 + 11: SIGSEGV) at"),
+        ({"exit_status": 3, "ended": "", "ranks": 1}, "after 12 min, before its first step"),
+    ],
+)
+def test_each_way_to_fail_has_its_words(changes: dict[str, object], words: str) -> None:
+    said = verdict(made.slow_loader(**changes))
+    assert said.status is Status.FAILED
+    assert words in said.sentence
+    assert said.details[0] != ""
+
+
+def test_a_run_of_which_only_the_start_and_pauses_were_judged_is_not_healthy() -> None:
+    names = ("MaxInitializationTime", "TrainingStalled", "StepOutlier")
+    unjudged = made.rule("DataStarved", Status.NOT_ENOUGH_DATA, finding="No wait for data was timed.")
+    analysis = made.slow_loader(rules=[*map(made.rule, names), unjudged])
+    said = verdict(analysis)
+    assert said.status is Status.NOT_ENOUGH_DATA
+    assert said.details[0] == "No wait for data was timed."
+
+
+@pytest.mark.parametrize("state", RUNS)
+def test_rules_are_counted_alike_and_overviews_are_none(state: Status) -> None:
+    analysis = RUNS[state]()
+    analysis = replace(analysis, rules=[*analysis.rules, made.rule("OverallSystemUsage")])
+    counted = {name: number for name, number in document(analysis)["verdict"]["rules"].items() if number}
+    assert sum(counted.values()) == len(RUNS[state]().rules) - (state is Status.FOUND)  # it has an overview
+    for name, number in counted.items():
+        assert f"{number} {name}" in rules(analysis)

@@ -1,0 +1,104 @@
+"""HostBound: the share of a GPU's time in a trace in which it waits for its host."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import Analysis, RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.report.devices import headline, parts_in_words, rounded
+from trainwatch.report.document import document
+from trainwatch.report.html import render_html
+from trainwatch.runs.model import IDLE_REASONS, DeviceTime, HostTime
+
+from tests.support.source import MemorySource, node_steps, run_facts
+
+IN_PRACTICE = HostTime("operator", "aten::to", "train.py(12): step", 6, 0.25)
+
+
+def device(host: float, **others: float) -> DeviceTime:
+    """A GPU of one second in six steps, which waits for these reasons and computes otherwise."""
+    waits = dict.fromkeys(IDLE_REASONS, 0.0) | {"host": host} | others
+    idle = sum(waits.values())
+    return DeviceTime("gpu0", 1 - idle, 0.0, 0.0, idle, waits, (IN_PRACTICE,), node="node-a", steps=6)
+
+
+def analysis_of(*devices: DeviceTime) -> Analysis:
+    return evaluate(MemorySource(node_steps(np.full(6, 0.1)), facts=run_facts(devices=devices)))
+
+
+def result(*devices: DeviceTime) -> RuleResult:
+    return next(found for found in analysis_of(*devices).rules if found.rule == "HostBound")
+
+
+@pytest.mark.parametrize(("host", "status"), [(0.1875, "healthy"), (0.2, "healthy"), (0.2001, "found")])
+def test_it_fires_above_its_threshold_and_not_at_it(host: float, status: str) -> None:
+    assert result(device(host)).status == status
+
+
+def test_waits_for_data_collectives_and_the_profiler_are_not_the_host_s() -> None:
+    found = result(device(0.0625, data=0.25, collective=0.25, profiler=0.25))
+    assert (found.status, found.seconds_lost) == ("healthy", 0.0)
+
+
+def test_it_names_the_gpu_that_waited_longest_and_what_the_host_ran() -> None:
+    other = replace(device(0.25), rank=1)
+    found = result(other, device(0.5))
+    assert found.finding == (
+        "GPU 0 of rank 0 waited for its host for 50 % of its time (500 ms); the other GPU: 25 %. Meanwhile "
+        "the host ran aten::to at train.py(12): step (50 % of the wait)."
+    )
+    assert found.seconds_lost == 0.5
+    assert "CUDA graphs" in found.recommendation
+
+
+def test_calls_that_wait_for_the_gpu_are_named_with_their_line_and_the_fix() -> None:
+    item = HostTime("synchronising", "aten::item (cudaStreamSynchronize)", "train.py(20): log", 6, 0.1)
+    found = result(replace(device(0.5), synchronising=(item,)))
+    assert "6 calls waited for the GPU (100 ms): aten::item (cudaStreamSynchronize)" in found.finding
+    assert "most at train.py(20): log" in found.finding
+    assert "non_blocking=True" in found.recommendation
+
+
+def test_without_a_gpu_in_a_trace_or_without_launches_nothing_is_judged() -> None:
+    assert result().status == "not enough data"
+    without = result(device(0.0, unknown=0.5))
+    assert without.status == "not enough data"
+    assert "activity CPU" in without.finding
+
+
+def test_the_headline_says_what_the_gpu_waited_for_and_its_shares_sum_to_100() -> None:
+    """One computes 33.3 %, copies 33.3 % and idles for the rest: rounded alone, that would be 99.9 %."""
+    third = replace(device(1 / 3), compute=1 / 3, copy=1 / 3)
+    assert headline(analysis_of(third)) == [
+        f"GPU 0 of rank 0 was traced for 1.00 s, 6 steps. Its time: {parts_in_words(third)}. "
+        "It waited mostly for the host to launch work: 333 ms, 33 % of its time."
+    ]
+    assert sum(
+        rounded({"compute": 100 / 3, "copy": 100 / 3, "communication": 0.0, "idle": 100 / 3}).values()
+    ) == (pytest.approx(100))
+    assert headline(analysis_of()) == []
+    assert headline(analysis_of(device(0.0005)))[0].endswith(
+        "It hardly waited: less than 0.1 % of its time for the host to launch work."
+    )
+    assert headline(analysis_of(device(0.0)))[0].endswith("It never waited.")
+
+
+def test_waits_that_no_launch_explains_are_not_measured_instead_of_0_percent() -> None:
+    report = document(analysis_of(device(0.0, unknown=0.5)))
+    (shown,) = report["devices"]
+    assert shown["idle_percent"] == {**dict.fromkeys(IDLE_REASONS), "unknown": 50.0}
+    (known,) = document(analysis_of(device(0.25, unknown=0.25)))["devices"]
+    assert (known["idle_percent"]["host"], known["idle_percent"]["data"]) == (25.0, 0.0)
+
+
+def test_the_page_has_each_share_in_its_own_column_and_they_sum_to_100() -> None:
+    third = replace(device(1 / 3), compute=1 / 3, copy=1 / 3)
+    page = render_html(analysis_of(third))
+    row = page[page.index("<tr", page.index(">Exposed communication</th>")) :]
+    shares = re.findall(r">(\d+\.\d)\s%</td>", row[: row.index("</tr>")])
+    assert len(shares) == 4
+    assert sum(map(float, shares)) == pytest.approx(100)

@@ -1,0 +1,120 @@
+"""CPUThrottled and NoisyNeighbour: what stops a run on its own cores, its limit or others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.runs.model import NodeFacts, NodeSamples
+
+from tests.support.source import INTERVAL, MemorySource, node_samples, run_facts
+
+ROWS = 401  # the first has no gain
+
+
+def result(rule: str, samples: NodeSamples, neighbours: Any = (), **parameters: float) -> RuleResult:
+    settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
+    facts = run_facts(nodes=[NodeFacts("node-a", neighbours=neighbours)])
+    analysis = evaluate(MemorySource(samples, facts=facts), settings)
+    return next(found for found in analysis.rules if found.rule == rule)
+
+
+def per_second(rate: float, rows: int = ROWS) -> np.ndarray:
+    """A counter that grows by `rate` a second."""
+    return rate * INTERVAL * np.arange(rows)
+
+
+def limited(stopped: float, limit: float = 4.0, rows: int = ROWS) -> NodeSamples:
+    """A run whose limit stops it for `stopped` core seconds a second, in 3 of 10 periods."""
+    use = {
+        "cpu_limit": np.full(rows, limit),
+        "throttled_seconds": per_second(stopped, rows),
+        "cpu_periods": per_second(10, rows),
+        "throttled_periods": per_second(3, rows),
+    }
+    return node_samples(np.zeros((rows, 4)), of_run=use)
+
+
+@pytest.mark.parametrize(("stopped", "status"), [(0.399, "healthy"), (0.4, "healthy"), (0.401, "found")])
+def test_a_limit_is_found_if_it_stops_more_than_a_tenth_of_what_it_grants(
+    stopped: float, status: str
+) -> None:
+    assert result("CPUThrottled", limited(stopped)).status == status
+
+
+def test_a_throttled_run_says_its_limit_and_how_often_it_is_used_up() -> None:
+    found = result("CPUThrottled", limited(2.0))
+    assert (
+        "the CPU limit of 4 cores stopped the run for 50.0 % of the CPU time that it grants" in found.finding
+    )
+    assert "in 30 % of the periods" in found.finding
+    assert found.details["nodes"]["node-a"]["throttled_seconds"] == pytest.approx(2.0 * INTERVAL * (ROWS - 1))
+
+
+def test_a_limit_decides_after_its_patience() -> None:
+    assert result("CPUThrottled", limited(2.0, rows=120)).status == "not enough data"
+    assert result("CPUThrottled", limited(2.0, rows=121)).status == "found"
+
+
+def test_a_run_without_a_limit_is_not_judged() -> None:
+    found = result("CPUThrottled", limited(2.0, limit=np.nan))
+    assert (found.status, found.finding) == ("not enough data", "No CPU limit of the run's cgroup was seen.")
+
+
+def shared(
+    waited: float,
+    others: float,
+    own: float = 2.0,
+    ran: float = 2.0,
+    rows: int = ROWS,
+) -> NodeSamples:
+    """A run that may use 4 cores; all in core seconds a second."""
+    use = {
+        "allowed_cores": np.full(rows, 4.0),
+        "cpu_seconds": per_second(own, rows),
+        "other_cpu_seconds": per_second(others, rows),
+        "main_threads_ran_seconds": per_second(ran, rows),
+        "main_threads_waited_seconds": per_second(waited, rows),
+    }
+    return node_samples(np.zeros((rows, 4)), of_run=use)
+
+
+@pytest.mark.parametrize(("waited", "status"), [(0.499, "healthy"), (0.5, "healthy"), (0.501, "found")])
+def test_neighbours_are_found_if_main_threads_wait_more_than_a_tenth_of_the_time_for_them(
+    waited: float, status: str
+) -> None:
+    """Half of what is used of the cores is the others', so half of the waits: 0.5 / 2.5 / 2 = 10 %."""
+    assert result("NoisyNeighbour", shared(waited, others=2.0)).status == status
+
+
+def test_the_finding_says_what_was_compared_and_names_the_users() -> None:
+    users = (("carol", 25.0), ("bob", 75.0), ("root", 0.0))
+    found = result("NoisyNeighbour", shared(2.0, others=2.0), users)
+    assert found.finding == (
+        "On node-a, main threads of the run waited for other processes for 25.0 % of the time in which they "
+        "could run. It may use 4 cores: others used 2 (bob 75 %, carol 25 %), the run itself 2."
+    )
+
+
+def test_a_run_that_fills_its_cores_itself_has_no_neighbour_to_blame() -> None:
+    assert result("NoisyNeighbour", shared(12.0, others=0.1, own=3.9, ran=3.9)).status == "healthy"
+
+
+def test_a_sleeping_run_on_cores_that_others_fill_has_nothing_to_complain_of() -> None:
+    found = result("NoisyNeighbour", shared(0.0, others=4.0, own=0.0, ran=0.0))
+    assert (found.status, found.triggered) == ("healthy", 0)
+
+
+def test_without_measurements_of_its_cores_neighbours_are_not_judged() -> None:
+    found = result("NoisyNeighbour", node_samples(np.ones((ROWS, 4))))
+    assert found.status == "not enough data"
+    assert found.finding == "What the run and others use of its cores was not read."
+
+
+def test_it_decides_after_its_patience() -> None:
+    assert result("NoisyNeighbour", shared(2.0, 2.0, rows=120)).status == "not enough data"
+    assert result("NoisyNeighbour", shared(2.0, 2.0, rows=121)).status == "found"

@@ -1,0 +1,280 @@
+"""Straggler among traces of all ranks: who comes last at collectives and why, in simulated and real jobs."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trainwatch.evaluation.analysis import RuleResult
+from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
+from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.rules.base import Verdict
+from trainwatch.rules.judgement import Tallies
+from trainwatch.rules.straggler import Straggler, StragglerParameters
+from trainwatch.runs.model import RankTrace, RunFacts
+from trainwatch.runs.traces.source import KinetoTraces
+
+from tests.support.rank_traces import COMPONENTS, LAYERS, Job, one_slow
+from tests.support.source import run_facts
+from tests.support.torch_script import LEAVE
+
+CASES = 100
+
+
+def facts_of(directory: Path) -> RunFacts:
+    source = KinetoTraces(directory)
+    list(source.read())
+    return source.facts
+
+
+def conclude(facts: RunFacts, parameters: StragglerParameters | None = None) -> Verdict:
+    return Straggler(parameters).conclude(RunMeasurements(facts, {}), Tallies({}))
+
+
+def verdict(job: Job, directory: Path) -> Verdict:
+    return conclude(facts_of(job.write(directory)))
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -> None:
+    job = one_slow(seed)
+    found = verdict(job, tmp_path)
+    named = found.details.get("rank"), found.details.get("component")
+    assert (found.status, *named) == ("found", job.slow[0], COMPONENTS[job.cause]), found.finding
+    assert found.details["excess_seconds"] == pytest.approx(0.05, rel=0.25)
+    assert [row["rank"] for row in found.details["ranks"] if row["triggered"]] == [job.slow[0]]
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+def test_nobody_is_named_among_8_healthy_ranks(seed: int, tmp_path: Path) -> None:
+    found = verdict(Job.random(seed), tmp_path)
+    assert found.status == "healthy", found.finding
+    assert "rank" not in found.details
+
+
+QUIET = Job(ranks=4, noise=0.0, clocks=0.0, synchronised=True, slow=(2,), steps=4)
+
+
+@pytest.mark.parametrize(("share", "status"), [(4.9, "found"), (5.1, "healthy")])
+def test_the_lateness_is_above_a_share_of_the_step(share: float, status: str, tmp_path: Path) -> None:
+    facts = facts_of(replace(QUIET, delay=0.005).write(tmp_path))
+    step = np.mean([trace.durations.mean() for trace in facts.traces])
+    excess = conclude(facts, StragglerParameters(threshold=0)).details["excess_seconds"]
+    parameters = StragglerParameters(threshold=100 * excess / step * share / 5)
+    assert conclude(facts, parameters).status == status
+
+
+@pytest.mark.parametrize(("milliseconds", "status"), [(4.9, "found"), (5.1, "healthy")])
+def test_the_lateness_is_above_some_milliseconds(milliseconds: float, status: str, tmp_path: Path) -> None:
+    facts = facts_of(replace(QUIET, delay=0.005).write(tmp_path))
+    assert conclude(facts, StragglerParameters(threshold=0, minimum=milliseconds)).status == status
+
+
+def test_one_step_is_enough_and_cannot_show_whether_it_is_always_that_rank(tmp_path: Path) -> None:
+    found = verdict(Job(seed=2, steps=1, slow=(3,)), tmp_path)
+    assert (found.details["rank"], found.details["component"]) == (3, "compute")
+    assert "1 step cannot show whether it is always this rank" in found.finding
+    assert verdict(Job(seed=2, steps=1), tmp_path / "healthy").status == "healthy"
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_sequences_of_uneven_length_are_no_slow_rank(ranks: int, seed: int, tmp_path: Path) -> None:
+    found = verdict(Job(seed=seed, steps=6, ranks=ranks, uneven=0.1), tmp_path)
+    assert "rank" not in found.details, found.finding
+    if ranks > 2:
+        assert (found.details["kind"], found.details["component"]) == ("changing", "compute")
+        assert "the last one changes from step to step" in found.finding
+        assert found.recommendation is not None
+        assert "tokens" in found.recommendation
+
+
+def test_all_ranks_of_a_slow_machine_are_named(tmp_path: Path) -> None:
+    found = verdict(Job(ranks=12, nodes=3, slow=(4, 5, 6, 7)), tmp_path)
+    assert found.details["node"] == "node-1"
+    assert [row["rank"] for row in found.details["ranks"] if row["triggered"]] == [4, 5, 6, 7]
+    assert "come late, too" in found.finding
+
+
+@pytest.mark.parametrize("cause", ["compute", "host"])
+def test_a_rank_that_waits_in_its_tensor_group_is_the_victim_not_the_culprit(
+    cause: str, tmp_path: Path
+) -> None:
+    """Rank 4 arrives late in its data group, because it waits for rank 5 in the tensor group."""
+    found = verdict(Job(tensor=2, slow=(5,), cause=cause, synchronised=True), tmp_path)
+    rows = {row["rank"]: row for row in found.details["ranks"]}
+    assert rows[4]["late_seconds"] > 0.02
+    assert [rank for rank, row in rows.items() if row["triggered"]] == [5]
+    assert found.details["group"] == "tensor"
+    assert set(found.details["groups"]) == {"all ranks", "data", "tensor"}
+
+
+@pytest.mark.parametrize("slow", [None, 0, 2, 3])
+def test_a_slow_stage_of_a_pipeline_is_named_as_a_stage(slow: int | None, tmp_path: Path) -> None:
+    found = verdict(Job(ranks=8, pipeline=4, slow=() if slow is None else (slow, slow + 4)), tmp_path)
+    assert "rank" not in found.details
+    if slow is None:
+        assert found.status == "healthy", found.finding
+        return
+    assert (found.details["kind"], found.details["stage"]) == ("stage", slow)
+    assert ("the last," in found.finding) == (slow == 3)
+    assert f"ranks {slow} and {slow + 4}" in found.finding
+
+
+def test_a_slow_rank_of_a_stage_is_compared_with_its_own_stage(tmp_path: Path) -> None:
+    found = verdict(Job(ranks=12, pipeline=4, slow=(5,)), tmp_path)
+    assert found.details["rank"] == 5
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_are_found_from_who_communicates_with_whom(seed: int, tensor: int, tmp_path: Path) -> None:
+    job = Job(seed=seed, described=False, tensor=tensor)
+    assert verdict(job, tmp_path).status == "healthy"
+    assert verdict(replace(job, slow=(6,)), tmp_path / "slow").details["rank"] == 6
+
+
+def told(found: Verdict) -> tuple[Any, ...]:
+    """Returns what a verdict says but for rounding; in seconds to the microsecond."""
+    details = found.details
+    seconds = [round(row["own_seconds"], 6) for row in details["ranks"]]
+    named = tuple(details.get(name) for name in ("kind", "rank", "component", "group"))
+    return (found.status, *named, round(details.get("excess_seconds", 0.0), 6), seconds)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_order_of_files_and_ranks_changes_nothing(seed: int, tmp_path: Path) -> None:
+    facts = facts_of(one_slow(seed).write(tmp_path / "first"))
+    names = [f"{index}-of-a-capture.pt.trace.json" for index in range(8)]
+    random.Random(seed).shuffle(names)
+    (tmp_path / "other").mkdir()
+    for path, name in zip(sorted((tmp_path / "first").iterdir()), names, strict=True):
+        shutil.copy(path, tmp_path / "other" / name)
+    assert conclude(facts_of(tmp_path / "other")) == conclude(facts)
+    assert conclude(replace(facts, traces=facts.traces[::-1])) == conclude(facts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("make", [one_slow, Job.random])
+def test_a_shifted_clock_changes_nothing(seed: int, make: Any, tmp_path: Path) -> None:
+    facts = facts_of(make(seed).write(tmp_path))
+    shifted = [shift(trace, (-1) ** trace.rank * trace.rank * 0.7) for trace in facts.traces]
+    assert told(conclude(replace(facts, traces=tuple(shifted)))) == told(conclude(facts))
+
+
+def shift(trace: RankTrace, seconds: float) -> RankTrace:
+    moved = {name: getattr(trace, name) + seconds for name in ("starts", "ends", "exposed")}
+    return replace(trace, **moved)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_doubled_times_double_the_seconds_and_accuse_the_same_rank(seed: int, tmp_path: Path) -> None:
+    facts = facts_of(one_slow(seed).write(tmp_path))
+    names = ("starts", "ends", "exposed", "durations", "communicated", "work")
+    slower = [replace(one, **{name: 2 * getattr(one, name) for name in names}) for one in facts.traces]
+    before, after = conclude(facts), conclude(replace(facts, traces=tuple(slower)))
+    assert (after.details["rank"], after.details["component"]) == (
+        before.details["rank"],
+        before.details["component"],
+    )
+    assert after.details["excess_seconds"] == pytest.approx(2 * before.details["excess_seconds"])
+
+
+def test_captures_that_begin_later_are_matched_by_what_they_have_in_common(tmp_path: Path) -> None:
+    """Without numbers: some ranks lack the first collectives, and one the last ones."""
+    directory = Job(seed=8, slow=(6,), numbered=False).write(tmp_path)
+    for rank, (first, last) in {1: (1, None), 3: (2, None), 4: (0, -2)}.items():
+        path = directory / f"rank-{rank}.pt.trace.json"
+        document = json.loads(path.read_text())
+        calls = [
+            row for row in document["traceEvents"] if row["name"].startswith("nccl") and row["tid"] == 24
+        ]
+        kept = {id(row) for row in calls[first:last]}
+        document["traceEvents"] = [
+            row for row in document["traceEvents"] if row not in calls or id(row) in kept
+        ]
+        path.write_text(json.dumps(document))
+    found = verdict_of(directory)
+    assert (found.details["rank"], found.details["component"]) == (6, "compute")
+    assert found.details["clock_residual_seconds"] < 1e-4
+
+
+def verdict_of(directory: Path) -> Verdict:
+    return conclude(facts_of(directory))
+
+
+def test_traces_without_a_common_collective_are_not_judged() -> None:
+    assert conclude(run_facts()).status == "not enough data"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_communication_is_at_most_the_step_and_a_balanced_job_could_save_no_more(
+    seed: int, tmp_path: Path
+) -> None:
+    found = all_rules(Job.random(seed, exchange=0.05).write(tmp_path))["CommunicationBound"]
+    rows = found.details["ranks"]
+    assert all(0 < row["percent"] <= 100 for row in rows)
+    assert found.seconds_lost <= min(row["exposed_seconds"] for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", [Job.random, one_slow])
+def test_less_communication_could_save_no_more_than_the_transfers_took(
+    seed: int, make: Any, tmp_path: Path
+) -> None:
+    """What ranks wait for a slow one is not theirs to save, however large it is."""
+    job = make(seed, exchange=0.02, tensor=1, layer=0.001, clocks=0.0)
+    found = all_rules(job.write(tmp_path))["CommunicationBound"]
+    transfers = job.steps * LAYERS * job.exchange * (1 + 4 * job.noise)
+    assert found.status == "found"
+    assert 0 < found.seconds_lost <= transfers
+
+
+def all_rules(directory: Path) -> dict[str, RuleResult]:
+    return {result.rule: result for result in evaluate(KinetoTraces(directory), Settings()).rules}
+
+
+SCRIPT = (
+    """
+import sys, time, torch, torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+rank, world, store, out = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+export = lambda p: p.export_chrome_trace(f"{out}/rank-{rank}.pt.trace.json")
+with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=0, warmup=2, active=4),
+             on_trace_ready=export) as profiler:
+    for _ in range(6):
+        if rank == 1:
+            time.sleep(0.2)
+        model(torch.randn(16, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        profiler.step()
+"""
+    + LEAVE
+)
+
+
+def test_the_late_rank_of_two_real_gloo_ranks_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", SCRIPT]
+    arguments = ["2", str(tmp_path / "store"), str(tmp_path)]
+    ranks = [subprocess.Popen([*command, str(rank), *arguments]) for rank in range(2)]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0]
+    found = all_rules(tmp_path)["Straggler"]
+    assert (found.status, found.details["rank"], found.details["component"]) == ("found", 1, "host")
+    assert found.details["excess_seconds"] > 0.1
+    assert found.details["ranks"][0]["waited_seconds"] > found.details["ranks"][1]["waited_seconds"]

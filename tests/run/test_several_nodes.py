@@ -1,0 +1,102 @@
+"""`trainwatch run` on several nodes of one job: one run, and another one for each launch of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainwatch.runs.recording.directory import RecordingDirectory
+
+from tests.support.observing import PATIENCE, RUN
+
+# Instead of PyTorch, whose import takes seconds: a store that the ranks share.
+TRAIN = """
+import os, sys, time, types
+
+class Store:
+    def compare_set(self, key, expected, desired):
+        own = f"{os.environ['STORE']}.{os.getpid()}"
+        with open(own, "w") as file:
+            file.write(desired)
+        try:
+            os.link(own, os.environ["STORE"])
+        except FileExistsError:
+            pass
+        return open(os.environ["STORE"], "rb").read()
+
+c10d = types.ModuleType("distributed_c10d")
+c10d.is_initialized, c10d._get_default_store = lambda: True, Store
+sys.modules["torch.distributed.distributed_c10d"] = c10d
+import trainwatch
+for _ in range(40):
+    with trainwatch.step():
+        time.sleep(0.05)
+"""
+# As static torchrun gives it to two nodes with a rank each; it is the same for each launch.
+STATIC = (
+    *("WORLD_SIZE=2", "LOCAL_WORLD_SIZE=1", "GROUP_WORLD_SIZE=2", "LOCAL_RANK=0"),
+    *("MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500", "TORCHELASTIC_RUN_ID=none"),
+)
+
+
+def uts_namespaces() -> bool:
+    tried = subprocess.run(["unshare", "--uts", "true"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+def launch(folder: Path) -> list[Path]:
+    """Observes both nodes of a job at the same time. Returns their recordings."""
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    nodes = []
+    for rank in range(2):
+        command = [
+            *RUN,
+            *("--listen", "127.0.0.1:0", "--no-lines", "--out", str(folder / f"node-{rank}"), "--"),
+            *("env", f"RANK={rank}", f"GROUP_RANK={rank}", *STATIC, f"STORE={folder / 'store'}"),
+            *(sys.executable, str(folder / "train.py")),
+        ]
+        in_its_node = f'hostname node-{rank}.example && exec "$@"'
+        nodes.append(
+            subprocess.Popen(
+                ["unshare", "--uts", "sh", "-c", in_its_node, "sh", *command],
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"TRAINWATCH_INSTRUMENT": "0"},
+            )
+        )
+    for node in nodes:
+        _, errors = node.communicate(timeout=2 * PATIENCE)
+        assert node.returncode == 0, errors
+        assert "the nodes of this run agreed on its label: train-" in errors
+    return [folder / "node-0", folder / "node-1"]
+
+
+def document(directory: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((directory / "report.json").read_text())
+    return report
+
+
+@pytest.mark.skipif(not uts_namespaces(), reason="needs the right to name a node: unshare --uts")
+def test_both_nodes_of_a_launch_record_one_run_and_the_next_launch_is_another(tmp_path: Path) -> None:
+    labels = []
+    for number in range(2):
+        recordings = launch(tmp_path / str(number))
+        runs = [json.loads((recording / "run.json").read_text())["run"] for recording in recordings]
+        assert len(set(runs)) == 1
+        labels.append(runs[0])
+        for rank, recording in enumerate(recordings):
+            source = RecordingDirectory(recording)
+            list(source.read())
+            facts = source.facts
+            assert [(known.node, known.rank, known.world_size) for known in facts.ranks] == [
+                (f"node-{rank}", rank, 2)
+            ]
+            assert facts.label == runs[0]
+            assert document(recording)["run"]["run"] == runs[0]
+    assert labels[0] != labels[1]

@@ -1,0 +1,102 @@
+"""A directory that holds nothing but Debugger's own reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainwatch.cli import main
+
+START = 1_708_761_020.5
+REPORTS: dict[str, dict[str, Any]] = {
+    "CPUBottleneck": {
+        "RuleTriggered": 3,
+        "Violations": 1200,
+        "Datapoints": 2000,
+        "Details": {"bottlenecks": {}},
+    },
+    "BatchSize": {"RuleTriggered": 12, "Violations": 12, "Datapoints": 2000, "Details": {}},
+    "LoadBalancing": {"RuleTriggered": 0, "Violations": 0, "Datapoints": 2000, "Details": {}},
+    "MaxInitializationTime": {
+        "RuleTriggered": 0,
+        "Violations": 0,
+        "Datapoints": 63,
+        "Details": {"job_start": START, "job_end": START + 1000, "step_num": {}},
+    },
+    "OverallSystemUsage": {
+        "RuleTriggered": 0,
+        "Violations": 0,
+        "Datapoints": 2000,
+        "Details": {
+            "GPU": {"algo-1": {"max": 100.0, "p99": 40.44, "p95": 6.0, "p50": 0, "min": 0}},
+            "I/O": {"algo-1": {"max": 17.79, "p99": 11.38, "p95": 8.86, "p50": 0, "min": 0}},
+        },
+    },
+}
+
+
+def write(root: Path, reports: dict[str, dict[str, Any]] = REPORTS) -> Path:
+    folder = root / "profiler-output" / "profiler-reports"
+    folder.mkdir(parents=True)
+    for rule, content in reports.items():
+        (folder / f"{rule}.json").write_text(json.dumps({**content, "RuleParameters": "threshold:50"}))
+    return root
+
+
+@pytest.mark.parametrize("inner", ["", "profiler-output", "profiler-output/profiler-reports"])
+def test_the_reports_alone_give_a_report_with_costs_and_say_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], inner: str
+) -> None:
+    source = write(tmp_path / "dog-breeds") / inner
+    assert main(["report", str(source), "--format", "json", "--price", "3.6"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    findings = {one["rule"]: one for one in report["verdict"]["findings"]}
+    assert list(findings) == ["CPUBottleneck", "BatchSize"]
+    assert (
+        "1200 of 2000 samples (60 % of all) have a core busy and an idle GPU"
+        in findings["CPUBottleneck"]["finding"]
+    )
+    assert findings["CPUBottleneck"]["seconds_lost"] == pytest.approx(600)
+    assert report["cost"]["amount"] == pytest.approx(1.0)
+    assert {row["resource"]: row["p95"] for row in report["usage"]} == {"GPU": 6.0, "I/O wait": 8.86}
+    states = {rule["rule"]: rule["status"] for rule in report["rules"]}
+    assert (states["LoadBalancing"], states["Straggler"]) == ("healthy", "not enough data")
+    assert "Readings (system/) and events (framework/) are missing" in str(report["measurement"]["unknowns"])
+
+
+def test_the_only_copy_of_the_reports_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write(tmp_path / "job") / "profiler-output" / "profiler-reports"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main(["report", "job/profiler-output"]) == 0
+    assert "stay as they are" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_reports_without_times_have_no_dates_and_no_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "job", {"BatchSize": REPORTS["BatchSize"]})
+    assert main(["report", str(source), "--format", "markdown", "--price", "3.6"]) == 0
+    said = capsys.readouterr().out
+    assert "1970" not in said
+    assert "When the job began and ended is missing" in said
+
+
+def test_two_jobs_of_which_only_reports_are_left_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy = {**REPORTS, "CPUBottleneck": {"RuleTriggered": 0, "Violations": 10, "Datapoints": 2000}}
+    a, b = write(tmp_path / "a"), write(tmp_path / "b", healthy)
+    assert main(["compare", str(a), str(b), "--price-a", "3.6", "--price-b", "1.8"]) == 0
+    assert "$1.00" in capsys.readouterr().out
+
+
+def test_a_damaged_report_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "job", {"BatchSize": {"RuleTriggered": "often"}})
+    assert main(["report", str(source)]) == 2
+    assert "BatchSize.json: not a report of Debugger's" in capsys.readouterr().err

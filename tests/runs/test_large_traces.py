@@ -1,0 +1,147 @@
+"""Traces that processes of their own read: progress, interruption, and a file that cannot be read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from trainwatch.cli import main
+from trainwatch.errors import UserError
+from trainwatch.runs.traces import reading
+from trainwatch.runs.traces.reading import read_files
+from trainwatch.runs.traces.source import KinetoTraces, trace_files
+
+from tests.runs.test_kineto import marked, row, write
+from tests.support.rank_traces import Job
+
+SECONDS = 60.0  # within which anything happens
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every trace count as large."""
+    monkeypatch.setattr(reading, "WORTHWHILE", 0)
+
+
+def write_ranks(directory: Path, ranks: int) -> None:
+    for rank in range(ranks):
+        rows = [marked(step, 10 * step, 10 * step + 9 + rank) for step in range(20)]
+        write(directory / f"{rank}.json", rows, distributedInfo={"rank": rank, "world_size": ranks})
+
+
+@pytest.mark.usefixtures("large")
+def test_ranks_that_processes_read_are_those_that_one_process_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Job(ranks=3).write(tmp_path)
+    facts = []
+    for worthwhile in (0, 1 << 40):
+        monkeypatch.setattr(reading, "WORTHWHILE", worthwhile)
+        source = KinetoTraces(tmp_path)
+        list(source.read())
+        facts.append(source.facts)
+    assert repr(facts[0]) == repr(facts[1])
+    assert len(facts[0].ranks) == 3
+
+
+@pytest.mark.usefixtures("large")
+def test_progress_rises_to_the_bytes_of_all_files(tmp_path: Path) -> None:
+    write_ranks(tmp_path, 3)
+    shown: list[tuple[int, int]] = []
+    read_files(trace_files(tmp_path), lambda done, total: shown.append((done, total)))
+    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert shown == sorted(shown)
+    assert shown[-1] == (size, size)
+
+
+@pytest.mark.parametrize("worthwhile", [0, 1 << 40])
+def test_a_damaged_file_costs_its_rank_only_and_that_is_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    worthwhile: int,
+) -> None:
+    monkeypatch.setattr(reading, "WORTHWHILE", worthwhile)
+    write_ranks(tmp_path, 3)
+    damaged = tmp_path / "1.json"
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().err
+    assert "This run is incomplete" in printed
+    assert "1.json, line 1: not JSON" in printed
+    source = KinetoTraces(tmp_path)
+    list(source.read())
+    assert [rank.rank for rank in source.facts.ranks] == [0, 2]
+
+
+@pytest.mark.usefixtures("large")
+def test_a_file_whose_reader_is_killed_costs_its_rank_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_ranks(tmp_path, 2)
+    suicide = "import os; sys.argv[2].endswith('0.json') and os.kill(os.getpid(), 9)\nfrom trainwatch"
+    monkeypatch.setattr(reading, "PROGRAM", reading.PROGRAM.replace("from trainwatch", suicide))
+    killed, healthy = read_files(trace_files(tmp_path))
+    assert isinstance(killed, UserError)
+    assert "0.json: the process that reads it ended with status -9" in str(killed)
+    assert not isinstance(healthy, UserError)
+    assert healthy[0].rank == 1
+
+
+def test_a_report_on_nothing_but_damaged_files_is_refused(tmp_path: Path) -> None:
+    for name in ("a.pt.trace.json", "b.pt.trace.json"):
+        (tmp_path / name).write_text("[")
+    with pytest.raises(UserError, match=r"a\.pt\.trace\.json, line 1: not JSON"):
+        list(KinetoTraces(tmp_path).read())
+
+
+def children_of(pid: int) -> set[int]:
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_report_leaves_no_process_and_no_file(tmp_path: Path, number: signal.Signals) -> None:
+    rows = [row("cpu_op", f"aten::op{index % 50}", index, index + 0.5) for index in range(400_000)]
+    path = write(tmp_path / "traces" / "large.json", rows)
+    assert path.stat().st_size > reading.WORTHWHILE
+    command = ["-m", "trainwatch_exporter", "report", str(path), "--out", str(tmp_path / "out")]
+    report = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + SECONDS
+    while not (readers := children_of(report.pid)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(readers) == 1
+    report.send_signal(number)
+    assert report.communicate(timeout=SECONDS)[1] == ""
+    assert report.returncode == (130 if number == signal.SIGINT else -number)
+    while any(map(_runs, readers)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(map(_runs, readers))
+    assert not (tmp_path / "out").exists()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_memory_grows_by_less_than_half_of_what_a_trace_grows(tmp_path: Path) -> None:
+    measure = (
+        "import resource, sys; from pathlib import Path; "
+        "from trainwatch.runs.traces.capture import captures_of; captures_of(Path(sys.argv[1])); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    peaks, sizes = [], []
+    for steps in (50, 400):
+        path = Job(ranks=1, steps=steps).write(tmp_path / str(steps)) / "rank-0.pt.trace.json"
+        sizes.append(path.stat().st_size)
+        peak = subprocess.run([sys.executable, "-c", measure, str(path)], capture_output=True, check=True)
+        peaks.append(1024 * int(peak.stdout))
+    assert peaks[1] - peaks[0] < 0.5 * (sizes[1] - sizes[0])

@@ -1,0 +1,99 @@
+"""Line samples in a recording: written whole, read back, continued by the next exporter, damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainwatch.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
+from trainwatch.runs.recording.damage import DamageError
+from trainwatch.runs.recording.directory import RecordingDirectory
+from trainwatch.runs.recording.lines import NAME, continued, read_lines, write_lines
+from trainwatch.runs.recording.writer import RecordingWriter, folder_of
+from trainwatch.sampling.sample import Sample
+from trainwatch.training.line_table import LineTable
+
+LOADS = Line("train", "data_wait", "data.py:14", "load", "json.loads", "train.py:30", "main")
+COUNTS = {Thread(3, "training"): LineCounts(1, 200, 10.0, 9.0, 0.5, 0.01, {LOADS: (180.0, 20, 0, 0, 0)})}
+
+
+def recorded(tmp_path: Path) -> RecordingDirectory:
+    writer = RecordingWriter(tmp_path, "n1", 0.5, "lines-1")
+    writer.sample(Sample(1e9))
+    removed: list[object] = []
+    writer.lines(COUNTS, {}, {"1.lines"}, removed.append)
+    writer.close()
+    assert removed == [{"1.lines"}]
+    return RecordingDirectory(tmp_path)
+
+
+def test_recorded_lines_are_facts_of_the_run(tmp_path: Path) -> None:
+    source = recorded(tmp_path)
+    list(source.read())
+    (thread,) = source.facts.threads
+    assert (thread.node, thread.rank, thread.role, thread.seconds) == ("n1", 3, "training", 10.0)
+    (line,) = thread.lines
+    assert (line.place, line.library, line.caller, line.component) == (
+        "data.py:14",
+        "json.loads",
+        "main",
+        "data_wait",
+    )
+    assert line.seconds == {"running": 9.0, "disk": 1.0, "lock": 0.0, "child": 0.0, "other": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"ticks":200', '"ticks":201'), ("{", "[{"), ('"format":1', '"format":2'), ("data.py", "data\\u001b")],
+)
+def test_a_damaged_file_of_lines_is_left_out_and_said(tmp_path: Path, old: str, new: str) -> None:
+    recorded(tmp_path)
+    path = tmp_path / "n1" / NAME
+    path.write_text(path.read_text().replace(old, new, 1))
+    source = RecordingDirectory(tmp_path)
+    assert sum(map(len, source.read())) == 1
+    assert source.facts.threads == ()
+    assert source.facts.unknowns[0].startswith(f"`n1/{NAME}` was left out: ")
+
+
+@pytest.mark.parametrize("value", [-1, "many", None, [], float("nan")])
+def test_a_count_that_cannot_be_is_damage_although_its_checksum_holds(tmp_path: Path, value: object) -> None:
+    counts: Any = LineCounts(1, 1.0, 1.0)
+    counts.lines[LOADS] = (value, 0, 0, 0, 0)
+    write_lines(tmp_path, {Thread(0, "script"): counts}, {}, ())
+    with pytest.raises(DamageError, match=r"makes no sense|cannot be read"):
+        read_lines(tmp_path, "n1")
+
+
+def test_a_restarted_exporter_counts_no_ended_process_twice(tmp_path: Path, ledgers: Path) -> None:
+    table = LineTable(slots=8)
+    table.count(0, "slow.py:1\nmain\n\n\n", 0, 7)
+    table.name_run("lines-1")
+    table.publish(str(ledgers), 1e9)
+    folder = folder_of(tmp_path, "n1")
+    folder.mkdir()
+    for _ in range(3):  # the file could not be removed: it is another user's, for example
+        lines = continued(ledgers, folder)
+        lines.read_all({("lines-1", os.geteuid())})
+        write_lines(folder, lines.counts(), lines.retired, lines.removed)
+    (thread,) = read_lines(folder, "n1")
+    assert thread.lines[0].total == pytest.approx(7 * 0.05)
+
+
+def test_many_lines_of_many_workers_take_a_bounded_file(tmp_path: Path) -> None:
+    counts = LineCounts()
+    for worker in range(100):
+        places = (f"data.py:{worker * 100 + line}" for line in range(100))
+        lines: dict[Line, tuple[float, ...]] = {Line(place=place): (1.0, 0, 0, 0, 0) for place in places}
+        counts.add(LineCounts(1, 100.0, 5.0, lines=lines))
+        counts = counts.shortened()
+    write_lines(tmp_path, {Thread(0, "loader worker"): counts}, {}, ())
+    (thread,) = read_lines(tmp_path, "n1")
+    assert len(thread.lines) <= MOST_LINES + 1
+    assert sum(line.total for line in thread.lines) == pytest.approx(10_000 * 0.05)
+    assert (thread.processes, thread.lines[0].place) == (100, "")
+    assert (tmp_path / NAME).stat().st_size < 100_000
+    json.loads((tmp_path / NAME).read_text())

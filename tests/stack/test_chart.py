@@ -1,0 +1,434 @@
+"""deploy/helm: manifests that Kubernetes and the Prometheus operator take, of the repository's files."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import trainwatch
+import yaml
+
+from tests.support.chart import (
+    CHART,
+    OPERATOR,
+    HelmError,
+    Resource,
+    needs_helm,
+    needs_operator_models,
+    of_kind,
+    operator_errors,
+    pod_of,
+    raw,
+    rendered,
+    restricted_violations,
+)
+from tests.support.compose import FILE, REPOSITORY
+from tests.support.exporter_process import ExporterProcess
+from tests.support.prometheus import needs_prometheus, serving
+
+VERSIONS = ("1.27", "1.30", "1.33", "1.37")
+CONFIG_MAP_LIMIT = SECRET_LIMIT = 1 << 20  # bytes. A release is stored in a Secret
+# Together they render every template, and every branch of each.
+EVERYTHING: tuple[Resource, ...] = (
+    {"ledgers": {"claims": ["team-a", "team-b"]}, "alertmanagerConfig": {"enabled": True}},
+    {
+        "monitor": {
+            "kind": "ServiceMonitor",
+            "labels": {"release": "kube"},
+            "endpoint": {"scrapeTimeout": "9s"},
+        },
+        "rules": {"kind": "ConfigMap", "labels": {"release": "kube"}},
+        "exporter": {
+            "podLabels": {"team": "ml"},
+            "podAnnotations": {"note": "x"},
+            "priorityClassName": "system-node-critical",
+        },
+        "image": {"repository": "registry.example/t", "pullSecrets": [{"name": "registry"}]},
+        "pools": {"cpu": None, "h100": {"enabled": True, "gpus": True, "args": ["--metrics.profile=lean"]}},
+    },
+)
+
+pytestmark = needs_helm
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+# -- schemas -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", EVERYTHING, ids=["default", "other"])
+def test_kubernetes_takes_every_resource(values: Resource, version: str) -> None:
+    resources = [one for one in rendered(values) if OPERATOR not in one["apiVersion"]]
+    assert {one["kind"] for one in resources} >= {"DaemonSet", "ConfigMap", "NetworkPolicy"}
+    for resource in resources:
+        if resource["kind"] == "ConfigMap":  # all alike, and long
+            resource = {**resource, "data": dict.fromkeys(resource["data"], "text")}
+        kubernetes_validate.validate(resource, version, strict=True)
+
+
+@needs_operator_models
+@pytest.mark.parametrize("values", EVERYTHING, ids=["default", "other"])
+def test_the_prometheus_operator_takes_its_resources(values: Resource) -> None:
+    assert operator_errors(rendered(values)) == []
+
+
+@needs_operator_models
+def test_a_field_that_the_operator_does_not_know_is_an_error() -> None:
+    values = {"monitor": {"endpoint": {"scrapeTimeOut": "9s"}}}
+    (error,) = operator_errors(rendered(values))
+    assert error == "PodMonitor trainwatch-exporter: /spec/podMetricsEndpoints/0/scrapeTimeOut is unknown"
+
+
+def test_all_is_in_the_namespace_of_the_release_but_claims_are_where_the_pods_are() -> None:
+    namespaces = {
+        (one["kind"], one["metadata"].get("namespace"))
+        for values in EVERYTHING
+        for one in rendered(values)
+        if one["metadata"].get("namespace") != "trainwatch"
+    }
+    assert namespaces == {
+        ("PersistentVolume", None),
+        ("PersistentVolumeClaim", "team-a"),
+        ("PersistentVolumeClaim", "team-b"),
+    }
+
+
+def test_a_release_fits_into_the_secret_that_helm_stores_it_in() -> None:
+    release = raw({"image": {"repository": "r"}})
+    stored = base64.b64encode(gzip.compress(json.dumps(release).encode()))
+    assert len(stored) < SECRET_LIMIT / 2
+
+
+# -- values --------------------------------------------------------------------------------------------
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = read(CHART / "Chart.yaml")
+    assert chart["version"] == chart["appVersion"] == trainwatch.__version__
+    (container,) = pod_of("cpu", rendered())["containers"]
+    assert container["image"] == f"registry.example/trainwatch:{trainwatch.__version__}"
+
+
+def test_without_an_image_it_says_what_to_do() -> None:
+    with pytest.raises(HelmError, match=r"image\.repository: build the image from the Dockerfile, push it"):
+        raw({})
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"rulez": {}}, "'rulez' not allowed"),
+        ({"monitor": {"kind": "podMonitor"}}, "/monitor/kind"),
+        ({"pools": {"gpu": {"gpu": True}}}, "'gpu' not allowed"),
+        ({"ledgers": {"directory": "ledgers"}}, "/ledgers/directory"),
+        ({"exporter": {"args": ["node=a"]}}, "/exporter/args/0"),
+    ],
+)
+def test_a_wrong_value_is_refused(values: Resource, problem: str) -> None:
+    with pytest.raises(HelmError, match=re.escape(problem)):
+        rendered(values)
+
+
+def test_the_table_of_values_is_that_of_the_chart() -> None:
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    table = page.partition("## Which values does the chart have?")[2].partition("\n## ")[0]
+    written = re.findall(r"(?m)^(\| `.*\|)$", table)
+    expected = list(rows(json.loads((CHART / "values.schema.json").read_text()), read(CHART / "values.yaml")))
+    assert written == expected, "\n".join(expected)
+
+
+def rows(schema: Mapping[str, Any], values: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for name, one in schema["properties"].items():
+        if name == "global":
+            continue
+        if "properties" in one:
+            yield from rows(one, values[name], f"{path}{name}.")
+        elif name == "pools":
+            yield f"| `pools` | `{'`, `'.join(values[name])}` | {one['description']} |"
+            for key, of_pool in one["additionalProperties"]["properties"].items():
+                defaults = [f"{pool}: {shown(value.get(key))}" for pool, value in values[name].items()]
+                yield f"| `pools.NAME.{key}` | {', '.join(defaults)} | {of_pool['description']} |"
+        else:
+            yield f"| `{path}{name}` | {shown(values[name])} | {one['description']} |"
+
+
+def shown(value: Any) -> str:
+    text = json.dumps(value)
+    return "none" if value is None else f"`{text}`" if len(text) < 60 else "in `values.yaml`"
+
+
+# -- exporters -----------------------------------------------------------------------------------------
+
+
+def nodes_of(pool: str, labels: Mapping[str, str]) -> bool:
+    """Returns whether a node with these labels is in a pool."""
+    pod = pod_of(pool, rendered())
+    selected: bool = pod.get("nodeSelector", {}).items() <= labels.items()
+    terms = pod.get("affinity", {}).get("nodeAffinity", {})
+    for term in terms.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", []):
+        for one in term["matchExpressions"]:
+            assert one["operator"] == "NotIn"
+            selected = selected and labels.get(one["key"]) not in one["values"]
+    return selected
+
+
+def test_every_node_is_in_one_pool() -> None:
+    gpu, cpu, other = {"nvidia.com/gpu.present": "true"}, {"a": "b"}, {"nvidia.com/gpu.present": "false"}
+    assert [nodes_of("gpu", labels) for labels in (gpu, cpu, other)] == [True, False, False]
+    assert [nodes_of("cpu", labels) for labels in (gpu, cpu, other)] == [False, True, True]
+
+
+def test_on_gpu_nodes_the_exporter_sees_the_gpus_and_takes_none() -> None:
+    plain, gpus = (pod_of(pool, rendered()) for pool in ("cpu", "gpu"))
+    (container,) = gpus["containers"]
+    assert [*container["args"], "--no-collector.gpu"] == plain["containers"][0]["args"]
+    assert (gpus["runtimeClassName"], "runtimeClassName" in plain) == ("nvidia", False)
+    environment = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert environment["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert "nvidia.com/gpu" not in json.dumps(container["resources"])
+
+
+def test_only_exporters_that_read_gpus_are_in_the_pid_namespace_of_the_node() -> None:
+    assert pod_of("gpu", rendered())["hostPID"] is True
+    assert "hostPID" not in pod_of("cpu", rendered())
+    assert "hostPID" not in pod_of("gpu", rendered({"pools": {"gpu": {"hostPID": False}}}))
+
+
+def test_a_pool_has_its_own_settings_or_those_of_all() -> None:
+    own = {
+        "resources": {"limits": {"memory": "1Gi"}},
+        "tolerations": [{"key": "gpu"}],
+        "args": ["--log-level=debug"],
+    }
+    resources = rendered({"exporter": {"args": ["--limit.runs=9"]}, "pools": {"gpu": own}})
+    gpu, cpu = (pod_of(pool, resources) for pool in ("gpu", "cpu"))
+    assert gpu["containers"][0]["args"][-2:] == ["--limit.runs=9", "--log-level=debug"]
+    assert cpu["containers"][0]["args"][-1] == "--limit.runs=9"
+    assert gpu["containers"][0]["resources"] == own["resources"] != cpu["containers"][0]["resources"]
+    assert (gpu["tolerations"], cpu["tolerations"]) == (own["tolerations"], [{"operator": "Exists"}])
+
+
+def test_more_pools_may_be_added_and_others_left_out() -> None:
+    daemon_sets = of_kind("DaemonSet", rendered(EVERYTHING[1]))
+    assert daemon_sets.keys() == {"trainwatch-exporter-gpu", "trainwatch-exporter-h100"}
+    selectors = [json.dumps(one["spec"]["selector"]) for one in daemon_sets.values()]
+    assert len({*selectors}) == 2  # neither adopts the pods of the other
+
+
+def test_the_exporter_starts_with_its_arguments_and_has_every_path_mounted(tmp_path: Path) -> None:
+    pod = pod_of("cpu", rendered())
+    (container,) = pod["containers"]
+    command, *flags = container["args"]
+    assert command == "exporter"
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    (init,) = pod["initContainers"]
+    assert {mount["name"] for one in (container, init) for mount in one["volumeMounts"]} == volumes
+    for flag in flags:
+        path = Path(flag.partition("=")[2])
+        assert not path.is_absolute() or mounted & {str(path), str(path.parent)}, flag
+    assert container["ports"][0]["containerPort"] == 9870
+    places = {"/host": "", "/var/lib/trainwatch": str(tmp_path), "/dev/shm/trainwatch": str(tmp_path / "l")}
+    for place, here in {**places, "$(NODE_NAME)": "n"}.items():
+        flags = [flag.replace(place, here) for flag in flags]
+    with ExporterProcess(*flags) as exporter:
+        exporter.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in exporter.scrape())
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert exporter.get(container[probe]["httpGet"]["path"]).status_code == 200
+
+
+def test_it_is_the_same_exporter_as_in_docker_compose() -> None:
+    composed = read(FILE)["services"]["exporter"]["command"]
+    (container,) = pod_of("cpu", rendered())["containers"]
+    own = ("--node=", "--ledger-dir=/dev/shm/trainwatch")
+    assert [word for word in container["args"] if not word.startswith(own)] == composed
+
+
+def test_it_runs_as_the_user_of_the_image() -> None:
+    pod = pod_of("cpu", rendered())
+    user = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
+    assert f"\nUSER {user}\n" in (REPOSITORY / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize("pool", ["cpu", "gpu"])
+def test_every_container_has_as_few_privileges_as_its_work_allows(pool: str) -> None:
+    pod = pod_of(pool, rendered())
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not pod.keys() & {"hostNetwork", "hostIPC"}
+    for container in (*pod["containers"], *pod["initContainers"]):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"]["drop"] == ["ALL"]
+        assert "privileged" not in context
+    (exporter,) = pod["containers"]
+    assert exporter["securityContext"].keys().isdisjoint({"runAsUser", "runAsNonRoot"})
+    assert "add" not in exporter["securityContext"]["capabilities"]
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    writable = {paths.get(one["name"]) for one in exporter["volumeMounts"] if not one.get("readOnly")}
+    assert writable == {"/dev/shm/trainwatch", None}  # None: the state, in an emptyDir
+
+
+def test_the_network_policy_lets_scrapes_in_and_nothing_out() -> None:
+    (policy,) = of_kind("NetworkPolicy", rendered()).values()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels_of_pods().items()
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["egress"] == []
+    (allowed,) = policy["spec"]["ingress"]
+    assert allowed["ports"] == [{"port": "metrics", "protocol": "TCP"}]
+    assert not of_kind("NetworkPolicy", rendered({"networkPolicy": {"enabled": False}}))
+
+
+def labels_of_pods() -> dict[str, str]:
+    daemon_set = of_kind("DaemonSet", rendered())["trainwatch-exporter-gpu"]
+    labels: dict[str, str] = daemon_set["spec"]["template"]["metadata"]["labels"]
+    assert daemon_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    return labels
+
+
+# -- ledgers -------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_bound_to_the_directory_that_the_exporter_reads() -> None:
+    resources = rendered(EVERYTHING[0])
+    (shared,) = [
+        one["hostPath"]["path"] for one in pod_of("gpu", resources)["volumes"] if one["name"] == "ledgers"
+    ]
+    volumes = of_kind("PersistentVolume", resources)
+    claims = [one for one in resources if one["kind"] == "PersistentVolumeClaim"]
+    assert [claim["metadata"]["namespace"] for claim in claims] == ["team-a", "team-b"]
+    for claim in claims:
+        volume = volumes[claim["spec"]["volumeName"]]["spec"]
+        # `Directory`: a pod waits until the exporter's pod has made it for all users.
+        assert volume["hostPath"] == {"path": shared, "type": "Directory"}
+        bound = {name: claim["metadata"][name] for name in ("namespace", "name")}
+        assert bound.items() <= volume["claimRef"].items()
+        assert "nodeAffinity" not in volume  # it is on every node
+        for name in ("accessModes", "storageClassName"):
+            assert volume[name] == claim["spec"][name]
+        assert volume["capacity"] == claim["spec"]["resources"]["requests"]
+
+
+def test_the_restricted_pod_of_the_page_is_one_and_uses_the_claim() -> None:
+    blocks = re.findall(r"(?ms)^```yaml\n(.*?)^```", (REPOSITORY / "docs" / "kubernetes.md").read_text())
+    pods = of_kind("Pod", map(yaml.safe_load, blocks))
+    restricted, open_pod = pods["restricted-train"]["spec"], pods["train"]["spec"]
+    assert restricted_violations(restricted) == []
+    assert "volume ledgers: hostPath" in restricted_violations(open_pod)
+    (claim,) = [one["persistentVolumeClaim"] for one in restricted["volumes"] if one["name"] == "ledgers"]
+    assert claim["claimName"] in of_kind("PersistentVolumeClaim", rendered(EVERYTHING[0]))
+
+
+# -- rules, dashboards, notifications ------------------------------------------------------------------
+
+
+def test_rules_are_those_of_the_repository() -> None:
+    files = {path.stem: path for path in (REPOSITORY / "rules").glob("*.yml")}
+    resources = of_kind("PrometheusRule", rendered())
+    assert {name: one["spec"] for name, one in resources.items()} == {n: read(p) for n, p in files.items()}
+    mounted = of_kind("ConfigMap", rendered(EVERYTHING[1]))["trainwatch-rules"]
+    assert mounted["data"] == {path.name: path.read_text() for path in files.values()}
+    assert mounted["metadata"]["labels"]["release"] == "kube"
+
+
+def test_own_rules_replace_those_of_the_chart() -> None:
+    own = "groups:\n  - name: own\n\n    rules: []\n"
+    resources = rendered({"rules": {"files": {"mine": own}, "labels": {"release": "kube"}}})
+    ((name, rule),) = of_kind("PrometheusRule", resources).items()
+    assert (name, rule["spec"]) == ("mine", yaml.safe_load(own))
+    assert rule["metadata"]["labels"]["release"] == "kube"
+
+
+@pytest.mark.servers
+@needs_prometheus
+def test_prometheus_loads_the_rules_that_the_chart_renders(tmp_path: Path) -> None:
+    wanted = set()
+    for name, resource in of_kind("PrometheusRule", rendered()).items():
+        # The operator writes the spec as a rule file.
+        (tmp_path / f"{name}.yml").write_text(json.dumps(resource["spec"]))
+        wanted |= {(group["name"], len(group["rules"])) for group in resource["spec"]["groups"]}
+    config = tmp_path / "prometheus.yml"
+    config.write_text("rule_files: ['trainwatch*.yml']\n")
+    with serving(config, tmp_path / "data") as prometheus:
+        groups = prometheus.get("rules")["groups"]
+    assert {(group["name"], len(group["rules"])) for group in groups} == wanted
+    assert not [rule for group in groups for rule in group["rules"] if rule.get("lastError")]
+
+
+def test_dashboards_are_those_of_the_repository_and_the_sidecar_finds_them() -> None:
+    maps = of_kind("ConfigMap", rendered())
+    for path in (REPOSITORY / "grafana" / "dashboards").glob("*.json"):
+        found = maps.pop(f"trainwatch-dashboard-{path.stem.removeprefix('trainwatch-')}")
+        assert found["data"] == {path.name: path.read_text()}
+        assert len(json.dumps(found)) < CONFIG_MAP_LIMIT
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert found["metadata"]["annotations"] == {"grafana_folder": "Trainwatch"}
+    assert not maps
+    assert not of_kind("ConfigMap", rendered({"dashboards": {"enabled": False}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoints"), [("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")]
+)
+def test_a_monitor_selects_the_exporters_and_names_nodes_as_prometheus_yml_does(
+    kind: str, endpoints: str
+) -> None:
+    resources = rendered({"monitor": {"kind": kind, "labels": {"release": "kube"}}})
+    (monitor,) = of_kind(kind, resources).values()
+    labels = labels_of_pods()
+    if kind == "ServiceMonitor":
+        (service,) = of_kind("Service", resources).values()
+        assert service["spec"]["selector"].items() <= labels.items()
+        labels = service["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["metadata"]["labels"]["release"] == "kube"
+    (endpoint,) = monitor["spec"][endpoints]
+    assert endpoint["port"] == "metrics"
+    assert endpoint["interval"] == read(REPOSITORY / "prometheus/prometheus.yml")["global"]["scrape_interval"]
+    named = {one["targetLabel"] for one in endpoint["relabelings"] if "targetLabel" in one}
+    assert named == {"instance", "job"}
+    (dropped,) = [one["regex"] for one in endpoint["relabelings"] if one.get("action") == "labeldrop"]
+    assert {*dropped.split("|")} == {"namespace", "pod", "container", "endpoint", "service"}
+
+
+def test_nothing_for_the_operator_where_there_is_none() -> None:
+    resources = rendered({"monitor": {"kind": "none"}, "rules": {"kind": "none"}})
+    assert not [one for one in resources if OPERATOR in one["apiVersion"]]
+
+
+def test_the_alertmanager_config_routes_and_inhibits_as_alertmanager_yml() -> None:
+    (resource,) = of_kind("AlertmanagerConfig", rendered(EVERYTHING[0])).values()
+    known = read(REPOSITORY / "alertmanager" / "alertmanager.yml")
+    inhibited = [
+        {
+            "source_matchers": matchers(one["sourceMatch"]),
+            "target_matchers": matchers(one["targetMatch"]),
+            "equal": one["equal"],
+        }
+        for one in resource["spec"]["inhibitRules"]
+    ]
+    assert inhibited == known["inhibit_rules"]
+    names = {"groupWait": "group_wait", "repeatInterval": "repeat_interval"}
+    routed = [
+        {names[key]: value for key, value in one.items() if key in names}
+        | {"matchers": matchers(one["matchers"])}
+        for one in resource["spec"]["route"]["routes"]
+    ]
+    assert routed == known["route"]["routes"]
+    assert resource["spec"]["route"]["groupBy"] == known["route"]["group_by"]
+
+
+def matchers(written: list[dict[str, str]]) -> list[str]:
+    return [f'{one["name"]}{one.get("matchType", "=")}"{one["value"]}"' for one in written]

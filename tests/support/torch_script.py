@@ -1,0 +1,127 @@
+"""Unmodified PyTorch scripts for tests, run as under `trainwatch run`, and the ledgers of their ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from trainwatch.run.hooks import STARTUP
+from trainwatch.training.layout import COMPONENTS
+from trainwatch.training.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord, open_ledgers
+
+EXPORTER = str(Path(__file__).parents[2] / "exporter")
+DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine
+
+# A small model and its data. `x` and `y` of a batch are a NumPy-free tensor of floats and one of labels.
+PREAMBLE = """\
+import os, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 16), torch.randint(0, 4, (96,)))
+loss_of = nn.CrossEntropyLoss()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Sequential(nn.Linear(32, 4)))
+    def forward(self, x):
+        return self.inner(x)
+"""
+DISTRIBUTED = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+# While the model holds the process group, its threads outlive destroy_process_group, and sometimes abort the
+# process as Python ends, with hooks and without them (pytorch/pytorch#179291).
+LEAVE = """
+import gc
+del model
+gc.collect()
+dist.destroy_process_group()
+"""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The ledger of a rank after its end."""
+
+    header: LedgerHeader
+    totals: LedgerTotals
+    steps: list[StepRecord]
+
+    def seconds(self, component: str, phase: str = "train", skip: int = 2) -> float:
+        """Returns the mean seconds per step, without the first steps."""
+        steps = [step for step in self.steps if step.phase == phase][skip:]
+        return sum(step.components[COMPONENTS.index(component)] for step in steps) / len(steps)
+
+    def usual_seconds(self, component: str) -> float:
+        """Returns the median seconds of a training step: a busy machine changes single ones."""
+        index = COMPONENTS.index(component)
+        return median(step.components[index] for step in self.steps if step.phase == "train")
+
+    def usual_own_seconds(self) -> float:
+        """Returns the median seconds of a training step without communication."""
+        index = COMPONENTS.index("communication")
+        return median(step.duration - step.components[index] for step in self.steps if step.phase == "train")
+
+    def duration(self, phase: str = "train", skip: int = 2) -> float:
+        durations = [step.duration for step in self.steps if step.phase == phase][skip:]
+        return sum(durations) / len(durations)
+
+
+@dataclass(frozen=True)
+class Trained:
+    output: str
+    errors: str
+    ranks: list[Rank]  # in order
+
+    @property
+    def only(self) -> Rank:
+        (rank,) = self.ranks
+        return rank
+
+    def of(self, run_name: str) -> list[Rank]:
+        """Returns the ranks of a run, in order."""
+        return [rank for rank in self.ranks if rank.header.name == run_name]
+
+
+def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environment: str) -> Trained:
+    """Runs a script of these parts under the hooks, with ranks under torchrun. Its status must be this."""
+    file = folder / "train.py"
+    start, end = (DISTRIBUTED, LEAVE) if ranks else ("", "")
+    file.write_text(PREAMBLE + start + "\n".join(map(textwrap.dedent, script)) + end)
+    ledgers = folder / "ledgers"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    ended = subprocess.run(
+        [sys.executable, *(torchrun if ranks else ()), str(file)],
+        env={
+            **clean,
+            "TRAINWATCH_INSTRUMENT": "1",
+            "TRAINWATCH_LEDGER_DIR": str(ledgers),
+            "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert ended.returncode == status, ended.stderr
+    read = []
+    for path in open_ledgers(ledgers):
+        with LedgerReader(path) as reader:
+            steps, lost = reader.new_steps()
+            assert lost == 0
+            read.append(Rank(reader.header, reader.totals(), steps))
+    return Trained(ended.stdout, ended.stderr, sorted(read, key=lambda rank: rank.header.rank))

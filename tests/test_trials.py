@@ -1,0 +1,63 @@
+"""The short form of every trial, and the table of docs/reliability.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.page import BEGIN, END, read_table
+from trials import Attempt, Trial, all_trials
+from trials.__main__ import PAGE, main, perform, write_page
+
+TRIALS = all_trials()
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_the_promise_holds_in_the_trials_short_form(name: str, tmp_path: Path) -> None:
+    trial = TRIALS[name]
+    assert trial.perform(Attempt(trial, trial.short, seed=1, folder=tmp_path))
+
+
+def test_every_trial_has_its_row_in_the_page_and_no_other_has() -> None:
+    rows = read_table(PAGE)
+    assert [(row[1], row[0]) for row in rows] == [
+        (f"`{name}`", each.promise) for name, each in TRIALS.items()
+    ]
+    assert [row for row in rows if "BROKEN" in row[4]] == []
+
+
+def test_a_failed_assertion_and_any_other_exception_is_a_broken_promise() -> None:
+    def fails(attempt: Attempt) -> str:
+        raise AssertionError("two steps\nwere lost") if attempt.count > 1 else ValueError("odd")
+
+    trial = Trial("fails", "Nothing is lost.", fails, 200, 1, "kills")
+    result = perform(trial, 200, seed=3)
+    assert result.row == ("Nothing is lost.", "`fails`", "200 kills", "3", "BROKEN: two steps were lost")
+    assert not result.holds
+    assert perform(trial, 1, seed=3).row[4] == "BROKEN: ValueError: odd"
+
+
+def test_the_exit_status_says_whether_every_promise_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(attempt: Attempt) -> str:
+        raise AssertionError(f"broken at {attempt.count}")
+
+    trials = {
+        "holds": Trial("holds", "It holds.", lambda attempt: f"{attempt.count} tried", 200, 1, "kills"),
+        "breaks": Trial("breaks", "It holds, too.", breaks, 200, 1, "kills"),
+    }
+    monkeypatch.setattr("trials.__main__.all_trials", lambda: trials)
+    assert main(["holds", "--short"]) == 0
+    assert main(["holds", "breaks"]) == 1
+
+
+def test_the_rows_of_trials_that_were_not_performed_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trials.__main__.all_trials", lambda: ["a", "b"])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
+    write_page(page, [("B.", "`b`", "2 kills", "1", "first")])
+    write_page(page, [("A.", "`a`", "2 kills", "1", "seen"), ("C.", "`gone`", "1", "1", "never")])
+    write_page(page, [("B.", "`b`", "3 kills", "1", "second")])
+    assert [row[1:5:3] for row in read_table(page)] == [["`a`", "seen"], ["`b`", "second"]]

@@ -1,0 +1,139 @@
+"""Training scripts with planted faults: the scoring of `make truth`, and a small part of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.page import DOCS, read_table
+from trials.truth.__main__ import main, observe
+from trials.truth.judge import HEAD, holds, judge, table
+from trials.truth.observed import SCRIPT, Observer, Seen, Trainwatch, environment, torchrun
+from trials.truth.plan import IN_MATRIX, Case, full, healthy, matrix, short, slow_networks, some
+from trials.truth.rival import wrapped
+
+FAULT = Case("fault", "DDP", 1, "forward", 2, 0.05)
+HEALTHY = healthy(1, 1)[0]
+NAMED = Seen(FAULT.name, (2, "forward"), "found", "Rank 2 ...", False, "verdict: rank 2 is slow", 240, 9.0)
+
+
+def test_a_report_that_names_rank_and_cause_is_right_and_any_other_is_not() -> None:
+    assert judge(FAULT, NAMED) == "right"
+    assert judge(FAULT, replace(NAMED, accused=(2, "backward"))) == "wrong cause"
+    assert judge(FAULT, replace(NAMED, accused=(1, "forward"))) == "wrong rank"
+    assert judge(FAULT, replace(NAMED, accused=None, status="healthy")) == "not found"
+    assert judge(FAULT, replace(NAMED, status="failed")) == "failed"
+
+
+def test_a_terminal_that_does_not_name_the_rank_of_the_report_is_a_failure(tmp_path: Path) -> None:
+    reports = tmp_path / "run" / "profiler-reports"
+    reports.mkdir(parents=True)
+    found = {
+        "status": "found",
+        "finding": "",
+        "Datapoints": 240,
+        "Details": {"rank": 2, "component": "forward"},
+    }
+    for rule in ("Straggler", "CommunicationBound"):
+        (reports / f"{rule}.json").write_text(json.dumps(found))
+    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: Rank 2 is slow", 0, 9.0)) == "right"
+    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: healthy", 0, 9.0)) == "failed"
+    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path / "empty", "", 1, 9.0)) == "failed"
+
+
+def test_the_script_of_the_rival_has_its_wrapper_around_each_step() -> None:
+    script = wrapped(SCRIPT.read_text())
+    compile(script, "train.py", "exec")
+    step = script.partition("with traceml_ai.trace_step(model):")[2]
+    assert step.lstrip().startswith('delay("host before")')
+    assert 'traceml_ai.init(mode="auto")' in script
+
+
+def test_nobody_may_be_accused_in_a_run_without_a_fault() -> None:
+    assert judge(HEALTHY, NAMED) == "accused"
+    assert judge(HEALTHY, replace(NAMED, accused=None, status="healthy")) == "right"
+
+
+def test_a_slow_network_must_be_reported_as_communication() -> None:
+    slow = slow_networks(1)[0]
+    seen = replace(NAMED, accused=None, status="healthy")
+    assert judge(slow, seen) == "failed"
+    assert judge(slow, replace(seen, communication_bound=True)) == "right"
+    assert judge(slow, replace(NAMED, communication_bound=True)) == "accused"
+
+
+def test_a_run_without_steps_is_no_success() -> None:
+    assert judge(HEALTHY, replace(NAMED, accused=None, status="healthy", steps=0)) == "failed"
+    assert judge(HEALTHY, replace(NAMED, accused=None, status="not enough data")) == "failed"
+
+
+def test_it_holds_with_95_percent_of_the_faults_and_without_an_innocent() -> None:
+    right, missed = (FAULT, judge(FAULT, NAMED)), (FAULT, judge(FAULT, replace(NAMED, accused=None)))
+    assert holds([*19 * [right], missed, (HEALTHY, "right")])
+    assert not holds([*18 * [right], *2 * [missed]])
+    assert not holds([*99 * [right], (HEALTHY, "accused")])
+
+
+def test_the_table_has_a_row_per_fault_and_sums() -> None:
+    rows = table([(FAULT, "right"), (FAULT, "wrong rank"), (HEALTHY, "accused")])
+    assert [row.cells for row in rows] == [
+        ("DDP", "forward, 50 ms", "2", "1", "0", "1", "0", "0", "0"),
+        ("DDP", "healthy", "1", "0", "0", "0", "0", "1", "0"),
+        ("", "**all faults**", "2", "1", "0", "1", "0", "0", "0"),
+        ("", "**all without a fault**", "1", "0", "0", "0", "0", "1", "0"),
+    ]
+
+
+def test_the_matrix_has_each_fault_on_each_rank_in_both_sizes_asleep_and_computing() -> None:
+    cases = matrix(1)
+    assert Counter(case.script for case in cases) == {"DDP": 9 * 2 * 4, "FSDP2": 9 * 2 * 2}
+    assert len({case.name for case in full(1)}) == len(full(1))
+    ways = {(case.script, case.place_in_words, case.seconds, case.way) for case in cases}
+    assert len(ways) == len(IN_MATRIX) * 9 * 2 * 2
+    assert {(case.script, case.place_in_words) for case in some(1) if case.expected} == {
+        (case.script, case.place_in_words) for case in cases
+    }
+
+
+def test_the_cases_are_listed_and_a_case_that_does_not_exist_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--full", "--list", "--only", "DDP, gc, 50 ms"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    with pytest.raises(SystemExit, match="2"):
+        main(["--only", "nobody"])
+
+
+def test_results_in_the_file_are_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "results"
+    file.write_text(f"{NAMED.as_json()}\n")
+    assert list(observe([FAULT], Trainwatch(), file=file)) == [(FAULT, NAMED)]
+
+
+def test_the_page_has_the_table_of_the_trial() -> None:
+    assert {len(row) for row in read_table(DOCS / "accuracy.md", "truth")} == {len(HEAD)}
+
+
+@pytest.mark.parametrize("case", short(1), ids=lambda case: case.name)
+def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    seen = Observer(Trainwatch()).observe(case)
+    assert seen is not None
+    assert judge(case, seen) == "right", seen
+    if case.kind == "healthy":
+        alone = subprocess.run(
+            torchrun(case), cwd=tmp_path, env=environment(case), capture_output=True, text=True, check=True
+        )
+        assert parameters(seen.terminal) == parameters(alone.stdout), "training is not the same with hooks"
+
+
+def parameters(output: str) -> list[str]:
+    """Returns the digests of all ranks, which must be equal."""
+    lines = sorted(line for line in output.splitlines() if line.startswith("parameters of rank "))
+    assert len({line.split()[-1] for line in lines}) == 1
+    return lines

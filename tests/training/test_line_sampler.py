@@ -1,0 +1,439 @@
+"""Line samples of real processes: which line, what the main thread does, forks, threads, limits, trouble."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainwatch
+from trainwatch.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
+from trainwatch.training import line_layout as layout
+from trainwatch.training.ledger_checks import LedgerError
+from trainwatch.training.line_names import LineNames
+from trainwatch.training.line_sampler import Turns
+from trainwatch.training.line_table import LineTable
+
+from tests.support.training_script import EXPORTER
+
+RUN = "TRAINWATCH_RUN", "lines"
+# All ticks are sampled, also where a busy machine makes them expensive.
+SAMPLING = "from trainwatch.training import line_sampler; line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
+LONG_ENOUGH = 1.6  # seconds of the processes' own clock, for what is sampled after one second
+
+BURN = """
+import time
+def spin(rounds):
+    x = 0
+    for i in range(rounds):
+        x += i * i
+def until(seconds, work):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        work()
+"""
+
+
+def sampled(
+    tmp_path: Path, ledgers: Path, script: str, environment: dict[str, str] | None = None, expect: int = 0
+) -> list[LineFile]:
+    """Runs a script with line samples, warnings being errors, and returns what its processes left."""
+    path = tmp_path / "slow.py"
+    path.write_text(SAMPLING + BURN + script)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    process = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        env={
+            **clean,
+            "PYTHONPATH": EXPORTER,
+            "TRAINWATCH_LEDGER_DIR": str(ledgers),
+            "TRAINWATCH_LAUNCH": "one",
+            RUN[0]: RUN[1],
+            **(environment or {}),
+        },
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert process.returncode == expect, process.stderr
+    assert not process.stderr, process.stderr
+    return [read_line_file(file) for file in sorted(ledgers.glob("*.lines"))]
+
+
+def ticks_by(file: LineFile, field: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line, counts in file.counts.lines.items():
+        name = getattr(line, field)
+        found[name] = found.get(name, 0.0) + sum(counts)
+    return found
+
+
+def test_functions_that_take_60_30_and_10_percent_are_seen_in_these_shares(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+def sixty(): spin(60_000)
+def thirty(): spin(30_000)
+def ten(): spin(10_000)
+until(8, lambda: (sixty(), thirty(), ten()))
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    seen = ticks_by(file, "caller")
+    whole = sum(seen[name] for name in ("sixty", "thirty", "ten"))
+    assert whole > 100
+    # Four standard deviations of a share of 100 samples are 20 points; of 160, 15.
+    assert seen["sixty"] / whole == pytest.approx(0.6, abs=0.15)
+    assert seen["thirty"] / whole == pytest.approx(0.3, abs=0.15)
+    assert seen["ten"] / whole == pytest.approx(0.1, abs=0.1)
+    assert file.counts.ticks == sum(map(sum, file.counts.lines.values()))
+
+
+def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not_blamed_for_others(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import os
+def work(): spin(20_000)
+def give_up(): os.stat(".")
+until(6, lambda: (work(), give_up()))
+"""
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        (file,) = sampled(tmp_path, ledgers, script)
+    finally:
+        for process in neighbours:
+            process.kill()
+            process.wait()
+    work, blamed = ticks_by(file, "caller").get("work", 0), ticks_by(file, "function").get("give_up", 0)
+    assert work > 2 * blamed  # Python's own turns blame it for all
+
+
+def test_after_a_sample_that_cost_much_cpu_time_ticks_are_skipped_and_count_for_the_next_one(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import itertools
+clock, samples = itertools.count(), []
+line_sampler.ALLOWED = 0.1
+line_sampler.thread_time = lambda: next(clock)  # a sample owes 20 ticks
+count = line_sampler.LineTable.count
+line_sampler.LineTable.count = lambda self, *what: (samples.append(what), count(self, *what))
+until(4, lambda: spin(1000))
+assert len(samples) < 4 / 0.05 / 5, len(samples)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    assert (
+        file.counts.ticks > 0.5 * file.counts.seconds / layout.TICK_SECONDS
+    )  # those after the last sample miss
+
+
+@pytest.mark.parametrize(("cost", "interval"), [(20e-6, 100), (600e-6, 1000), (1.0, 5000)])
+def test_the_sampler_asks_for_the_interpreter_lock_as_often_as_its_cpu_time_allows(
+    cost: float, interval: int
+) -> None:
+    turns = Turns()
+    turns.begin()
+    try:
+        for _ in range(100):  # at half of the interval a wait costs twice as much
+            turns.adjust(cost if cost < Turns.COST else cost * 500e-6 / sys.getswitchinterval(), alone=True)
+        assert sys.getswitchinterval() * 1e6 == pytest.approx(interval, rel=0.01)
+    finally:
+        turns.restore()
+    assert sys.getswitchinterval() == 0.005
+
+
+def test_the_line_of_the_user_is_named_with_the_library_function_that_it_called(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import json
+text = json.dumps([{"a": i} for i in range(1000)], indent=1)
+def parse():
+    return json.loads(text)
+until(2, parse)
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    line = max(file.counts.lines, key=lambda line: sum(file.counts.lines[line]))
+    assert (line.function, line.library) == ("parse", "json.loads")
+    name, _, number = line.place.partition(":")
+    assert (name, (tmp_path / name).read_text().splitlines()[int(number) - 1]) == (
+        "slow.py",
+        "    return json.loads(text)",
+    )
+    assert line.caller == "until"
+    assert (file.run.rpartition("-")[0], file.thread) == ("lines", (-1, "script"))
+
+
+@pytest.mark.parametrize(
+    ("state", "work"),
+    [
+        ("running", "spin(1000)"),
+        ("lock", "lock.acquire(timeout=0.2)"),
+        ("child", "os.waitpid(subprocess.Popen(['sleep', '0.2']).pid, 0)"),
+        ("other", "time.sleep(0.2)"),
+    ],
+)
+def test_what_the_main_thread_waits_for_is_counted(
+    tmp_path: Path, ledgers: Path, state: str, work: str
+) -> None:
+    script = f"""
+import _thread, os, subprocess, warnings
+warnings.simplefilter("ignore")
+lock = _thread.allocate_lock(); lock.acquire()
+until(2.5, lambda: {work})
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    totals = [sum(counts) for counts in zip(*file.counts.lines.values(), strict=True)]
+    assert totals[layout.STATES.index(state)] > 0.6 * sum(totals), dict(
+        zip(layout.STATES, totals, strict=True)
+    )
+    if state == "running":
+        ran = file.counts.ran_seconds + file.counts.core_wait_seconds
+        assert ran > 0.8 * file.counts.seconds
+
+
+def test_a_forked_child_has_samples_of_its_own_and_no_fork_sees_the_thread(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = f"""
+import os
+def child(): spin(1000)
+def parent(): spin(1000)
+def threads(): return len(os.listdir("/proc/self/task"))
+seen = []
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+pid = os.fork()
+until({LONG_ENOUGH}, child if pid == 0 else parent)
+if pid:
+    os.waitpid(pid, 0)
+"""
+    # A hook before a fork that is registered first is called last: after the sampler's.
+    counting = (
+        "import os\n"
+        "os.register_at_fork(before=lambda: len(os.listdir('/proc/self/task')) == 1 or os._exit(3))\n"
+    )
+    (tmp_path / "first.py").write_text(counting)
+    global SAMPLING
+    before, SAMPLING = SAMPLING, "import first\n" + SAMPLING
+    try:
+        files = sampled(tmp_path, ledgers, script)
+    finally:
+        SAMPLING = before
+    assert len(files) == 2  # children that end at once leave none
+    callers = [set(ticks_by(file, "caller")) & {"child", "parent"} for file in files]
+    assert sorted(map(sorted, callers)) == [["child"], ["parent"]]
+
+
+def test_workers_that_multiprocessing_forks_and_spawns_are_sampled_without_a_warning(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = f"""
+import multiprocessing
+def work(): until({LONG_ENOUGH}, lambda: spin(1000))
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+"""
+    files = sampled(tmp_path, ledgers, script)
+    assert len(files) == 3
+    assert sum(ticks_by(file, "function").get("spin", 0) > 10 for file in files) == 2
+
+
+def test_other_threads_and_a_main_thread_without_python_code_do_no_harm(
+    tmp_path: Path, ledgers: Path
+) -> None:
+    script = """
+import threading
+threads = [threading.Thread(target=until, args=(2, lambda: spin(1000))) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    (file,) = sampled(tmp_path, ledgers, script)
+    assert set(ticks_by(file, "library")) >= {"threading.Thread.join"} or sys.version_info < (3, 11)
+
+
+def test_no_frame_of_the_main_thread_is_a_line_without_a_place() -> None:
+    assert LineNames().of(None).split("\n") == [""] * len(layout.FIELDS)
+
+
+def test_a_long_name_loses_whole_parts_at_its_beginning() -> None:
+    library = os.path.join(os.path.dirname(os.__file__), "library.py")
+    names: dict[str, Any] = {"__name__": "multiprocessing.connection.of_a_library", "sys": sys}
+    exec(compile("def inner(): return sys._getframe()", library, "exec"), names)
+    fields = dict(zip(layout.FIELDS, LineNames().of(names["inner"]()).split("\n"), strict=True))
+    assert fields["library"] == "connection.of_a_library.inner"
+
+
+def test_a_hook_between_the_user_and_the_library_is_not_the_function_that_was_called() -> None:
+    hook = str(Path(trainwatch.__file__).with_name("hook.py"))
+    library = os.path.join(os.path.dirname(os.__file__), "library.py")
+    names: dict[str, Any] = {"__name__": "library", "sys": sys}
+    exec(compile("def inner(): return sys._getframe()", library, "exec"), names)
+    exec(compile("def outer(): return inner()", library, "exec"), names)
+    exec(compile("def hooked(): return outer()", hook, "exec"), names)
+    frame = names["hooked"]()
+    fields = dict(zip(layout.FIELDS, LineNames().of(frame).split("\n"), strict=True))
+    assert (fields["function"], fields["library"]) == (
+        "test_a_hook_between_the_user_and_the_library_is_not_the_function_that_was_called"[:32],
+        "library.outer",
+    )
+
+
+def test_a_process_that_executes_another_program_is_sampled_again(tmp_path: Path, ledgers: Path) -> None:
+    (tmp_path / "second.py").write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))")
+    script = f"""
+import os, sys
+until({LONG_ENOUGH}, lambda: spin(1000))
+os.execv(sys.executable, [sys.executable, "second.py"])
+"""
+    files = sampled(tmp_path, ledgers, script)
+    assert len(files) == 2
+    assert {place.partition(":")[0] for file in files for place in ticks_by(file, "place")} >= {
+        "slow.py",
+        "second.py",
+    }
+
+
+def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
+    script = f"""
+import sys
+sys.setswitchinterval(0.01)
+until({LONG_ENOUGH}, lambda: spin(1000))
+assert sys.getswitchinterval() == 0.01
+line_sampler._sampler.stop()
+assert sys.getswitchinterval() == 0.01
+sys.setswitchinterval(0.005)
+line_sampler._sampler.start()
+assert sys.getswitchinterval() < 0.005
+line_sampler._sampler.stop()
+assert sys.getswitchinterval() == 0.005
+"""
+    assert len(sampled(tmp_path, ledgers, script)) == 1
+
+
+# -- the table -----------------------------------------------------------------------------------------
+
+
+def test_more_places_than_slots_cost_the_rarest_ones_their_names_and_no_count() -> None:
+    table = LineTable(slots=8)
+    for number in range(1000):
+        table.count(0, "hot.py:1\nhot\n\n\n", 0, 1)
+        table.count(0, f"cold.py:{number}\ncold\n\n\n", 0, 1)
+    assert table.seen("hot.py:1\nhot\n\n\n") == 1000
+    assert table.total() == 2000
+
+
+@contextmanager
+def published(ledgers: Path) -> Iterator[Path]:
+    table = LineTable(slots=8)
+    table.count(16 * 2 + 2, "train.py:3\nstep\n\n\n", 0, 5)
+    table.name_run("lines-1")
+    table.publish(str(ledgers), 1e9)
+    yield Path(table.path)
+
+
+def test_a_file_is_read_as_it_was_written(ledgers: Path) -> None:
+    with published(ledgers) as path:
+        file = read_line_file(path)
+    assert file.counts.lines == {Line("train", "forward", "train.py:3", "step"): (5, 0, 0, 0, 0)}
+    assert (file.run, file.owner, file.counts.ticks) == ("lines-1", os.geteuid(), 5)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_slot_that_is_half_written_is_left_out_until_the_next_look(ledgers: Path) -> None:
+    with published(ledgers) as path, open(path, "r+b") as file:
+        file.seek(layout.HEADER_BYTES + layout.SLOT_BYTES + layout.TEXT_AT)
+        file.write(b"T")
+        file.flush()
+        assert read_line_file(path).counts.lines == {}
+
+
+HEADER_FIELD = layout.HEADER_BYTES + layout.SLOT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("reason", "at", "data"),
+    [
+        ("magic", 0, b"TWLEDGER"),
+        ("version", 8, struct.pack("<q", 2)),
+        ("length", 16, struct.pack("<q", 1 << 40)),
+        ("length", 24, struct.pack("<q", 1 << 40)),
+        ("header", 32, struct.pack("<q", 0)),
+        ("header", layout.NUMBERS_AT + 8 * layout.ROLE, struct.pack("<d", 0.5)),
+        ("header", layout.NUMBERS_AT + 8 * layout.USED, struct.pack("<d", 1e18)),
+        ("header", layout.NUMBERS_AT + 8 * layout.RANK, struct.pack("<d", float("nan"))),
+        ("counter", layout.NUMBERS_AT + 8 * layout.SECONDS, struct.pack("<d", float("inf"))),
+        ("counter", layout.NUMBERS_AT + 8 * layout.TICKS, struct.pack("<d", -1.0)),
+        ("counter", HEADER_FIELD + 8 * layout.COUNTS, struct.pack("<d", float("nan"))),
+        ("name", layout.RUN_AT, b"\x1b[2J"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_and_costs_only_itself(
+    ledgers: Path, reason: str, at: int, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with published(ledgers) as path, published(ledgers) as healthy:
+        with open(path, "r+b") as file:
+            file.seek(at)
+            file.write(data)
+        with pytest.raises(LedgerError) as refused:
+            read_line_file(path)
+        assert refused.value.reason == reason
+        (ledgers / "link.lines").symlink_to(healthy)
+        os.mkfifo(ledgers / "pipe.lines")
+        folder = LineFolder(ledgers)
+        folder.read_all({("lines-1", os.geteuid())})
+        folder.read_all({("lines-1", os.geteuid())})
+    assert [counts.ticks for counts in folder.counts().values()] == [5]
+    assert len(caplog.records) == 3  # each refused once
+
+
+def test_the_samples_of_an_ended_process_are_kept_when_its_file_is_removed(ledgers: Path) -> None:
+    with published(ledgers) as path:
+        pass
+    folder = LineFolder(ledgers)
+    for _ in range(2):  # and are counted once
+        folder.read_all({("lines-1", os.geteuid())})  # this process does not see its own lock: it looks dead
+        assert [counts.ticks for counts in folder.counts().values()] == [5]
+        folder.remove(set(folder.removed))
+    assert not path.exists()
+
+
+def test_samples_of_other_runs_and_users_are_not_read(ledgers: Path) -> None:
+    with published(ledgers):
+        folder = LineFolder(ledgers)
+        folder.read_all({("lines-2", os.geteuid())})
+        folder.read_all({("lines-1", os.geteuid() + 1)})
+    assert folder.counts() == {}
+
+
+# -- trouble -------------------------------------------------------------------------------------------
+
+
+def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, ledgers: Path) -> None:
+    if shutil.which("sh") is None:
+        pytest.skip("needs a shell")
+    path = tmp_path / "slow.py"
+    path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))\nprint('done')")
+    limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-W", "error", str(path))
+    environment = {**os.environ, "PYTHONPATH": EXPORTER, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=60)
+    assert (process.returncode, process.stdout) == (0, "done\n")
+    assert process.stderr.count("\n") == 1
+    assert "no line samples of process" in process.stderr
+    assert "File too large" in process.stderr
+    assert list(ledgers.iterdir()) == []

@@ -1,0 +1,97 @@
+"""Real PyTorch, started as under `trainwatch run`: torchrun and its ranks, loaders and their workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trainwatch.run.hooks import STARTUP
+
+pytest.importorskip("torch")
+
+HOOKED = "'trainwatch.training.frameworks.torch_hooks' in sys.modules"
+
+LOADERS = f"""
+import os, sys, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Hooked(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return int({HOOKED})
+
+if __name__ == "__main__":
+    print("script", {HOOKED}, flush=True)
+    for method in ("spawn", "forkserver"):
+        loader = DataLoader(Hooked(), batch_size=2, num_workers=1, multiprocessing_context=method)
+        print(method, [hooked.tolist() for hooked in loader], flush=True)
+    loader = DataLoader(Hooked(), batch_size=2, num_workers=2)
+    print("fork", len(list(loader)), flush=True)
+"""
+
+SPAWNED_RANKS = f"""
+import sys, torch, torch.multiprocessing
+
+def train(rank):
+    print("rank", rank, {HOOKED}, flush=True)
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, nprocs=1)
+"""
+
+AT_ITS_END = f"""
+import atexit, os, sys
+show = lambda: print(os.path.basename(sys.argv[0]), "torch" in sys.modules, {HOOKED}, flush=True)
+atexit.register(show)
+"""
+
+
+def python(folder: Path, script: str, *words: str) -> list[str]:
+    (folder / "train.py").write_text(script)
+    ledgers = folder / "ledgers"
+    ledgers.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    environment |= {
+        "TRAINWATCH_INSTRUMENT": "1",
+        "TRAINWATCH_LINES": "1",
+        "PYTHONPATH": f"{STARTUP}:{folder}",
+    }
+    environment |= {"TRAINWATCH_LEDGER_DIR": str(ledgers), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, *words, str(folder / "train.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "trainwatch:" not in ended.stderr
+    return ended.stdout.splitlines()
+
+
+def test_workers_of_loaders_get_no_hooks_and_forking_with_the_sampler_warns_of_nothing(
+    tmp_path: Path,
+) -> None:
+    assert python(tmp_path, LOADERS, "-W", "error") == [
+        "script True",
+        "spawn [[0, 0], [0, 0]]",
+        "forkserver [[0, 0], [0, 0]]",
+        "fork 2",
+    ]
+
+
+def test_a_training_process_that_is_spawned_is_hooked(tmp_path: Path) -> None:
+    assert python(tmp_path, SPAWNED_RANKS) == ["rank 0 True"]
+
+
+def test_torchrun_is_not_hooked_but_its_ranks_are(tmp_path: Path) -> None:
+    """Both import torch. The user's own sitecustomize prints at the end of each process."""
+    (tmp_path / "sitecustomize.py").write_text(AT_ITS_END)
+    words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = python(tmp_path, "import torch", *words)
+    assert sorted(ended) == ["run.py True False", "train.py True True", "train.py True True"]

@@ -1,0 +1,127 @@
+"""Training and exporter of neighbouring versions work together; anything else says what to upgrade."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from trainwatch.training import layout
+from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+
+from tests.support.training_script import run_to_end
+
+VERSION_1 = Path(__file__).parent / "ledgers" / "version-1.ledger.gz"  # that version itself wrote it
+GROWTH = 4096  # bytes that a later version inserts before every section
+MORE = 24  # bytes that it adds to every record
+
+
+def test_a_ledger_of_version_1_is_read_as_its_own_exporter_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "written-by-version-1.3.100.abcd.ledger"
+    path.write_bytes(gzip.decompress(VERSION_1.read_bytes()))
+    with LedgerReader(path) as reader:
+        header, totals = reader.header, reader.totals()
+        steps, lost = reader.new_steps()
+    assert (header.run, header.rank, header.local_rank, header.world_size) == (
+        "written-by-version-1",
+        3,
+        1,
+        8,
+    )
+    assert (header.framework, header.framework_version) == ("pytorch", "2.4.0")
+    assert (header.attempt, header.launch_key, header.devices) == (0, "", ())
+    assert (header.name, header.scheduler, header.visible_devices) == ("written-by-version-1", "", "")
+    assert totals.steps == {"train": 6, "eval": 1}
+    assert (totals.phase_seconds["train"], totals.phase_seconds["eval"]) == (1.75, 1.0)
+    assert totals.component_seconds["forward"] == pytest.approx(5 * 0.1 + 0.75)
+    assert (totals.gauges, totals.open_phase, totals.waiting_since) == ({}, "", None)
+    assert [step.duration for step in steps] == [*[0.25] * 5, 1.0, 0.5]
+    assert lost == 0
+
+
+@pytest.fixture
+def written(ledgers: Path) -> Path:
+    """A ledger of this version with everything in it."""
+    run_to_end(
+        """
+        for _ in range(3): trainwatch.record_step("train", 1.0, 1.5, 0.25)
+        trainwatch.gauge("loss", 0.5)
+        trainwatch.count("tokens", 4096)
+        """,
+        ledgers,
+    )
+    (path,) = open_ledgers(ledgers)
+    return path
+
+
+def of_a_later_version(ledger: bytes, readable_from: int) -> bytes:
+    """Returns the ledger as a later version may write it: sections elsewhere, with longer items."""
+    new, table = bytearray(ledger[: layout.HEADER_BYTES]), []
+    for at, items, item_bytes in layout.SECTIONS:
+        more = MORE if item_bytes == layout.RECORD_BYTES else 0
+        new += bytes(GROWTH)
+        table.append((len(new), items, item_bytes + more))
+        for number in range(items):
+            new += ledger[at + number * item_bytes :][:item_bytes] + b"\xff" * more
+    fields = list(layout.HEADER.unpack_from(ledger))
+    fields[1:3] = [layout.VERSION + 1, len(new)]
+    layout.HEADER.pack_into(new, 0, *fields)
+    layout.IDENTITY.pack_into(new, layout.IDENTITY_AT, readable_from, 7)
+    for number, section in enumerate(table):
+        layout.SECTION.pack_into(new, layout.SECTIONS_AT + number * layout.SECTION.size, *section)
+    return bytes(new)
+
+
+def test_a_ledger_of_the_next_version_that_suits_this_reader_gives_the_same_figures(written: Path) -> None:
+    later = written.with_name("later.ledger")
+    later.write_bytes(of_a_later_version(written.read_bytes(), layout.VERSION))
+    with LedgerReader(written) as today, LedgerReader(later) as tomorrow:
+        assert tomorrow.totals() == today.totals()
+        assert tomorrow.new_steps() == today.new_steps()
+        assert (today.header.attempt, tomorrow.header.attempt) == (0, 7)
+        assert tomorrow.totals().gauges == {"loss": 0.5}
+        assert tomorrow.totals().counts == {"tokens": 4096}
+
+
+def test_a_ledger_with_room_for_the_gauges_of_the_script_only_is_read(written: Path) -> None:
+    content = bytearray(written.read_bytes())
+    at, _, item_bytes = layout.SECTIONS[3]
+    place = layout.SECTIONS_AT + 3 * layout.SECTION.size
+    layout.SECTION.pack_into(content, place, at, layout.SCRIPT_GAUGES, item_bytes)
+    layout.SECTION.pack_into(content, place + layout.SECTION.size, 0, 0, 0)  # nor are there counts
+    written.write_bytes(content)
+    with LedgerReader(written) as earlier:
+        assert earlier.totals().gauges == {"loss": 0.5}
+        assert earlier.totals().counts == {}
+
+
+def test_a_ledger_of_a_version_that_needs_a_newer_reader_says_to_upgrade_the_exporter(written: Path) -> None:
+    written.write_bytes(of_a_later_version(written.read_bytes(), layout.VERSION + 1))
+    with pytest.raises(LedgerError, match=r"version 3, .* reads 1 to 2: upgrade Trainwatch in the exporter"):
+        LedgerReader(written)
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_ledger_older_than_every_version_says_to_upgrade_the_training(written: Path, version: int) -> None:
+    content = bytearray(written.read_bytes())
+    content[8:16] = version.to_bytes(8, "little", signed=True)
+    written.write_bytes(content)
+    with pytest.raises(LedgerError, match="upgrade Trainwatch in the training environment") as caught:
+        LedgerReader(written)
+    assert caught.value.reason == "version"
+
+
+@pytest.mark.parametrize(
+    ("section", "place", "value"),
+    [(0, 0, 0), (1, 0, 2**62), (2, 1, 2**40), (2, 1, 1), (3, 2, 8), (3, 0, -1), (3, 1, 0), (2, 2, 2**40)],
+)
+def test_a_table_of_sections_that_cannot_be_is_refused(
+    written: Path, section: int, place: int, value: int
+) -> None:
+    content = bytearray(written.read_bytes())
+    at = layout.SECTIONS_AT + section * layout.SECTION.size + 8 * place
+    content[at : at + 8] = value.to_bytes(8, "little", signed=True)
+    written.write_bytes(content)
+    with pytest.raises(LedgerError) as caught:
+        LedgerReader(written)
+    assert caught.value.reason == "length"

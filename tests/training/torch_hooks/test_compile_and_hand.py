@@ -1,0 +1,97 @@
+"""The hooks next to torch.compile, and next to steps and components that the script makes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.torch_script import train
+
+pytest.importorskip("torch")
+
+COMPILED = """
+from torch._dynamo.utils import counters
+def count(how):
+    counters.clear(); torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    call = model
+    if how == "module": call = torch.compile(model, backend="aot_eager", fullgraph=True)
+    if how == "function": call = torch.compile(lambda x: model(x), backend="aot_eager", fullgraph=True)
+    if how == "in place": model.compile(backend="aot_eager", fullgraph=True)
+    for x, y in DataLoader(data, batch_size=32):
+        loss_of(call(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    with torch.no_grad(): call(x)
+    print(how, dict(counters["stats"]), dict(counters["graph_break"]),
+          sum(p.double().sum().item() for p in model.parameters()))
+    torch._dynamo.reset()  # also removes the callbacks at compilations
+for how in ("module", "function", "in place", "eager", "module"): count(how)
+"""
+COMPILED_STEPS = """
+from torch._dynamo.utils import counters
+def count(kind, how):
+    counters.clear(); torch.manual_seed(0)
+    model = Net()
+    optimizer = kind(model.parameters(), lr=0.01)
+    def update():
+        optimizer.step()
+    def whole(x, y):
+        loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+    function = {"step": optimizer.step, "function": update, "loop": whole}[how]
+    compiled = torch.compile(function, backend="eager")
+    for _ in range(2):
+        for x, y in DataLoader(data, batch_size=16):
+            if how == "loop":
+                compiled(x, y)
+            else:
+                loss_of(model(x), y).backward(); compiled(); optimizer.zero_grad()
+    print(kind.__name__, how, dict(counters["stats"]), dict(counters["graph_break"]),
+          dict(counters["recompiles"]), sum(p.double().sum().item() for p in model.parameters()))
+for kind in (torch.optim.SGD, torch.optim.AdamW):
+    for how in ("step", "function", "loop"): count(kind, how)
+"""
+BY_HAND = """
+import trainwatch
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in DataLoader(data, batch_size=8):
+    with trainwatch.step("train"):
+        with trainwatch.component("host_to_device"):
+            time.sleep(0.01); out = model(x); loss = loss_of(out, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_dynamo_makes_the_same_graphs_with_and_without_hooks(tmp_path: Path) -> None:
+    hooked = train(COMPILED, folder=tmp_path)
+    bare = train(COMPILED, folder=tmp_path, TRAINWATCH="off")
+    assert hooked.output == bare.output
+    assert hooked.output.count("'unique_graphs'") == 4
+    assert hooked.only.totals.steps["train"] == 15
+    assert hooked.only.totals.component_seconds["compile"] > 0
+
+
+def test_a_compiled_step_of_an_optimizer_ends_a_step_and_is_compiled_as_without_hooks(tmp_path: Path) -> None:
+    hooked = train(COMPILED_STEPS, folder=tmp_path)
+    bare = train(COMPILED_STEPS, folder=tmp_path, TRAINWATCH="off")
+    assert hooked.output == bare.output
+    rank = hooked.only
+    assert rank.totals.steps == {"train": 6 * 12}
+    assert rank.totals.component_seconds["data_wait"] > 0.0
+    (loader,) = rank.totals.loaders
+    assert sum(loader.wait_counts) == 6 * 12
+    assert rank.totals.component_seconds["optimizer"] == 0.0  # no hook sees where it begins
+
+
+def test_steps_and_components_by_hand_win_and_the_hooks_add_the_rest(tmp_path: Path) -> None:
+    rank = train(BY_HAND, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 12}
+    assert rank.seconds("host_to_device") > 0.01
+    assert rank.seconds("forward") == 0.0  # inside a component by hand
+    for component in ("data_wait", "backward", "optimizer"):
+        assert rank.seconds(component) > 0.0
+    for step in rank.steps:
+        assert sum(step.components) <= step.duration + 1e-9

@@ -1,0 +1,154 @@
+"""Processes of unmodified scripts: ranks without numbers in the environment, loader workers, and errors."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from trainwatch.ledgers.line_files import read_line_file
+from trainwatch.training import line_layout
+
+from tests.support.torch_script import LEAVE, train
+
+pytest.importorskip("torch")
+
+RANKS = """
+import subprocess
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def work(rank):
+    place = "file://" + os.path.abspath(sys.argv[0]) + ".store"
+    dist.init_process_group("gloo", place, None, 2, rank) if rank else (
+        dist.init_process_group("gloo", init_method=place, rank=rank, world_size=2))
+    model = DDP(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(data, batch_size=8):
+        loss_of(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.barrier()
+""" + textwrap.indent(LEAVE, "    ")
+
+# As Lightning does: the script starts itself again, and says to the children which local rank they are.
+STARTED_AGAIN = """
+local_rank = int(os.environ.get("LOCAL_RANK", 0))
+if local_rank == 0:
+    child = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+work(local_rank)
+if local_rank == 0:
+    sys.exit(child.wait())
+"""
+SPAWNED = """
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("launch", [STARTED_AGAIN, SPAWNED], ids=["started again", "spawned"])
+def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
+    launch: str, tmp_path: Path
+) -> None:
+    trained = train(RANKS, launch, folder=tmp_path)
+    assert [(rank.header.rank, rank.header.world_size) for rank in trained.ranks] == [(0, 2), (1, 2)]
+    assert len({rank.header.run for rank in trained.ranks}) == 1, "all ranks are one run"
+    for rank in trained.ranks:
+        assert rank.totals.steps == {"train": 12}
+        assert rank.usual_seconds("communication") > 0.0
+    assert trained.errors == ""
+
+
+WORKERS = """
+import trainwatch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, i): time.sleep(0.002); return data[i]
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        trainwatch.start(run=method)
+        loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
+                            persistent_workers=True)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for epoch in range(2):
+            for x, y in loader:
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        del loader
+        trainwatch.finish()
+"""
+
+
+def test_forked_and_spawned_workers_count_their_fetches_and_nothing_else(tmp_path: Path) -> None:
+    trained = train(WORKERS, folder=tmp_path, TRAINWATCH_LINES="1")
+    assert trained.errors == ""
+    for method in ("fork", "spawn"):
+        (rank,) = trained.of(method)
+        assert rank.totals.steps == {"train": 12}
+        (loader,) = rank.totals.loaders
+        assert (loader.workers, loader.batch_size, sum(loader.wait_counts)) == (2, 4, 12)
+        assert sum(rank.totals.fetch_counts) == 12
+        assert rank.totals.fetch_sum > 12 * 4 * 0.002
+    assert len(trained.ranks) == 2, "no worker has a ledger of its own"
+
+
+LINES_OF_WORKERS = """
+import trainwatch
+def decode(i):
+    time.sleep(0.02)
+    return data[i]
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, i): return decode(i)
+
+if __name__ == "__main__":
+    trainwatch.start(run=sys.argv[0])
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for method in ("fork", "spawn"):
+        loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
+                            persistent_workers=True)
+        for epoch in range(12):  # 2.9 s per worker: files are written after one
+            for x, y in loader:
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        del loader
+"""
+
+
+def test_the_lines_of_forked_and_spawned_workers_are_those_that_load_the_data(tmp_path: Path) -> None:
+    trained = train(LINES_OF_WORKERS, folder=tmp_path, TRAINWATCH_LINES="1")
+    assert trained.errors == ""
+    files = [read_line_file(path) for path in (tmp_path / "ledgers").glob("*.lines")]
+    workers = [file for file in files if file.thread.role == "loader worker"]
+    assert [file.thread.role for file in files if file not in workers] == ["training"]
+    assert len(workers) == 4
+    for worker in workers:
+        assert (worker.run, worker.thread.rank) == (trained.only.header.run, 0)
+        waited = sum(
+            counts[line_layout.STATES.index("other")]  # for its timer
+            for line, counts in worker.counts.lines.items()
+            if line.function == "decode" and line.caller.endswith("__getitem__")
+        )
+        assert waited > 20  # ticks; of 58
+
+
+ERROR = """
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+    loss = loss_of(model(x if i < 5 else x[:, :3]), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_error_ends_the_script_as_without_hooks_and_its_steps_stay(tmp_path: Path) -> None:
+    trained = train(ERROR, folder=tmp_path, status=1)
+    assert trained.only.totals.steps == {"train": 5}
+    assert trained.only.totals.end is not None
+    assert trained.errors.splitlines()[-1].startswith(
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
+    )
+    assert "trainwatch:" not in trained.errors

@@ -1,0 +1,337 @@
+"""Steps, evaluation and components of unmodified scripts in one process, with and without the hooks."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from trainwatch.training.layout import COMPONENTS
+
+from tests.support.torch_script import Trained, train
+
+pytest.importorskip("torch")
+
+
+def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp_path: Path) -> None:
+    script = f"""
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self): return 12
+        def __getitem__(self, i): time.sleep(0.01); return data[i]
+    class Wait(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x): time.sleep(0.02); return x
+        @staticmethod
+        def backward(context, gradient): time.sleep(0.03); return gradient
+    class Model(nn.Module):
+        def __init__(self): super().__init__(); self.inner = Net()
+        def forward(self, x): return Wait.apply(self.inner(x))
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(2):
+        for x, y in DataLoader(Slow(), batch_size=2):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            time.sleep(0.015)
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        for x, y in DataLoader(Slow(), batch_size=4):
+            with torch.no_grad(): model(x)
+        torch.save(model.state_dict(), "{tmp_path}/model.pt")
+        time.sleep(0.05)
+    """
+    rank = train(script, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 12, "eval": 6}
+    # Each has what sleeps in it, and nothing counts twice: the rest of the step is the script's own pause.
+    data_wait, forward, backward = (rank.seconds(name) for name in ("data_wait", "forward", "backward"))
+    assert (data_wait > 0.019, forward > 0.019, backward > 0.029) == (True, True, True)
+    assert rank.duration() - data_wait - forward - backward > 0.0149
+    fetched = rank.seconds("data_wait", "eval", skip=0)
+    assert fetched > 0.039
+    assert rank.duration("eval", skip=0) - fetched > 0.019
+    assert rank.totals.component_seconds["checkpoint"] > 0
+    waits = {loader.phase: (sum(loader.wait_counts), loader.batch_size) for loader in rank.totals.loaders}
+    assert waits == {"train": (12, 2), "eval": (6, 4)}
+
+
+def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
+    script = """
+    from trainwatch.training.automatic import AutomaticSteps, automatic
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self): return 30
+        def __getitem__(self, i): time.sleep(0.005); return data[i]
+    class Wait(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x): time.sleep(0.005); return x
+        @staticmethod
+        def backward(context, gradient): time.sleep(0.005); return gradient
+    closely = []
+    ended = AutomaticSteps.step_ended
+    def step_ended(self, place): closely.append(place); ended(self, place)
+    AutomaticSteps.step_ended = step_ended
+    class Model(Net):
+        def forward(self, x): return Wait.apply(super().forward(x))
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for i, (x, y) in enumerate(DataLoader(Slow())):
+        loss_of(model(x), y).backward()
+        optimizer.step(); optimizer.zero_grad()
+        (automatic.unusual.add if i % 4 == 0 else automatic.unusual.discard)("test")
+    print(len(closely))
+    """
+    trained = train(script, folder=tmp_path)
+    assert 7 <= int(trained.output) < 30
+    rank = trained.only
+    assert rank.totals.steps == {"train": 30}
+    for step in rank.steps[3:]:  # in the first, hooks look for the model
+        data_wait, forward, backward, optimizer = step.components[:4]
+        assert min(data_wait, forward, backward) > 0.0049
+        assert optimizer > 0
+        assert sum(step.components) <= step.duration
+    assert [sum(loader.wait_counts) for loader in rank.totals.loaders if loader.phase == "train"] == [30]
+
+
+LOOPS = {
+    "accumulation": (
+        """
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            (loss_of(model(x), y) / 3).backward()
+            if i % 3 == 2: optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 4},
+    ),
+    "batches fetched together": (
+        """
+        batches = iter(DataLoader(data, batch_size=8))
+        for step in range(4):
+            for x, y in [next(batches) for _ in range(3)]: loss_of(model(x), y).backward()
+            optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 4},
+    ),
+    "a batch fetched ahead": (
+        """
+        batches = iter(DataLoader(data, batch_size=8))
+        following = next(batches)
+        while following is not None:
+            (x, y), following = following, next(batches, None)
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "three loaders side by side": (
+        """
+        loaders = [DataLoader(data, batch_size=8) for _ in range(3)]
+        for triple in zip(*loaders):
+            sum(loss_of(model(x), y) for x, y in triple).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "evaluation with gradients": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        for x, y in DataLoader(data, batch_size=16): loss_of(model(x), y)
+        """,
+        {"train": 12, "eval": 6},
+    ),
+    "evaluation only": (
+        """
+        for x, y in DataLoader(data, batch_size=16):
+            with torch.inference_mode(): model(x)
+        """,
+        {"eval": 6},
+    ),
+    "two optimizers": (
+        """
+        other = Net()
+        second = torch.optim.SGD(other.parameters(), lr=0.01)
+        for x, y in DataLoader(data, batch_size=8):
+            with torch.no_grad(): other(x)
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            loss_of(other(x), y).backward(); second.step(); second.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "an optimizer that another one replaces": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 24},
+    ),
+    "an optimizer that is kept, while another one takes over": (
+        """
+        first = optimizer
+        for optimizer in (first, torch.optim.SGD(model.parameters(), lr=0.01)):
+            for x, y in DataLoader(data, batch_size=8):
+                loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 23},  # the step in which the other one took over is twice as long
+    ),
+    "more steps of one optimizer than of the other": (
+        """
+        other = Net()
+        first = torch.optim.SGD(other.parameters(), lr=0.01)
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            loss_of(other(x), y).backward(); first.step(); first.zero_grad()
+            if i % 4 == 3: loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "an optimizer per parameter, in the backward pass": (
+        """
+        each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+        def step(p): each[p].step(); each[p].zero_grad()
+        since_2_1 = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
+        hooks = [p.register_post_accumulate_grad_hook(step) for p in each if since_2_1]
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(model(x), y).backward()
+            if not hooks: any(map(step, each))
+        for hook in hooks: hook.remove()  # torch lets no collector see them
+        """,
+        {"train": 12},
+    ),
+    "a closure": (
+        """
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+        for x, y in DataLoader(data, batch_size=8):
+            def closure():
+                optimizer.zero_grad(); loss = loss_of(model(x), y); loss.backward(); return loss
+            optimizer.step(closure)
+        """,
+        {"train": 12},
+    ),
+    "steps that the scaler skips": (
+        """
+        if hasattr(torch.amp, "GradScaler"): scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        else: scaler = torch.cuda.amp.GradScaler(enabled=False)  # before PyTorch 2.3 it needs a GPU to skip
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            loss = loss_of(model(x), y) * (float("inf") if i % 2 == 0 else 1.0)
+            scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "errors that the loop survives": (
+        """
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+            try:
+                if i == 3: model(x[:, :3])
+                loss_of(model(x), y).backward()
+                if i == 5: optimizer.step(lambda: 1 / 0)
+                optimizer.step(); optimizer.zero_grad()
+            except (RuntimeError, ZeroDivisionError):
+                optimizer.zero_grad()
+        """,
+        {"train": 10},
+    ),
+    "early stop": (
+        """
+        for i, (x, y) in enumerate(DataLoader(data, batch_size=8, num_workers=2)):
+            if i == 5: break
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 5},
+    ),
+    "activation checkpointing": (
+        """
+        from torch.utils.checkpoint import checkpoint
+        for reentrant in (True, False):
+            for x, y in DataLoader(data, batch_size=8):
+                out = checkpoint(model, x.requires_grad_(), use_reentrant=reentrant)
+                loss_of(out, y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 24},
+    ),
+    "no loader": (
+        """
+        for i in range(12):
+            x, y = data[i * 8 : i * 8 + 8]
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+    "no forward pass of a module": (
+        """
+        for x, y in DataLoader(data, batch_size=8):
+            loss_of(x @ model.inner[0].weight.T @ torch.ones(32, 4), y).backward()
+            optimizer.step(); optimizer.zero_grad()
+        """,
+        {"train": 12},
+    ),
+}
+
+
+EACH = """
+def loop(name):
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    {body}
+    print(name, sum(p.double().sum().item() for p in model.parameters()))
+import gc, trainwatch
+trainwatch.start(run={name!r})
+loop({name!r})
+trainwatch.finish()
+gc.collect()  # optimizers that the loop has left, in cycles
+"""
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """All loops, one after the other in one process: each is a run."""
+    return train(*ALL, folder=tmp_path_factory.mktemp("hooked"))
+
+
+ALL = [
+    EACH.format(name=name, body=textwrap.indent(textwrap.dedent(body), "    "))
+    for name, (body, _) in LOOPS.items()
+]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_of_all_kinds_have_their_steps(hooked: Trained, name: str) -> None:
+    (rank,) = (rank for rank in hooked.ranks if rank.header.name == name)
+    assert rank.totals.steps == LOOPS[name][1]
+
+
+def test_all_loops_train_alike_without_hooks(hooked: Trained, tmp_path: Path) -> None:
+    assert hooked.errors == ""
+    bare = train(*ALL, folder=tmp_path, TRAINWATCH="off")
+    assert bare.output == hooked.output
+    assert bare.ranks == []
+
+
+# At the edge: the package itself only writes a file there.
+SAFETENSORS = """
+import time
+def save_file(tensors, filename, metadata=None): time.sleep(0.02)
+def save_model(model, filename, metadata=None): save_file(dict(model.state_dict()), filename, metadata)
+"""
+SAVES = """
+import safetensors.torch
+from safetensors.torch import save_model
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x, y in DataLoader(data, batch_size=8):
+    loss_of(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    safetensors.torch.save_file(model.state_dict(), "model.safetensors")
+    save_model(model, "model.safetensors")
+"""
+
+
+def test_saving_with_safetensors_is_a_checkpoint_and_counts_once(tmp_path: Path) -> None:
+    package = tmp_path / "safetensors"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "torch.py").write_text(SAFETENSORS)
+    trained = train(SAVES, folder=tmp_path)
+    assert trained.errors == ""
+    for step in trained.only.steps[1:]:  # they save after the optimizer's step: in the next step's time
+        assert 0.04 <= step.components[COMPONENTS.index("checkpoint")] <= step.duration

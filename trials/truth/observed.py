@@ -1,0 +1,188 @@
+"""Runs one case under `trainwatch run -- torchrun train.py`, and reads who was accused of what."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol
+
+from trials.truth.alerts import alerting_ranks
+from trials.truth.plan import RANKS, Case
+
+SCRIPT = Path(__file__).with_name("train.py")
+TRAINWATCH = (sys.executable, "-m", "trainwatch")
+SECONDS = 300.0  # after which a run is ended
+ENDING = 15.0  # seconds that it may take to end
+SLOW_NETWORK = (
+    'ip link set lo up && tc qdisc add dev lo root tbf rate 100mbit burst 128kb latency 2s && exec "$@"'
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a run's report says."""
+
+    case: str
+    accused: tuple[int, str] | None  # rank and component
+    status: str  # of the rule Straggler; "failed": the run itself
+    finding: str
+    communication_bound: bool  # the rule CommunicationBound fired
+    terminal: str
+    steps: int
+    seconds: float
+
+    def as_json(self) -> str:
+        """Returns it as a line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Seen:
+        """Reads such a line."""
+        fields: dict[str, Any] = json.loads(line)
+        rank_and_component = fields.pop("accused")
+        return cls(accused=tuple(rank_and_component) if rank_and_component else None, **fields)
+
+
+class Tool(Protocol):
+    """Observes a training command."""
+
+    def words(self, case: Case, folder: Path) -> list[str]:
+        """Returns the command that trains, observed."""
+
+    def read(self, case: Case, folder: Path, terminal: str, status: int, seconds: float) -> Seen:
+        """Returns what it reported."""
+
+
+class Trainwatch:
+    """`trainwatch run`, with the script as it is."""
+
+    def words(self, case: Case, folder: Path) -> list[str]:
+        """Returns the command."""
+        words = [*TRAINWATCH, "run", "--name", "train", "--out", str(folder / "run"), "--", *torchrun(case)]
+        if case.kind == "slow network":
+            return ["unshare", "--net", "sh", "-c", SLOW_NETWORK, "sh", *words]
+        return words
+
+    def read(self, case: Case, folder: Path, terminal: str, status: int, seconds: float) -> Seen:
+        """Reads the report. A run that failed has accused nobody, and is no success either."""
+        try:
+            straggler, communication = (
+                json.loads((folder / "run" / "profiler-reports" / f"{rule}.json").read_text())
+                for rule in ("Straggler", "CommunicationBound")
+            )
+        except (OSError, ValueError) as error:
+            return Seen(case.name, None, "failed", str(error), False, terminal, 0, seconds)
+        accused, finding = None, straggler["finding"]
+        if straggler["status"] == "found":
+            accused = (int(straggler["Details"]["rank"]), str(straggler["Details"]["component"]))
+            if f"rank {accused[0]}" not in terminal.lower():
+                status, finding = 1, f"only the report names rank {accused[0]}, and not the terminal"
+        if case.alerts:
+            alerting = alerting_ranks(folder / "run")
+            if alerting != ({accused[0]} if accused else set()):
+                status, finding = 1, f"the alert names {sorted(alerting)}, and the report: {finding}"
+        return Seen(
+            case.name,
+            accused,
+            straggler["status"] if status == 0 else "failed",
+            finding,
+            communication["status"] == "found",
+            terminal,
+            straggler["Datapoints"],
+            seconds,
+        )
+
+
+class Observer:
+    """Observes runs with a tool, several at a time. `stop` ends them."""
+
+    def __init__(self, tool: Tool, until: float = inf) -> None:
+        self._tool = tool
+        self._until = until  # on the monotonic clock
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def observe(self, case: Case) -> Seen | None:
+        """Runs the case, and reads its report. Returns None if it is too late to start."""
+        begin = time.monotonic()
+        if begin > self._until:
+            return None
+        with tempfile.TemporaryDirectory(prefix="trainwatch-truth-", ignore_cleanup_errors=True) as folder:
+            place = Path(folder)
+            status = self._run(self._tool.words(case, place), environment(case), place)
+            terminal = (place / "log").read_text(errors="replace")
+            return self._tool.read(case, place, terminal, status, time.monotonic() - begin)
+
+    def _run(self, words: Sequence[str], variables: dict[str, str], folder: Path) -> int:
+        with (folder / "log").open("wb") as output, self._lock:
+            if self._stopped:
+                return -signal.SIGTERM
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+            self._running.add(process)
+        try:
+            return process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return end(process)
+        finally:
+            with self._lock:
+                self._running.discard(process)
+
+    def stop(self) -> None:
+        """Ends all runs, and starts no more."""
+        with self._lock:
+            self._stopped = True
+            running = list(self._running)
+        for process in running:
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    """Ends a run in good order, or at least ends it."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(ENDING)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def torchrun(case: Case) -> list[str]:
+    """Returns the training command."""
+    launcher = [sys.executable, "-m", "torch.distributed.run"]
+    return [*launcher, "--standalone", "--nproc-per-node", str(RANKS[case.script]), str(SCRIPT), *case.words]
+
+
+def environment(case: Case) -> dict[str, str]:
+    """Returns the variables of the training command."""
+    return {**os.environ, "PLANTED": case.planted, "OMP_NUM_THREADS": "1"}
+
+
+def slow_network_is_possible() -> bool:
+    """Returns whether this machine lets us make a network with a limited rate."""
+    if not all(map(shutil.which, ("unshare", "ip", "tc"))):
+        return False
+    tried = subprocess.run(
+        ["unshare", "--net", "sh", "-c", SLOW_NETWORK, "sh", "true"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
