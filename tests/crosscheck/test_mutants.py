@@ -68,9 +68,9 @@ GROUPS = {
 }
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 UNSEEN = {
-    # 0 or 1, of whichever element; no scrape failed, and no exporter lost its counts.
+    # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
     # Distances and lost shares only order what dashboards list (tests/dashboards).
-    "": r"^trainwatch:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(",
+    "": r"^trainwatch:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(|\{profile=",
     # Each share that is above its threshold is of many samples, or steps. Communication rises from less than
     # 5 % to more than 15 % between two evaluations. Each window has more than 3 s of steps.
     "CommunicationBound": r"finding: \S+ > 0.[01]5 and|min without \(phase\)|step_seconds: .*>= 3\)",

@@ -34,7 +34,7 @@ def served_and_recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     with simulated_directory() as directory:
         clock = SimulatedClock(START)
         simulation = Simulation(all_scenarios()["cpu-bottleneck"](), 1, "recording", START, 60.0, directory)
-        exporter = make_exporter(simulation, clock, directory, recording)
+        exporter = make_exporter(simulation, clock, directory, recording, profile="full")
         found = []
         for tick in range(1 + round(SCRAPED_AFTER[-1] / INTERVAL)):
             exporter.tick()

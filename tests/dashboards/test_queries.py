@@ -33,6 +33,9 @@ NOT_SIMULATED = {
     ("trainwatch-run", "Cores in use, all nodes", "C"): "the simulated run has no CPU limit",
     ("trainwatch-run", "Neighbours on the run's cores, all nodes", "A"): "nobody else uses its cores",
     ("trainwatch-run", "Launch", "*"): "no scheduler launched it",
+    ("trainwatch-run", "Counted per second, all ranks", "A"): "the simulated script counts nothing",
+    ("trainwatch-run", "Model FLOPs utilisation (MFU)", "A"): "the simulated script counts no FLOPs",
+    ("trainwatch-run", "Gauges of rank 0", "A"): "the simulated script sets no gauge",
 }
 # What a scenario leaves empty, and why; others fill it.
 EMPTY = {

@@ -48,7 +48,7 @@ def test_healthy_all_gpus_are_bright_and_nothing_is_wrong(look: Look) -> None:
     assert len(of(rows, "core")) == 32
     assert min(of(rows, "GPU")) > 0.9
     assert firing(look, "healthy") == {}
-    assert verdict(look, "healthy") == "✓ healthy: no rule fired"
+    assert verdict(look, "healthy") == "✓ healthy: none of the evaluated rules fired"
     assert last(look("trainwatch-run", "healthy"), "Findings") == {"__auto": 0}
 
 

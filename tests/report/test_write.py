@@ -142,7 +142,7 @@ def test_without_out_the_report_of_a_url_goes_to_a_new_directory_and_its_passwor
     page = Path(printed.out.strip())
     assert page.is_file()
     assert page.parent.parent == tmp_path / "trainwatch-runs"
-    assert "http://reader@prometheus:9090?run=resnet is not a directory" in printed.err
+    assert "prometheus+http://***@prometheus:9090?run=resnet is not a directory" in printed.err
     assert "secret" not in printed.err
 
 

@@ -31,7 +31,7 @@ NO_ADVICE = (
     'label_replace(label_replace(vector(0), "rule", "No advice", "", ""), '
     '"recommendation", "the verdict says whether the run is healthy", "", "")'
 )
-ALL_RULES = 51  # the panel of Run overview that explains each rule
+ALL_RULES = 61  # the panel of Run overview that explains each rule
 BEFORE = 10 * 60 * 1000  # milliseconds; the link to a panel shows so much before a problem began
 NOW_AND_BEFORE = words(
     {

@@ -57,12 +57,7 @@ OF_ONE_RUN = (
     ),
     Case(Status.COLLECTING, "too few samples yet", f"{SAMPLES} < {ENOUGH}"),
     Case(Status.NOT_ENOUGH_DATA, "the run was too short", f"{last(SAMPLES)} < {ENOUGH}"),
-    Case(
-        Status.HEALTHY,
-        "no rule of the lean profile fired",
-        f"{last(LEAN)} and on (cluster, job, instance) {last(SAMPLES)}",
-    ),
-    Case(Status.HEALTHY, "no rule fired"),
+    Case(Status.HEALTHY, "none of the evaluated rules fired"),
 )
 OF_THE_CLUSTER = (
     NO_EXPORTER,

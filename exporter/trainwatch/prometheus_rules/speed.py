@@ -14,7 +14,7 @@ from trainwatch.prometheus_rules.groups import Entry, Group
 from trainwatch.rules.promql import time_span
 
 _DURATION = r"(?:\d+(?:ms|[smhdw]))+"
-_WINDOW = re.compile(rf"(?<=\[){_DURATION}(?=\])|(?<=\boffset ){_DURATION}")
+_WINDOW = re.compile(rf"(?<=\[){_DURATION}(?=[\]:])|(?<=:){_DURATION}(?=\])|(?<=\boffset ){_DURATION}")
 _RATE = re.compile(r"\b(?:rate|irate|deriv)\([^()\[\]]*\[[^\]]*\]\)")
 
 
