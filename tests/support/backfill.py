@@ -40,8 +40,8 @@ def run_of(scenario: str) -> str:
 
 
 def seconds_of(scenario: str) -> float:
-    """How long a run lasts: two minutes more than its rules need, which some evaluate every two minutes."""
-    return 60 * (all_scenarios()[scenario].minutes + 2)
+    """How long a run lasts: four minutes more than its rules need, the longest interval of a rule."""
+    return 60 * (all_scenarios()[scenario].minutes + 4)
 
 
 def write_scrapes(scenario: str, file: Path, profile: Profile = "default") -> None:
@@ -105,13 +105,15 @@ class Backfill:
     def evaluate(self, rules: Iterable[Path], seconds: float) -> None:
         """Evaluates rule files over so many seconds, as often as they say; also what alerts fire."""
         for number, groups in enumerate(_in_order(rules)):
-            # When within its interval a group is evaluated depends on the name of its file.
-            file, output = self.folder / "rules.yml", self.folder / f"blocks-{number}"
-            file.write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
+            # When within its interval a group is evaluated depends on the path of its file: a relative one is
+            # always the same.
+            file, output = "rules.yml", self.folder / f"blocks-{number}"
+            (self.folder / file).write_text(yaml.safe_dump({"groups": groups}, sort_keys=False))
             with self.serving() as server:
                 _promtool(
                     *("create-blocks-from", "rules", f"--url={server.url}", f"--output-dir={output}"),
                     *(f"--start={START:.0f}", f"--end={START + seconds:.0f}", file),
+                    folder=self.folder,
                 )
             for block in output.iterdir():
                 shutil.move(block, self.storage)
@@ -166,6 +168,7 @@ def _recording(rule: Entry) -> Entry:
     return {"record": "ALERTS", "expr": f"clamp({rule['expr']}, 1, 1)", "labels": labels}
 
 
-def _promtool(*words: object) -> None:
-    done = subprocess.run(["promtool", "tsdb", *map(str, words)], capture_output=True, text=True, check=False)
+def _promtool(*words: object, folder: Path | None = None) -> None:
+    command = ["promtool", "tsdb", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
