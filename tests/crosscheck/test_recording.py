@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import RULES
+from trainwatch.cli import main
+from trainwatch.prometheus_rules.files import RULES, command_of, render
+from trainwatch.prometheus_rules.options import Options
 
-from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, table
+from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 from tests.support.troubled_recording import write_troubled
@@ -125,6 +128,35 @@ def test_a_mistake_of_the_user_is_said_in_one_line(recording: Path, flags: list[
     answer = crosscheck("--recording", recording, *flags)
     assert answer.returncode == 2
     assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["thanos", "victoriametrics"])
+def test_rules_that_decide_later_are_refused_with_a_command_that_works(
+    recording: Path, tmp_path: Path, engine: str
+) -> None:
+    options = Options(("CPUBottleneck.threshold=60",), engine=engine)
+    (tmp_path / RULES).write_text(render(options)[RULES])
+    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"was rendered with --engine {engine}, so its rules decide an evaluation later" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    render_command, check_command = re.findall("`trainwatch (.*?)`", answer.stderr)
+    assert main(render_command.replace("DIR", str(tmp_path / "same")).split()) == 0
+    same = Options.from_command(command_of((tmp_path / "same" / RULES).read_text()) or "")
+    assert same == replace(options, engine="prometheus")
+    assert check_command == f"crosscheck --recording RUN --rules DIR/{RULES}"
+
+
+def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
+    rules = render(Options(engine="thanos"))[RULES]
+    with evaluating("127.0.0.1:1", rules, tmp_path / "server") as server:
+        answer = crosscheck("--prometheus", server.url)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(
+        "trainwatch: the loaded rules were rendered with --engine thanos or victoriametrics, so they decide "
+        "an evaluation later; check the same rules on a recorded run: `trainwatch rules render --out DIR`"
+    )
     assert answer.stderr.count("\n") == 1
 
 

@@ -12,7 +12,7 @@ from trainwatch.crosscheck.hidden.check import compare_with_recording
 from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.rule_files import rendered
+from trainwatch.crosscheck.rule_files import CHECK, rendered
 from trainwatch.crosscheck.scrape_times import scrape_times
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
@@ -141,6 +141,12 @@ def _check_server(
         elsewhere = "" if arguments.ruler else ", or name the server that has with --ruler URL"
         raise UserError(
             f"Prometheus has loaded no rules of Trainwatch; load rules/*.yml (docs/rules.md){elsewhere}"
+        )
+    if server.decides_later():
+        raise UserError(
+            "the loaded rules were rendered with --engine thanos or victoriametrics, so they decide an "
+            "evaluation later; check the same rules on a recorded run: `trainwatch rules render --out DIR`, "
+            f"then `{CHECK}`"
         )
     runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
     windows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ import yaml
 from trainwatch.crosscheck.server import Milliseconds
 from trainwatch.durations import parse_duration
 from trainwatch.errors import UserError
-from trainwatch.prometheus_rules.engines import ENGINES
+from trainwatch.prometheus_rules.engines import ENGINES, PROMETHEUS
 from trainwatch.prometheus_rules.files import RULES, command_of, render
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules.promql import MINUTE
+
+# Checks rules that the server cannot have, because it evaluates those of another engine.
+CHECK = f"trainwatch crosscheck --recording RUN --rules DIR/{RULES}"
 
 _METRIC = re.compile(r"\btrainwatch_\w+")
 
@@ -88,6 +91,14 @@ class Rendered:
     options: Options
 
 
+def _not_checked(options: Options) -> str:
+    command = replace(options, engine=PROMETHEUS).command()
+    return (
+        f"was rendered with --engine {options.engine}, so its rules decide an evaluation later; check the "
+        f"same rules on a recorded run: `{command} --out DIR`, then `{CHECK}`"
+    )
+
+
 def rendered(files: Sequence[Path]) -> Rendered:
     """Returns the files, or the default rules if there are none. Raises UserError if their options differ."""
     if not files:
@@ -108,10 +119,7 @@ def rendered(files: Sequence[Path]) -> Rendered:
         except UserError as error:
             raise UserError(f"--rules {path}: {error}") from None
         if not ENGINES[options.engine].stores_at_once:
-            raise UserError(
-                f"--rules {path}: was rendered for {options.engine}, where rules read what the evaluation "
-                "before recorded; only rules for prometheus or mimir can be checked"
-            )
+            raise UserError(f"--rules {path}: {_not_checked(options)}")
         found.setdefault(options, path)
     if len(found) > 1:
         first, second, *_ = found.values()

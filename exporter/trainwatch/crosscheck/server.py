@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
 from trainwatch.measurements.scraped import Labels, Points, Vector
+from trainwatch.prometheus_rules.groups import STATUS
 from trainwatch.runs.malformed import naming
 from trainwatch.runs.prometheus.address import Access, without_secrets
 from trainwatch.runs.prometheus.api import Api
@@ -96,6 +97,13 @@ class Server:
         with self._trusting_nothing():
             groups = self._ruler.data("rules")["groups"]
             return {group["name"]: round(1000 * float(group["interval"])) for group in groups}
+
+    def decides_later(self) -> bool:
+        """Returns whether its rules read what the evaluation before recorded, as for Thanos and vmalert."""
+        with self._trusting_nothing():
+            groups = self._ruler.data("rules")["groups"]
+            queries = (rule["query"] for group in groups for rule in group["rules"] if rule["name"] == STATUS)
+            return any(" offset " in query for query in queries)
 
     def longest_scrape(self, start: Milliseconds, end: Milliseconds) -> float:
         """Returns the seconds of the longest scrape of any target."""
