@@ -6,10 +6,12 @@ import base64
 import gzip
 import json
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import kubernetes_validate
 import pytest
 import trainwatch
@@ -31,10 +33,26 @@ from tests.support.chart import (
 )
 from tests.support.compose import FILE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
+from tests.support.keys import make_keys
 from tests.support.prometheus import needs_prometheus, serving
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 CONFIG_MAP_LIMIT = SECRET_LIMIT = 1 << 20  # bytes. A release is stored in a Secret
+WEB = "trainwatch-web"
+# How Prometheus scrapes exporters that ask for certificates and passwords.
+PROTECTED = {
+    "scheme": "https",
+    "tlsConfig": {
+        "ca": {"secret": {"name": WEB, "key": "ca.pem"}},
+        "cert": {"secret": {"name": "scrape", "key": "tls.crt"}},
+        "keySecret": {"name": "scrape", "key": "tls.key"},
+        "serverName": "trainwatch-exporter",
+    },
+    "basicAuth": {
+        "username": {"name": "scrape", "key": "username"},
+        "password": {"name": "scrape", "key": "password"},
+    },
+}
 # Together they render every template, and every branch of each.
 EVERYTHING: tuple[Resource, ...] = (
     {"ledgers": {"claims": ["team-a", "team-b"]}, "alertmanagerConfig": {"enabled": True}},
@@ -43,11 +61,13 @@ EVERYTHING: tuple[Resource, ...] = (
             "kind": "ServiceMonitor",
             "labels": {"release": "kube"},
             "endpoint": {"scrapeTimeout": "9s"},
+            **PROTECTED,
         },
         "rules": {"kind": "ConfigMap", "labels": {"release": "kube"}},
         "exporter": {
             "podLabels": {"team": "ml"},
             "podAnnotations": {"note": "x"},
+            "webConfigSecret": WEB,
             "priorityClassName": "system-node-critical",
         },
         "image": {"repository": "registry.example/t", "pullSecrets": [{"name": "registry"}]},
@@ -132,6 +152,11 @@ def test_without_an_image_it_says_what_to_do() -> None:
         ({"pools": {"gpu": {"gpu": True}}}, "'gpu' not allowed"),
         ({"ledgers": {"directory": "ledgers"}}, "/ledgers/directory"),
         ({"exporter": {"args": ["node=a"]}}, "/exporter/args/0"),
+        ({"exporter": {"webConfigSecret": "./web.yml"}}, "/exporter/webConfigSecret"),
+        ({"exporter": {"webConfigSecret": {"name": WEB}}}, "/exporter/webConfigSecret"),
+        ({"monitor": {"scheme": "HTTPS"}}, "/monitor/scheme"),
+        ({"monitor": {"tlsConfig": "insecure"}}, "/monitor/tlsConfig"),
+        ({"monitor": {"basicAuth": ["me", "secret"]}}, "/monitor/basicAuth"),
     ],
 )
 def test_a_wrong_value_is_refused(values: Resource, problem: str) -> None:
@@ -245,6 +270,47 @@ def test_the_exporter_starts_with_its_arguments_and_has_every_path_mounted(tmp_p
         exporter.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in exporter.scrape())
         for probe in ("readinessProbe", "livenessProbe"):
             assert exporter.get(container[probe]["httpGet"]["path"]).status_code == 200
+
+
+def test_an_exporter_with_tls_and_passwords_starts_from_the_secret_and_its_probes_log_in_nowhere(
+    tmp_path: Path,
+) -> None:
+    pod = pod_of("cpu", rendered({"exporter": {"webConfigSecret": WEB}}))
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "web-config"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "web-config"]
+    assert (volume["secret"], mount["readOnly"]) == ({"secretName": WEB}, True)
+    (flag,) = [flag for flag in container["args"] if flag.startswith("--web.config.file=")]
+    here = flag.replace(mount["mountPath"], str(secret_as_mounted(tmp_path)))
+    with ExporterProcess(here, "--ledger-dir", tmp_path / "ledgers") as exporter:
+        trust, me = str(tmp_path / "ca.pem"), ("prometheus", "secret")
+        assert exporter.get("/-/healthy", verify=trust).status_code == 401
+        assert exporter.get("/metrics", verify=trust, auth=me).status_code == 200
+        for probe in ("readinessProbe", "livenessProbe"):
+            assert container[probe]["tcpSocket"] == {"port": "metrics"}
+            assert "httpGet" not in container[probe]
+        host, _, port = exporter.url.removeprefix("https://").partition(":")
+        for _ in range(3):
+            socket.create_connection((host, int(port)), timeout=60).close()
+        assert exporter.get("/metrics", verify=trust, auth=me).status_code == 200
+    assert not [line for line in exporter.log if " INFO " not in line], "no probe is logged as trouble"
+    assert "web" not in str(pod_of("cpu", rendered()))
+
+
+def secret_as_mounted(folder: Path) -> Path:
+    """Returns a directory in which each file is a link into another one, as Kubernetes mounts a Secret."""
+    keys = make_keys(folder)
+    password = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    (keys / "web.yml").write_text(
+        "tls_server_config: {cert_file: server.pem, key_file: server.key}\n"
+        f"basic_auth_users: {{prometheus: '{password}'}}\n"
+    )
+    mounted = folder / "mounted"
+    mounted.mkdir()
+    (mounted / "..data").symlink_to(keys)
+    for name in ("web.yml", "server.pem", "server.key"):
+        (mounted / name).symlink_to(Path("..data") / name)
+    return mounted
 
 
 def test_it_is_the_same_exporter_as_in_docker_compose() -> None:
@@ -401,6 +467,27 @@ def test_a_monitor_selects_the_exporters_and_names_nodes_as_prometheus_yml_does(
     assert named == {"instance", "job"}
     (dropped,) = [one["regex"] for one in endpoint["relabelings"] if one.get("action") == "labeldrop"]
     assert {*dropped.split("|")} == {"namespace", "pod", "container", "endpoint", "service"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoints"), [("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")]
+)
+def test_a_monitor_scrapes_with_tls_and_passwords_if_told(kind: str, endpoints: str) -> None:
+    (monitor,) = of_kind(kind, rendered({"monitor": {"kind": kind, **PROTECTED}})).values()
+    (endpoint,) = monitor["spec"][endpoints]
+    assert PROTECTED.items() <= endpoint.items()
+    (monitor,) = of_kind(kind, rendered({"monitor": {"kind": kind}})).values()
+    (endpoint,) = monitor["spec"][endpoints]
+    assert endpoint["scheme"] == "http"
+    assert not endpoint.keys() & {"tlsConfig", "basicAuth"}
+
+
+@needs_operator_models
+@pytest.mark.parametrize("kind", ["PodMonitor", "ServiceMonitor"])
+def test_the_operator_takes_a_monitor_with_tls_and_passwords(kind: str) -> None:
+    assert operator_errors(rendered({"monitor": {"kind": kind, **PROTECTED}})) == []
+    (error,) = operator_errors(rendered({"monitor": {"kind": kind, "tlsConfig": {"serverNam": "a"}}}))
+    assert "/tlsConfig/serverNam is unknown" in error
 
 
 def test_nothing_for_the_operator_where_there_is_none() -> None:

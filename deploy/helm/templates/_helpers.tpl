@@ -18,6 +18,13 @@ replaced pod continues the series of its node.
 {{- define "trainwatch.endpoint" -}}
 port: metrics
 interval: {{ .Values.monitor.interval }}
+scheme: {{ .Values.monitor.scheme }}
+{{- with .Values.monitor.tlsConfig }}
+tlsConfig: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.monitor.basicAuth }}
+basicAuth: {{- toYaml . | nindent 2 }}
+{{- end }}
 relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
