@@ -1,9 +1,4 @@
-"""Makes a rank's ledger file and keeps it open: the training process's side of the file.
-
-The file has a hidden name until its header is complete and its lock is held, so a reader never sees
-half a ledger. All of its pages are allocated first: a full directory is then an error here, and not a
-SIGBUS at a later step.
-"""
+"""Makes a rank's ledger file and keeps it open: the training process's side of the file."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import time
 
 from trainwatch.training import layout
 from trainwatch.training.launch import Launch
-from trainwatch.training.ledger_files import open_directory, try_lock
+from trainwatch.training.ledger_files import make_file
 from trainwatch.training.ranks import visible_devices
 
 TYPE_CHECKING = False
@@ -49,16 +44,7 @@ class Ledger:
 
     def name_run(self, run: str, launch: Launch) -> None:
         """Stores the identity of a run. `run` is its label, "" if that is known only at the first step."""
-        for at, size, text in (
-            (layout.RUN_AT, layout.RUN_BYTES, run),
-            (layout.LAUNCH_KEY_AT, layout.LAUNCH_KEY_BYTES, launch.key if launch.unique or not run else ""),
-            (layout.NAME_AT, layout.NAME_BYTES, launch.name),
-            (layout.SCHEDULER_AT, layout.SCHEDULER_BYTES, launch.scheduler),
-            (layout.SCHEDULER_JOB_AT, layout.SCHEDULER_JOB_BYTES, launch.scheduler_job),
-            (layout.NAMESPACE_AT, layout.NAMESPACE_BYTES, launch.namespace),
-            (layout.POD_AT, layout.POD_BYTES, launch.pod),
-        ):
-            _put_text(self.memory, at, size, text)
+        _put_launch(self.memory, run, launch)
 
     def name_devices(self, uuids: Sequence[str]) -> None:
         """Stores the devices that this process uses, at most layout.DEVICES, as NVML writes their UUIDs."""
@@ -142,29 +128,14 @@ def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None 
     """
     launch = launch or Launch(run, run)
     safe_run = "".join(c if c in _NAME_CHARACTERS else "_" for c in run or launch.name)[:80]
-    name = f"{safe_run}.{ranks.rank}.{os.getpid()}.{os.urandom(4).hex()}"
-    folder = open_directory(directory)
-    try:
-        temporary = f".{name}.new"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-        try:
-            os.posix_fallocate(fd, 0, layout.FILE_BYTES)
-            memory = mmap.mmap(fd, layout.FILE_BYTES)
-            _put_header(memory, ranks)
-            path = os.path.join(os.path.abspath(directory), name + layout.SUFFIX)
-            ledger = Ledger(path, fd, memory)
-            ledger.name_run(run, launch)
-            try_lock(fd, layout.LOCK_ALIVE)
-            os.fchmod(fd, 0o644)  # the exporter may be another user
-            os.rename(temporary, name + layout.SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            os.close(fd)
-            os.unlink(temporary, dir_fd=folder)
-            raise
-    finally:
-        os.close(folder)
-    return ledger
+    name = f"{safe_run}.{ranks.rank}.{os.getpid()}.{os.urandom(4).hex()}{layout.SUFFIX}"
+
+    def fill(memory: mmap.mmap) -> None:
+        _put_header(memory, ranks)
+        _put_launch(memory, run, launch)
+
+    fd, memory = make_file(directory, name, layout.FILE_BYTES, layout.LOCK_ALIVE, fill)
+    return Ledger(os.path.join(os.path.abspath(directory), name), fd, memory)
 
 
 def join_ledger(path: str) -> Ledger:
@@ -181,6 +152,19 @@ def join_ledger(path: str) -> Ledger:
         os.close(fd)
         raise
     return Ledger(path, fd, memory)
+
+
+def _put_launch(memory: mmap.mmap, run: str, launch: Launch) -> None:
+    for at, size, text in (
+        (layout.RUN_AT, layout.RUN_BYTES, run),
+        (layout.LAUNCH_KEY_AT, layout.LAUNCH_KEY_BYTES, launch.key if launch.unique or not run else ""),
+        (layout.NAME_AT, layout.NAME_BYTES, launch.name),
+        (layout.SCHEDULER_AT, layout.SCHEDULER_BYTES, launch.scheduler),
+        (layout.SCHEDULER_JOB_AT, layout.SCHEDULER_JOB_BYTES, launch.scheduler_job),
+        (layout.NAMESPACE_AT, layout.NAMESPACE_BYTES, launch.namespace),
+        (layout.POD_AT, layout.POD_BYTES, launch.pod),
+    ):
+        _put_text(memory, at, size, text)
 
 
 def _put_header(memory: mmap.mmap, ranks: Ranks) -> None:

@@ -8,12 +8,13 @@ descriptor of a file loses all of its locks on it.
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 from struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -55,6 +56,36 @@ def open_directory(path: str) -> int:
         except OSError:  # of a read-only mount
             pass
     return fd
+
+
+def make_file(
+    directory: str, name: str, size: int, lock: int, fill: Callable[[mmap.mmap], None]
+) -> tuple[int, mmap.mmap]:
+    """Makes a file of the ledger directory and returns its descriptor, which holds the lock, and its memory.
+
+    The file has a hidden name until `fill` has written it and the byte `lock` is locked, so a reader never
+    sees half of it. All of its pages are allocated first: a full directory is then an error here, and not a
+    SIGBUS later. Raises OSError.
+    """
+    folder = open_directory(directory)
+    try:
+        temporary = f".{os.path.splitext(name)[0]}.new"  # the exporter removes what a killed process left
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600, dir_fd=folder)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            memory = mmap.mmap(fd, size)
+            fill(memory)
+            try_lock(fd, lock)
+            os.fchmod(fd, 0o644)  # the exporter may be another user
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            os.close(fd)
+            os.unlink(temporary, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
+    return fd, memory
 
 
 def try_lock(fd: int, byte: int) -> bool:

@@ -7,7 +7,7 @@ import os
 from binascii import crc32
 
 from trainwatch.training import line_layout as layout
-from trainwatch.training.ledger_files import open_directory, try_lock
+from trainwatch.training.ledger_files import make_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,34 +61,17 @@ class LineTable:
         self._memory[layout.RUN_AT : layout.RUN_AT + layout.RUN_BYTES] = data.ljust(layout.RUN_BYTES, b"\0")
 
     def publish(self, directory: str, start: float) -> None:
-        """Moves the counts into a new file of the ledger directory. Raises OSError.
-
-        The file has a hidden name until it is complete, and all of its pages are allocated first: a full
-        directory is then an error here, and not a SIGBUS later.
-        """
-        size, name = len(self._memory), f"{os.getpid()}.{os.urandom(4).hex()}"
+        """Moves the counts into a new file of the ledger directory. Raises OSError."""
+        size, name = len(self._memory), f"{os.getpid()}.{os.urandom(4).hex()}{layout.SUFFIX}"
         header = (layout.MAGIC, layout.VERSION, size, self._slots, os.getpid(), -1, start)
         layout.HEADER.pack_into(self._memory, 0, *header)
-        folder = open_directory(directory)
-        temporary = f".{name}.new"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-            try:
-                os.posix_fallocate(fd, 0, size)
-                memory = mmap.mmap(fd, size)
-                memory[:] = bytes(self._memory)
-                try_lock(fd, layout.LOCK_ALIVE)
-                os.fchmod(fd, 0o644)  # the exporter may be another user
-                os.rename(temporary, name + layout.SUFFIX, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                os.close(fd)
-                os.unlink(temporary, dir_fd=folder)
-                raise
-        finally:
-            os.close(folder)
+
+        def fill(memory: mmap.mmap) -> None:
+            memory[:] = bytes(self._memory)
+
+        fd, memory = make_file(directory, name, size, layout.LOCK_ALIVE, fill)
         self._use(memory)
-        self._fd, self.path = fd, os.path.join(directory, name + layout.SUFFIX)
+        self._fd, self.path = fd, os.path.join(directory, name)
 
     def _use(self, memory: Any) -> None:
         self._memory = memory
