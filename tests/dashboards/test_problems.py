@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
 from trainwatch.dashboards.command import dashboards
+from trainwatch.prometheus_rules.advice import ADVICE, advice_group
+from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules import all_rules
 from trainwatch.rules.topics import ANY_TOPIC
 
@@ -19,29 +22,44 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs 
 COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say how much
 
 
-def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str, int]) -> None:
-    """Fails unless a run with so many alerts of each rule has the expected rows."""
+def query() -> str:
+    """The query of the table, with all chosen."""
     (table,) = (
         panel
         for panel in panels(dashboards()["trainwatch-cluster"])
         if panel["title"] == "Alerts by run and rule"
     )
-    expression = re.sub(r"\$(runs|nodes|job|cluster)", ".*", table["targets"][0]["expr"])
+    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", table["targets"][0]["expr"])
+
+
+def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
+    """Runs with so many alerts of each rule."""
     test = RuleTest()
     for name, rule in all_rules().items():
         labels = f'rule="{name}", topic="{rule.topic or name}"'
         test.add({f"trainwatch:rule_distance{{{labels}}}": [rule.distance] * 3})
         test.add({f'trainwatch:rule_info{{rule="{name}", recommendation="of {name}"}}': [1] * 3})
-    for rule_name, alerts in found.items():
-        of = f'run="{run}", rule="{rule_name}", job="trainwatch"'
-        for rank in range(alerts):
-            labels = f'{of}, instance="n{rank}", alertstate="firing", kind="bottleneck", severity="warning"'
-            test.add({f"ALERTS{{{labels}}}": [1] * 3})
-        if rule_name in COSTS_TIME:
-            test.add({f"trainwatch:rule_lost_ratio{{{of}}}": [0.3] * 3})
+    for rule in advice_group(Options())["rules"]:
+        labels = ", ".join(f'{name}="{rule["labels"][name]}"' for name in ("rule", "of"))
+        text = f'recommendation="because of {rule["labels"]["of"]}"'
+        test.add({f"{ADVICE}{{{labels}, {text}}}": [float(rule["expr"][len("vector(") : -1])] * 3})
+    for (run, found), rank in product(runs.items(), range(8)):
+        for rule_name, alerts in found.items():
+            of = f'run="{run}", rule="{rule_name}", job="trainwatch"'
+            if rank < alerts:
+                where = f'instance="n{rank}", alertstate="firing", kind="bottleneck", severity="warning"'
+                test.add({f"ALERTS{{{of}, {where}}}": [1] * 3})
+            if rank == 0 and rule_name in COSTS_TIME:
+                test.add({f"trainwatch:rule_lost_ratio{{{of}}}": [0.3] * 3})
+    return test
+
+
+def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str, int]) -> None:
+    """Fails unless a run with so many alerts of each rule has the expected rows."""
+    test = cluster({run: found})
     for rule_name in all_rules():
         of_rule = f'trainwatch:rule_distance{{rule="{rule_name}"}} ^ 0'
-        chosen = f"sum(({expression}) * on (rule) group_left () {of_rule})"
+        chosen = f"sum(({query()}) * on (rule) group_left () {of_rule})"
         if rule_name in expected:
             test.equals(chosen, 30, expected[rule_name])
         else:
@@ -51,6 +69,26 @@ def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str
 
 def test_a_straggler_and_the_ranks_that_wait_for_it_are_one_problem(tmp_path: Path) -> None:
     shown(tmp_path, "a", {"Straggler": 1, "CommunicationBound": 7}, expected={"Straggler": 1})
+
+
+def test_the_advice_is_the_most_specific_one_whose_evidence_is_an_alert_of_the_same_run(
+    tmp_path: Path,
+) -> None:
+    late = {"DataStarved": 8}
+    runs = {"plain": late, "cores": late | {"CPUBottleneck": 2}, "storage": late | {"IOBottleneck": 1}}
+    test = cluster(runs | {"both": late | {"CPUBottleneck": 8, "IOBottleneck": 8}, "slow": {"Straggler": 1}})
+    for run, rows, text in (
+        ("plain", 8, "of DataStarved"),
+        ("cores", 8, "because of CPUBottleneck"),
+        ("storage", 8, "because of IOBottleneck"),
+        ("both", 8, "because of IOBottleneck"),
+        ("slow", 1, "of Straggler"),
+    ):
+        chosen = f'label_replace(label_replace(vector(1), "run", "{run}", "", ""), '
+        chosen += f'"recommendation", "{text}", "", "")'
+        test.equals(f"sum(({query()}) and on (run, recommendation) {chosen})", 30, rows)
+    test.equals(f"count({query()})", 30, 5)
+    test.run(tmp_path)
 
 
 def test_long_communication_by_itself_is_a_problem(tmp_path: Path) -> None:

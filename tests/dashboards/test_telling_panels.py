@@ -73,6 +73,14 @@ def test_io_bottleneck_gpus_and_cores_are_dark_and_cores_wait_for_storage(look: 
     assert "Prefetch, keep the data on local storage" in firing(look, "io-bottleneck")["DataStarved"]
 
 
+def test_cluster_gives_the_advice_that_the_run_gives(look: Look) -> None:
+    for scenario, words in (("cpu-bottleneck", "more workers"), ("io-bottleneck", "local storage")):
+        names = look("trainwatch-run", scenario, minutes=10).lines("What to do")
+        rows = look("trainwatch-cluster", scenario, minutes=10).table("Alerts by run and rule")
+        assert [f"{row['Rule']}: {row['What to do']}" for row in rows] == list(names)
+        assert words in rows[0]["What to do"]
+
+
 def test_few_dataloaders_one_core_for_each_rank_is_bright(look: Look) -> None:
     rows = brightness(look, "few-dataloaders")
     cores = sorted(of(rows, "core"))

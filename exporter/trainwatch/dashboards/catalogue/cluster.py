@@ -34,6 +34,7 @@ from trainwatch.dashboards.panels import (
 from trainwatch.dashboards.queries import OF_CLUSTER, OF_JOB, lines, now, or_zero, rows, threshold
 from trainwatch.dashboards.variables import priced
 from trainwatch.prometheus_rules import usage
+from trainwatch.prometheus_rules.advice import ADVICE
 from trainwatch.prometheus_rules.groups import DISTANCE, INFO, LOST
 from trainwatch.prometheus_rules.meta import UNFINISHED
 from trainwatch.rules import straggler
@@ -45,6 +46,7 @@ NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
 NODES = f'{OF_JOB}, instance=~"$nodes"'
 FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
+ANY_FIRING = 'ALERTS{alertstate="firing"}'  # also of what is not chosen at the top
 OF_RUNS = f"{RUNS}, {NODES}"
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
 RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
@@ -179,9 +181,9 @@ def _runs() -> list[Panel]:
             "Runs side by side",
             """Every run of the time range. "Waste" is the share of the time in which GPUs were idle, or
             steps waited for data or other ranks, whichever is larger. Begin with the largest run that has
-            alerts or waste: click its name to see what is wrong and what to do. Waste is the mean of
-            five-minute means, so the start of a run counts more: a healthy run of ten minutes shows about 13
-            %.""",
+            alerts or waste: click its name to see what is wrong and what to do. Initialization before the
+            first step counts as waste. Waste is the mean of five-minute means, so the start of a run counts
+            more: a healthy run of ten minutes shows about 13 %.""",
             rows(f"sum by (cluster, run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
             rows(f"sum by (cluster, run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
             rows(waste.wasted(OF_RUNS)),
@@ -250,8 +252,9 @@ def _findings() -> list[Panel]:
         table(
             "Alerts by run and rule",
             """The problems of each run with the number of nodes, GPUs or ranks, and what to do. Alerts that
-            see the same problem are one row, as on the run's own dashboard, which has more specific advice.
-            Fix critical ones first: these runs have stalled or are about to fail.""",
+            see the same problem are one row, as on the run's own dashboard. That one also knows in which
+            part of a step a rank is slow. Fix critical ones first: these runs have stalled or are about to
+            fail.""",
             rows(_problems()),
             columns={
                 "severity": "Severity",
@@ -323,17 +326,26 @@ def _problems() -> str:
 
     As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
     """
-    firing, of_run = 'ALERTS{alertstate="firing", kind!=""}', "on (cluster, run"
-    every = (
-        f"0 * count by (cluster, run, rule) ({firing}) "
-        f"+ on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
-    )
-    closest = f"{every} <= {of_run}, topic) group_left () min by (cluster, run, topic) ({every})"
-    effects = f'{firing} and on (rule) {DISTANCE}{{topic="{ANY_TOPIC}"}} and {of_run}) {LOST}'
-    shown = f"{FIRING} and {of_run}, rule) ({closest}) unless {of_run}, rule) ({effects})"
-    words_of = f"group_left (recommendation) topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})"
-    counted = f"count by (cluster, run, rule, severity) ({shown}) * on (rule) {words_of}"
+    closest = f"{_ranked(FIRING)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
+    effects = f'label_replace({LOST}, "topic", "{ANY_TOPIC}", "", "")'
+    shown = f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
+    words_of = f"on (cluster, run, rule) group_left (recommendation) 0 * {_advice()}"
+    counted = f"count by (cluster, run, rule, severity) ({shown}) + {words_of}"
     return f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'
+
+
+def _ranked(alerts: str) -> str:
+    """Returns the alerts that report a problem, with their topic and distance from the cause."""
+    return f"0 * {alerts} + on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
+
+
+def _advice() -> str:
+    """Returns one advice by run and rule: the most specific one whose evidence is an alert of the run."""
+    others = f'label_replace({ANY_FIRING}, "of", "$1", "rule", "(.+)")'
+    known = f"topk by (of) (1, {ADVICE}{{{OF_CLUSTER}}})"
+    specific = f"0 * {others} + on (of) group_left (rule, recommendation) {known}"
+    own = f"on (rule) group_left (recommendation) topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})"
+    return f"topk by (cluster, run, rule) (1, {specific} or 0 * {ANY_FIRING} * {own})"
 
 
 def _nodes() -> list[Panel]:
@@ -405,7 +417,7 @@ def _energy_and_cost() -> list[Panel]:
         bars(
             "Wasted GPU hours by run",
             """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
-            other ranks. Fixing its findings can save them.""",
+            other ranks. Fixing its findings can save them. Initialization before the first step counts.""",
             now(f"sort_desc({wasted_hours()})", "{{run}} {{cluster}}"),
             unit="h",
             width=6,

@@ -210,8 +210,9 @@ def _numbers() -> list[Panel]:
         stat(
             "Wasted",
             """Share of the time range in which the GPUs were idle, or in which steps waited for data or for
-            other ranks, whichever is larger. At least so much is wasted. It is the mean of five-minute means,
-            so the start of a run counts more: about 13 % for a healthy run of ten minutes.""",
+            other ranks, whichever is larger. At least so much is wasted. Initialization before the first step
+            is included: "Time by phase" shows how long it was. It is the mean of five-minute means, so the
+            start of a run counts more: about 13 % for a healthy run of ten minutes.""",
             now(f"max({wasted(OF_RUN)})"),
             unit="percentunit",
             decimals=0,
