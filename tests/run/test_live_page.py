@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import requests
 from selenium import webdriver
+from trainwatch.run.last_page import LastPage
+from trainwatch.run.listener import listen
 
 from tests.support.browser import open_page
 from tests.support.observing import Observed, wait_until
@@ -24,6 +26,7 @@ while not os.path.exists(sys.argv[1] + "/end"):
         time.sleep(0.03)
 raise SystemExit(int(open(sys.argv[1] + "/end").read()))
 """
+OVER = "The run has ended and nothing is measured any more: only /report is left\n"
 FLAGS = (
     "--live-interval",
     "1s",
@@ -115,7 +118,23 @@ def test_metrics_end_with_the_measuring_after_the_end_of_the_run_was_read(
         wait_until(lambda: state_of(browser) == "finished", "the report")
         observed.status()
     assert 'reason="finished"' in scrapes[-2].text
-    assert scrapes[-1].text == "The run has ended and nothing is measured any more: only /report is left\n"
+    assert scrapes[-1].status_code == 503
+    assert scrapes[-1].text == OVER
+
+
+def test_after_the_run_the_port_answers_every_request_and_only_the_report_is_there(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("<html>the report</html>")
+    listener = listen("127.0.0.1:0")
+    page = LastPage(listener, tmp_path / "report.html", [])
+    try:
+        asked = [("/metrics", 503), ("/-/healthy", 404), ("/", 404), ("/nonsense", 404)]
+        for path, status in asked:
+            answer = requests.get(f"http://{listener.address}{path}", timeout=SECONDS)
+            assert (answer.status_code, answer.text) == (status, OVER), path
+        report = requests.get(f"http://{listener.address}/report/content", timeout=SECONDS)
+        assert (report.status_code, "the report" in report.text) == (200, True)
+    finally:
+        page.stop()
 
 
 def test_a_page_whose_server_was_killed_names_the_file_without_an_alarm(

@@ -17,14 +17,15 @@ from trainwatch.web.server import Server, parse_address
 
 FIRST_SECONDS = 10.0  # for a page to ask: browsers ask less often for pages in the background
 MORE_SECONDS = 2.5  # for the other pages, which ask every 2 s, too
+METRICS = "/metrics"
 AFTER_THE_RUN = "The run has ended and nothing is measured any more: only /report is left"
 
 
 class LastPage:
     """A thread that serves `/report` on the port that the exporter has left.
 
-    It does not serve `/metrics`: nothing measures them any more. Prometheus has read how the run ended
-    (`ExporterProcess.publish`).
+    `/metrics` is answered with 503: nothing measures any more, and old values would look like new ones.
+    Prometheus has read how the run ended (`ExporterProcess.publish`).
     """
 
     def __init__(self, listener: Listener, report: Path, external_urls: Sequence[str]) -> None:
@@ -59,4 +60,5 @@ class LastPage:
     async def _answer(self, request: Request) -> Response:
         if request.path in PATHS and request.method in ("GET", "HEAD"):
             return await self._page.answer(request)
-        return text(HTTPStatus.NOT_FOUND, AFTER_THE_RUN)
+        measured = request.path == METRICS
+        return text(HTTPStatus.SERVICE_UNAVAILABLE if measured else HTTPStatus.NOT_FOUND, AFTER_THE_RUN)
