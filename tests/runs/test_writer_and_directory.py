@@ -771,8 +771,14 @@ def test_a_chunk_is_bounded_however_wide_the_machine_and_however_many_the_steps(
 def test_the_writer_hands_over_without_waiting_for_a_disk_that_hangs(tmp_path: Path) -> None:
     writer = record(tmp_path, range(3))
     wait_for(writer._queue.empty)
-    hanging = threading.Event()
-    writer._hand_over(lambda: bool(hanging.wait(60)))  # type: ignore[arg-type]
+    begun, hanging = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        begun.set()
+        hanging.wait(60)
+
+    writer._hand_over(hang)
+    assert begun.wait(60)
     for tick in range(3, 3 + 2000):
         writer.sample(sample(tick))
     assert writer._queue.full(), "what is kept waiting is bounded"
