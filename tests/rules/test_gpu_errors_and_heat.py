@@ -9,9 +9,10 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
+from trainwatch.runs.model import GpuFacts, NodeFacts
 from trainwatch.xids import XIDS, xid
 
-from tests.support.source import START, MemorySource, node_samples
+from tests.support.source import START, MemorySource, node_samples, run_facts
 
 NAN = float("nan")
 
@@ -96,6 +97,22 @@ def test_errors_count_at_each_scan_from_then_on_and_each_gpu_is_told() -> None:
     assert (found.triggered, found.violations, found.datapoints) == (2 + 1, 2, 360)
     assert found.finding.startswith("GPU 0 of node-a reported XID 79")
     assert ", and 1 of 2 other GPUs reported errors" in found.finding
+
+
+def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
+    columns = {"gpu_ecc_uncorrected_errors": np.outer(np.arange(4), [1, 0, 0])}
+    samples = node_samples(np.zeros((4, 1)), np.ones((4, 3)), of_gpus=columns)
+    for by, more in (
+        ("", ""),
+        ("processes", "; the run's 2 other GPUs reported none"),
+        (None, "; the run's 2"),
+    ):
+        used = tuple(GpuFacts(str(gpu), by=by if gpu else "processes") for gpu in range(3))
+        facts = run_facts(nodes=[NodeFacts("node-a", gpus=used)])
+        found = evaluate(MemorySource(samples, facts=facts)).rules
+        finding = next(each.finding for each in found if each.rule == "GPUError")
+        assert ("other GPU" in finding) is bool(more)
+        assert more in finding
 
 
 def hot(share: float, rows: int = 241, **parameters: float) -> RuleResult:

@@ -13,6 +13,7 @@ from trainwatch.runs.model import RunFacts, labelled
 
 GPUS = f"{GPU_SAMPLES}_count"  # the GPUs of each run, with the number of readings
 WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
+NO_EVIDENCE = ""  # that the run uses a GPU
 
 G = TypeVar("G")
 G_co = TypeVar("G_co", covariant=True)
@@ -52,9 +53,16 @@ class JudgedGpu(Generic[G]):
 
 
 def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Tallies) -> list[JudgedGpu[G]]:
-    """Returns the GPUs of all nodes."""
+    """Returns the GPUs of all nodes, without those that the run does not use."""
+    strange = {
+        (node.node, column)
+        for node in facts.nodes
+        for column, gpu in enumerate(node.gpus)
+        if gpu.by == NO_EVIDENCE
+    }
     return [
         JudgedGpu(node, column, label, gpu, tallies.of(node, column))
         for node, measured in nodes.items()
         for column, (label, gpu) in enumerate(labelled(facts, node, measured.gpus))
+        if (node, column) not in strange
     ]
