@@ -8,7 +8,7 @@ OF_SERVERS := prometheus_rules crosscheck alertmanager end_to_end runs rules exp
 NPM := tests/axe tests/operator-models
 # What runs alone: it observes processes of this machine, or waits for them.
 ALONE := actions alertmanager collectors end_to_end examples exporter processes run stack stacks training \
-	test_benchmarks.py test_trials.py test_truth.py
+	test_benchmarks.py test_fault_matrix.py test_trials.py test_truth.py
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 comma := ,
 
@@ -83,7 +83,8 @@ bench-scale: $(VENV)/.developing ## measure a cluster of NODES=1000 in Prometheu
 trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, corrupt files, floods
 	$(BIN)/python -m trials $(TRIALS)
 
-truth: $(VENV)/.developing ## train with planted faults and check who is accused; FULL=1: every fault on every rank
+truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in all severities, on every rank
+	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[pytorch]'
 	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
 	$(BIN)/python -m trials.truth --rival $(TRUTH)

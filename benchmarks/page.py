@@ -20,10 +20,19 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def write_table(page: Path, command: str, table: Sequence[str], name: str = "table") -> None:
     """Replaces the text between the markers of the page by a table that `command` measured."""
+    replace_part(page, name, [_circumstances(command), "", *table])
+
+
+def replace_part(page: Path, name: str, lines: Sequence[str]) -> None:
+    """Replaces the text between the markers of the page by these lines."""
     head, _, tail = _parts(page, name)
     begin, end = _markers(name)
-    lines = [f"{head}{begin}", "", _circumstances(command), "", *table, "", f"{end}{tail}"]
-    page.write_text("\n".join(lines), encoding="utf-8")
+    page.write_text("\n".join([f"{head}{begin}", "", *lines, "", f"{end}{tail}"]), encoding="utf-8")
+
+
+def read_part(page: Path, name: str) -> list[str]:
+    """Returns the lines between the markers of the page, without those that are empty at both ends."""
+    return _parts(page, name)[1].strip("\n").split("\n")
 
 
 def read_table(page: Path, name: str = "table") -> list[list[str]]:
@@ -49,11 +58,15 @@ def _markers(name: str) -> tuple[str, str]:
 
 def _circumstances(command: str) -> str:
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    return f"Measured on {date} by `{command}` with {machine()}."
+
+
+def machine() -> str:
+    """Returns Python, kernel, processor, cores and memory in words."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return (
-        f"Measured on {date} by `{command}` with Python {platform.python_version()} on Linux "
-        f"{platform.release().split('-')[0]}, {_processor()}, "
-        f"{os.cpu_count()} cores, {memory:.0f} GiB of memory."
+        f"Python {platform.python_version()} on Linux {platform.release().split('-')[0]}, {_processor()}, "
+        f"{os.cpu_count()} cores, {memory:.0f} GiB of memory"
     )
 
 

@@ -65,7 +65,7 @@ class Machine:
 
     def _start(self) -> Exporter:
         exporter = make_exporter(self._simulated, self._clock, self._directory, name=self._node.instance)
-        _use_this_thread(exporter)
+        use_this_thread(exporter)
         return exporter
 
     def _act(self, now: float) -> None:
@@ -114,7 +114,7 @@ class Machine:
         self._running.append((planned, run))
 
 
-def _use_this_thread(exporter: Any) -> None:
+def use_this_thread(exporter: Any) -> None:
     """Performs readings in this thread: nothing hangs here, and waking other threads takes long."""
     exporter._registry._crew = _ThisThread()
     for collector in exporter._registry._collectors:

@@ -76,6 +76,8 @@ class RankLedger:
             communication=work.communication + (step.waited if scenario.waits_show else 0.0),
             host_to_device=work.host_to_device,
             checkpoint=work.checkpoint,
+            compile=work.compile,
+            gc=work.gc,
         )
         self._loader[layout.LOADER_WAIT_SUM] += work.data_wait
         self._loader[layout.LOADER_WAIT_COUNTS + bisect_left(layout.WAIT_BOUNDS, work.data_wait)] += 1

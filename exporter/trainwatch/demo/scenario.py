@@ -26,12 +26,16 @@ class Work:
     communication: float = 0.0  # without waiting for slower ranks
     optimizer: float = 0.0
     checkpoint: float = 0.0
+    compile: float = 0.0
+    gc: float = 0.0
+    host: float = 0.0  # Python between the marked parts
     phase: str = "train"
 
     @property
     def until_exchange(self) -> float:
         """Returns the seconds until the rank is ready to exchange gradients."""
-        return self.data_wait + self.host_to_device + self.forward + self.backward
+        own = self.host + self.compile + self.gc
+        return self.data_wait + self.host_to_device + self.forward + self.backward + own
 
     @property
     def after_exchange(self) -> float:

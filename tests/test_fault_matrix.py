@@ -1,0 +1,142 @@
+"""The matrix of planted faults: its scoring, its catalogue, a small part of it, and its page."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trials.fault_matrix import store
+from trials.fault_matrix.__main__ import REPORTED, main, try_all
+from trials.fault_matrix.alerts import GPU_BY_HAND
+from trials.fault_matrix.case import KINDS, MORE_SEEDS, Case, cases
+from trials.fault_matrix.faults import FAULTS, SEVERITIES
+from trials.fault_matrix.healthy import HEALTHY
+from trials.fault_matrix.play import Alert, Finding, Seen, read_report
+from trials.fault_matrix.score import Result, Share, wilson
+from trials.fault_matrix.training import WORKLOADS, Training, Truth
+
+CASE = Case("slow rank: compute", 0.2, "data-parallel", 0)
+SLOW = Finding(["Straggler"], "Rank 2 on a is slow; most of the excess is backward.", 110.0, printed=True)
+HOT = Finding(["ThermalThrottling"], "Heat throttled GPU 1 of a.", 3.0, printed=True)
+TRUTH = Truth(("Straggler",), "is backward", "rank 2", 100.0)
+RIGHT = Result(CASE, TRUTH, Seen("found", [SLOW], [], [Alert("Straggler", "rank 2", 300.0)]))
+HEALTHY_RUN = Result(Case("even steps", 0.0, "sharded", 0), Truth(()), Seen("healthy", [], []))
+
+
+def said(*findings: Finding, result: Result = RIGHT) -> Result:
+    return replace(result, seen=replace(result.seen, findings=list(findings)))
+
+
+def test_a_first_finding_with_the_cause_and_the_rank_is_right_and_nothing_else_is() -> None:
+    assert RIGHT.outcome == "right"
+    assert said(HOT, SLOW).outcome == "not first"
+    assert said(HOT).outcome == "wrong cause"
+    assert (
+        said(replace(SLOW, words="Rank 1 on a is slow; most of the excess is backward.")).outcome
+        == "wrong place"
+    )
+    assert (
+        said(replace(SLOW, words="A rank is slow; most of the excess is backward.")).outcome == "wrong place"
+    )
+    assert (
+        said(replace(SLOW, words="Rank 2 on a is slow; most of the excess is forward.")).outcome
+        == "wrong cause"
+    )
+    assert said(replace(SLOW, printed=False)).outcome == "not printed"
+
+
+def test_not_enough_data_on_a_planted_fault_is_missed() -> None:
+    nothing = replace(said(), seen=Seen("not enough data", [], ["Straggler"]))
+    assert nothing.outcome == "missed"
+    assert nothing.place_is_right is None
+    assert nothing.has_estimate_within is None
+
+
+def test_any_finding_or_alert_in_a_healthy_run_is_a_false_accusation() -> None:
+    assert (HEALTHY_RUN.outcome, HEALTHY_RUN.false_alert) == ("silent", False)
+    assert said(HOT, result=HEALTHY_RUN).outcome == "accused"
+    alerted = replace(HEALTHY_RUN, seen=Seen("healthy", [], [], [Alert("IdleGPU", "GPU 0", 60.0)]))
+    assert alerted.false_alert
+    by_hand = replace(HEALTHY_RUN, seen=Seen("healthy", [], [], [Alert(GPU_BY_HAND, "GPU 0", 60.0)]))
+    assert by_hand.noticed_by_hand
+    assert not by_hand.false_alert
+
+
+def test_an_alert_of_another_rank_is_false() -> None:
+    other = replace(RIGHT, seen=replace(RIGHT.seen, alerts=[Alert("Straggler", "rank 12", 300.0)]))
+    assert (RIGHT.alert is not None, RIGHT.false_alert) == (True, False)
+    assert (other.alert is not None, other.false_alert) == (False, True)
+
+
+@pytest.mark.parametrize(("seconds", "within"), [(80.0, True), (79.0, False), (121.0, False), (None, False)])
+def test_seconds_lost_may_be_wrong_by_a_fifth_and_must_be_there(seconds: float | None, within: bool) -> None:
+    assert said(replace(SLOW, seconds_lost=seconds)).has_estimate_within is within
+
+
+def test_a_finding_counts_as_printed_only_if_the_terminal_has_its_title_and_its_words() -> None:
+    found = {
+        "title": "A slow rank",
+        "rule": "Straggler",
+        "also": [],
+        "finding": "Rank 2 is slow.",
+        "seconds_lost": 1,
+    }
+    document = {"verdict": {"status": "found", "findings": [found]}, "rules": []}
+    assert read_report(document, "  A slow rank\n    Evidence: Rank 2\n    is slow.").findings[0].printed
+    assert not read_report(document, "  A slow rank\n    Evidence: Rank 1 is slow.").findings[0].printed
+
+
+def test_the_confidence_interval_is_wilson_s() -> None:
+    assert wilson(0, 100) == pytest.approx((0.0, 0.0370), abs=1e-4)
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)  # Newcombe 1998, table I
+    assert wilson(0, 0) == (0.0, 1.0)
+    assert str(Share(1, 1)) == "1 of 1 (100 %, 21 to 100 %)"
+
+
+def test_the_matrix_has_24_faults_in_three_severities_and_as_many_healthy_runs() -> None:
+    matrix = cases([REPORTED])
+    faults = [case for case in matrix if case.severity]
+    assert len(FAULTS) >= 24
+    assert len(KINDS) == len(FAULTS) + len(HEALTHY)
+    assert len(faults) == len(FAULTS) * len(SEVERITIES) <= len(matrix) - len(faults)
+    assert len(set(matrix)) == len(matrix) == len({case.name for case in matrix})
+    assert {case.workload for case in faults} == {workload.name for workload in WORKLOADS}
+    assert {case.seed for case in matrix} == {REPORTED, REPORTED + MORE_SEEDS}
+
+
+def test_the_truth_is_known_before_the_run_and_grows_with_the_severity() -> None:
+    for case in cases([REPORTED]):
+        truth = case.training().truth()
+        assert bool(truth.rules) is (case.severity > 0)
+        if truth.seconds_lost is not None and case.severity > SEVERITIES[0]:
+            milder = replace(case, severity=SEVERITIES[0]).training().truth().seconds_lost
+            assert milder is not None
+            assert 0 < milder < truth.seconds_lost
+
+
+def test_results_are_the_same_after_they_were_stored(tmp_path: Path) -> None:
+    store.write(tmp_path / "results.json", [RIGHT, HEALTHY_RUN])
+    assert store.read(tmp_path / "results.json").results == [RIGHT, HEALTHY_RUN]
+
+
+def test_a_case_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--only", "nobody"])
+
+
+@pytest.mark.servers
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+def test_a_slow_rank_is_named_by_report_and_alert_and_a_healthy_run_by_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Training, "length", 360.0)
+    tried = [Case("slow rank: compute", 1.0, "data-parallel", 0), Case("even steps", 0.0, "single GPU", 0)]
+    (results,) = try_all(tried, jobs=2)
+    slow, healthy = results
+    assert (slow.outcome, slow.has_estimate_within) == ("right", True)
+    assert slow.alert is not None
+    assert slow.alert.place == slow.truth.place
+    assert (healthy.outcome, healthy.own_alerts) == ("silent", [])

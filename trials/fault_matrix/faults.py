@@ -1,0 +1,431 @@
+"""The catalogue of faults. Each adds a share of a step to each step, on average, unless it says otherwise.
+
+Severities are what users feel, not what rules test: no amount here is a threshold of a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import ClassVar
+
+from trainwatch.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
+from trainwatch.demo.scenario import Busy, Step, Work
+
+from trials.fault_matrix.training import SETUP, Training, Truth, lost
+
+SEVERITIES = (0.05, 0.2, 1.0)
+OFTEN, SELDOM = 5, 50  # steps between checkpoints
+
+
+class Fault(Training):
+    """A run with a fault."""
+
+    rules: ClassVar[tuple[str, ...]]
+    says: ClassVar[str] = ""
+    place: ClassVar[str] = ""  # "rank" or "GPU", if one of them has the fault
+    of: ClassVar[str] = "step"  # the severity is a share of it
+    costs_time: ClassVar[bool] = True
+
+    def truth(self) -> Truth:
+        """Returns what is wrong."""
+        place = f"{self.place} {self.target}" if self.place else ""
+        return Truth(self.rules, self.says, place, lost(self, self.extra) if self.costs_time else None)
+
+
+class LateData(Fault):
+    """Each step waits for its batch."""
+
+    rules: ClassVar[tuple[str, ...]] = ("DataStarved",)
+
+    def prepare(self) -> None:
+        self.fetch_seconds = self.workers * (self.step + self.extra)
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return replace(work, data_wait=work.data_wait + self.extra)
+
+
+class SlowDecoding(LateData):
+    """All loader workers of all ranks decode all the time; a step waits for its batch."""
+
+    name = "slow decoding"
+    rules = ("DataStarved", "CPUBottleneck")
+    says = "heavy"
+    cpu = (0.94, 1.0)
+    fetch_cpu_share = 0.97
+
+
+class FewWorkers(LateData):
+    """One loader worker per rank, on four cores, is always busy; a step waits for its batch."""
+
+    name = "too few workers"
+    rules = ("DataStarved", "Dataloader")
+    says = "too few"
+    fetch_cpu_share = 0.95
+
+    def prepare(self) -> None:
+        self.workers = 1
+        self.fetch_seconds = self.step + self.extra
+
+    def cores(self, random: Random) -> list[float]:
+        pinned = [random.uniform(0.95, 1.0) for _ in range(self.ranks)]
+        return pinned + [random.uniform(0.02, 0.15) for _ in range(self.core_count - self.ranks)]
+
+
+class SlowStorage(LateData):
+    """Loader workers wait for a local disk."""
+
+    name = "storage latency"
+    rules = ("DataStarved", "IOBottleneck")
+    says = "storage"
+    cpu = (0.04, 0.12)
+    io_wait = (0.55, 0.8)
+    fetch_cpu_share = 0.08
+
+
+class NetworkStorage(LateData):
+    """Loader workers wait for storage on the network: no core waits for I/O."""
+
+    name = "network storage"
+    says = "storage"
+    cpu = (0.04, 0.12)
+    disk_bytes = 0.0
+    fetch_cpu_share = 0.08
+
+
+class CpuLimit(LateData):
+    """The CPU limit of a pod stops the loader's workers; a step waits for its batch."""
+
+    name = "CPU limit of the pod"
+    rules = ("CPUThrottled",)
+    cpu = (0.7, 0.75)
+    cpu_limit = 3.0
+
+    def prepare(self) -> None:
+        self.throttled = self.severity / (1 + self.severity)
+
+
+class NoisyNeighbour(Fault):
+    """Main threads wait for cores that another user's processes take; all ranks compute longer."""
+
+    name = "noisy neighbour"
+    rules = ("NoisyNeighbour",)
+    neighbours = 0.6
+
+    def prepare(self) -> None:
+        self.waits_for_cores = self.severity / (1 + self.severity)
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return replace(work, forward=work.forward + self.extra)
+
+
+class SlowRank(Fault):
+    """One rank takes longer by itself, in one part of its step."""
+
+    rules = ("Straggler",)
+    place = "rank"
+    fewest_ranks = 2
+    part: ClassVar[str]
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        longer = getattr(work, self.part) + (self.extra if rank == self.target else 0.0)
+        return replace(work, **{self.part: longer})
+
+
+class SlowCompute(SlowRank):
+    """One rank computes longer."""
+
+    name = "slow rank: compute"
+    part = "backward"
+    says = "excess is backward"
+
+
+class SlowData(SlowRank):
+    """One rank waits for its data."""
+
+    name = "slow rank: data"
+    part = "data_wait"
+    says = "excess is data_wait"
+
+
+class SlowHost(SlowRank):
+    """One rank spends time in Python between the marked parts."""
+
+    name = "slow rank: host"
+    part = "host"
+    says = "excess is host"
+
+
+class SlowCollection(SlowRank):
+    """One rank collects garbage."""
+
+    name = "slow rank: garbage collection"
+    part = "gc"
+    says = "excess is gc"
+
+
+class Longer(Fault):
+    """All ranks take longer in one part of every n-th step."""
+
+    part: ClassVar[str]
+    every: ClassVar[int] = 1
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        hit = number % self.every == self.every - 1
+        longer = getattr(work, self.part) + (self.every * self.extra if hit else 0.0)
+        return replace(work, **{self.part: longer})
+
+
+class SlowLink(Longer):
+    """All ranks communicate longer."""
+
+    name = "slow link"
+    rules = ("CommunicationBound",)
+    part = "communication"
+    fewest_ranks = 2
+
+
+class LateCollective(Longer):
+    """One collective in 25 steps is late on all ranks."""
+
+    name = "late collective every 25 steps"
+    rules = ("StepOutlier",)
+    part = "communication"
+    says = "excess is communication"
+    every = 25
+    fewest_ranks = 2
+
+
+class OftenCheckpoint(Longer):
+    """Every 5th step writes a checkpoint."""
+
+    name = "checkpoints too often"
+    rules = ("StepOutlier",)
+    part = "checkpoint"
+    says = "excess is checkpoint"
+    every = OFTEN
+
+
+class SlowCheckpoint(Longer):
+    """Every 50th step writes a checkpoint."""
+
+    name = "slow checkpoints"
+    rules = ("StepOutlier",)
+    part = "checkpoint"
+    says = "excess is checkpoint"
+    every = SELDOM
+
+
+class Recompilation(Longer):
+    """Every 25th step compiles again."""
+
+    name = "recompilation"
+    rules = ("StepOutlier",)
+    part = "compile"
+    says = "excess is compile"
+    every = 25
+
+
+class Pauses(Fault):
+    """Every 50 steps all ranks pause, between steps."""
+
+    name = "pauses between steps"
+    rules = ("LowGPUUtilization",)
+    says = "fluctuat"
+
+    def pause_after(self, number: int) -> float:
+        return SELDOM * self.extra if number % SELDOM == SELDOM - 1 else 0.0
+
+
+class SlowCopies(Longer):
+    """Copies to the GPU take longer, as from memory that is not pinned."""
+
+    name = "unpinned copies"
+    rules = ("HostBound",)
+    part = "host_to_device"
+
+
+class SmallBatch(Fault):
+    """GPUs are idle between kernels for the share that is added to a step; memory is three quarters free."""
+
+    name = "small batch"
+    rules = ("BatchSize",)
+    cpu = (0.1, 0.25)
+    celsius = 48.0
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return replace(work, forward=work.forward + self.extra)
+
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
+        load = random.uniform(0.96, 1.0) / (1 + self.severity)
+        yield Busy(rank, step.start, step.end, load)
+
+    def gpu_memory(self, gpu: int, elapsed: float) -> float:
+        return 0.24
+
+
+class Uneven(Fault):
+    """One GPU works all the time, the others only for the rest of a step, as with DataParallel."""
+
+    name = "one GPU does more"
+    rules = ("LoadBalancing",)
+    fewest_ranks = 4
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return replace(work, forward=work.forward + self.extra)
+
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
+        end = step.end if rank == self.target else step.start + (step.end - step.start) / (1 + self.severity)
+        yield Busy(rank, step.start, end, random.uniform(*self.gpu_load))
+
+
+class Hang(Fault):
+    """Training never continues. The hang lasts for a share of the time before it, until the run is ended."""
+
+    rules = ("CollectiveHang", "TrainingStalled")
+    of = "time before"
+
+    @property
+    def after(self) -> float:
+        return self.length / (1 + self.severity)
+
+    def truth(self) -> Truth:
+        return replace(super().truth(), seconds_lost=self.length - self.after)
+
+    def hangs(self, number: int, elapsed: float) -> bool:
+        return elapsed >= self.after
+
+
+class LoaderHang(Hang):
+    """The data loader of one rank hangs; the others wait in a collective."""
+
+    name = "hang in data loading"
+    place = "rank"
+    fewest_ranks = 2
+
+    def stuck(self, rank: int) -> tuple[str, str]:
+        return ("data_wait", "") if rank == self.target else ("communication", "gradients")
+
+
+class CollectiveHang(Hang):
+    """All ranks wait in a collective that never ends."""
+
+    name = "hang in a collective"
+    fewest_ranks = 2
+
+    def stuck(self, rank: int) -> tuple[str, str]:
+        return "communication", "gradients"
+
+
+class GpuMemoryLeak(Fault):
+    """The memory of one GPU grows, until the end of the run, by a share of what is free."""
+
+    name = "GPU memory leak"
+    rules = ("GPUMemoryLeak", "GPUMemoryIncrease", "GPUMemoryNearlyFull")
+    place = "GPU"
+    of = "free memory"
+    costs_time = False
+
+    def gpu_memory(self, gpu: int, elapsed: float) -> float:
+        grown = min(elapsed / self.length, 1.0) * self.severity if gpu == self.target else 0.0
+        return 0.4 + 0.58 * grown
+
+
+class ThermalThrottling(Fault):
+    """Heat throttles one GPU, whose rank computes longer; at 100 % always, which makes it 65 % slower."""
+
+    name = "thermal throttling"
+    rules = ("ThermalThrottling",)
+    place = "GPU"
+    celsius = 88.0
+    most = CLOCK_MEGAHERTZ / HOT_CLOCK_MEGAHERTZ - 1
+
+    @property
+    def extra(self) -> float:
+        return min(self.severity, self.most) * self.step
+
+    def heat_throttling(self, gpu: int, elapsed: float) -> float:
+        slower = self.extra / self.step
+        return (
+            slower / (1 + slower) / (1 - HOT_CLOCK_MEGAHERTZ / CLOCK_MEGAHERTZ) if gpu == self.target else 0.0
+        )
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return work.slower(1 + self.extra / self.step) if rank == self.target else work
+
+
+class LateBreak(Fault):
+    """A GPU breaks: what follows is a share of the time before."""
+
+    place = "GPU"
+    of = "time before"
+    costs_time = False
+
+    def broken(self, elapsed: float) -> bool:
+        return elapsed >= self.length / (1 + self.severity)
+
+
+class GpuLost(LateBreak):
+    """NVML does not answer for a GPU until the end of the run."""
+
+    name = "GPU lost"
+    rules = ("GPULost", "GPUError")
+
+    def break_gpus(self, nvml: SimulatedNvml, elapsed: float) -> None:
+        nvml.gpus[self.target].lost = self.broken(elapsed)
+
+
+class EccErrors(LateBreak):
+    """A GPU has an uncorrectable memory error."""
+
+    name = "ECC error"
+    rules = ("GPUError",)
+
+    def break_gpus(self, nvml: SimulatedNvml, elapsed: float) -> None:
+        nvml.gpus[self.target].uncorrected_errors = int(self.broken(elapsed))
+
+
+class IdleGpu(Fault):
+    """One GPU does nothing for a share of the time before, until the run's end, which is after 36 minutes."""
+
+    name = "idle GPU"
+    rules = ("IdleGPU",)
+    place = "GPU"
+    of = "time before"
+    length = 36 * 60.0
+    costs_time = False
+
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
+        if rank != self.target or step.start < self.length / (1 + self.severity):
+            yield from super().busy(rank, step, random)
+
+
+class SlowStart(Fault):
+    """The first step comes late: after a share of the time of training. The run ends after 44 minutes."""
+
+    name = "slow initialization"
+    rules = ("MaxInitializationTime",)
+    of = "time after"
+    length = 44 * 60.0
+
+    def prepare(self) -> None:
+        self.setup_seconds = self.length * self.severity / (1 + self.severity)
+
+    def truth(self) -> Truth:
+        return Truth(self.rules, seconds_lost=self.setup_seconds - SETUP)
+
+
+FAULTS: Sequence[type[Fault]] = (
+    SlowDecoding, FewWorkers, SlowStorage, NetworkStorage, CpuLimit, NoisyNeighbour, SlowCompute, SlowData,
+    SlowHost, SlowCollection, SlowLink, LateCollective, OftenCheckpoint, SlowCheckpoint, Recompilation,
+    Pauses, SlowCopies, SmallBatch, Uneven, LoaderHang, CollectiveHang, GpuMemoryLeak, ThermalThrottling,
+    GpuLost, EccErrors, IdleGpu, SlowStart,
+)  # fmt: skip

@@ -1,0 +1,139 @@
+"""Plays a case on a simulated node, and reads what Trainwatch says of it: report.json, terminal, scrapes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Collection
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwatch.cli import main as trainwatch
+from trainwatch.crosscheck.server import Series
+from trainwatch.demo.clock import SimulatedClock
+from trainwatch.demo.command import simulated_directory
+from trainwatch.demo.node import INTERVAL, make_exporter
+from trainwatch.demo.runs import Place, SimulatedRun
+from trainwatch.demo.simulation import SimulatedNode
+from trainwatch.demo.write import Written
+
+from trials.fault_matrix.case import Case
+from trials.fault_matrix.training import Training
+from trials.shared_cluster.machine import Scrapes, use_this_thread
+from trials.shared_cluster.plan import START
+
+SCRAPE_SECONDS = 15
+CATCH_UP_TICKS = 50
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem that report.json lists, in its order."""
+
+    rules: list[str]  # the rule that explains it best, and others that saw it
+    words: str
+    seconds_lost: float | None
+    printed: bool  # whether the terminal has its title and its words
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A firing alert, as Alertmanager gets it."""
+
+    rule: str
+    place: str  # "rank 2", "GPU 2" or empty
+    begin: float  # seconds after the run's start
+
+
+@dataclass
+class Seen:
+    """What was said about a run."""
+
+    status: str  # of the verdict
+    findings: list[Finding]
+    not_enough_data: list[str]  # rules
+    alerts: list[Alert] = field(default_factory=list)
+
+
+def play(case: Case, instance: str, read: Collection[str]) -> tuple[Seen, list[Series]]:
+    """Returns what the report says, and the series that a Prometheus scrapes from a node of this name."""
+    with simulated_directory() as directory:
+        recording = directory / "recording"
+        series = list(_simulate(case, instance, directory, recording, read))
+        return report(recording, directory / "report"), series
+
+
+def _simulate(
+    case: Case, instance: str, directory: Path, recording: Path, read: Collection[str]
+) -> list[Series]:
+    training = case.training()
+    start = float(START + case.phase)
+    written = Written(training, case.seed, instance, start, recording, None)
+    clock = SimulatedClock(start)
+    node = SimulatedNode(case.name, start, directory)
+    run = SimulatedRun(
+        training, case.seed, instance, directory, start, duration=training.length, place=_place(training)
+    )
+    node.add(run)
+    exporter = make_exporter(node, clock, directory, recording, name=instance)
+    use_this_thread(exporter)
+    scrapes = Scrapes({"cluster": "truth", "instance": instance})
+    every = int(SCRAPE_SECONDS / INTERVAL)
+    try:
+        for tick in range(1 + int(training.length / INTERVAL)):
+            if tick:
+                clock.advance(INTERVAL)
+            training.break_gpus(node.nvml, tick * INTERVAL)
+            exporter.tick()
+            if tick % every == 0:
+                text = exporter.scrape("text").decode()
+                scrapes.add(round(1000 * clock.time()), text, read)
+            if tick % CATCH_UP_TICKS == 0:
+                exporter.catch_up()
+    finally:
+        exporter.close()
+        written.end(clock.time(), run.ended_well)
+    return list(scrapes.series())
+
+
+def _place(training: Training) -> Place:
+    limit = training.cpu_limit
+    return Place(
+        cores=range(training.core_count),
+        gpus=range(training.ranks),
+        cpu_limit=None if limit is None else limit * training.ranks,
+    )
+
+
+def report(recording: Path, out: Path) -> Seen:
+    """Returns what `trainwatch report` writes and prints about a recording."""
+    terminal = io.StringIO()
+    with redirect_stdout(terminal), redirect_stderr(terminal):
+        status = trainwatch(["report", str(recording), "--out", str(out)])
+    if status:
+        raise RuntimeError(f"{recording}: the report failed:\n{terminal.getvalue()}")
+    return read_report(json.loads((out / "report.json").read_text()), terminal.getvalue())
+
+
+def read_report(document: dict[str, Any], terminal: str) -> Seen:
+    """Reads report.json and the text of the terminal."""
+    printed = _one_line(terminal)
+    verdict = document["verdict"]
+    findings = [
+        Finding(
+            [found["rule"], *found["also"]],
+            found["finding"],
+            found["seconds_lost"],
+            f"{found['title']} Evidence: {_one_line(found['finding'])[:60]}" in printed,
+        )
+        for found in verdict["findings"]
+    ]
+    unknown = [rule["rule"] for rule in document["rules"] if rule["status"] == "not enough data"]
+    return Seen(verdict["status"], findings, sorted(unknown))
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
