@@ -38,12 +38,16 @@ def gpu(node: str, utilisation: Values, used: float = 0.4, number: int = 0) -> d
     }
 
 
-def cores(node: str, *busy: float) -> dict[str, Values]:
-    """Cores that are busy for a share of each second, under the labels of node_exporter."""
+def cores(node: str, *busy: float, waiting: float = 0.5) -> dict[str, Values]:
+    """Cores that are busy for a share of each second, under the labels of node_exporter.
+
+    They wait for storage for the share `waiting` of the rest.
+    """
     target = f'job="node",instance="{node}.example:9100"'
     series: dict[str, Values] = {f'node_uname_info{{{target},nodename="{node}"}}': [1.0] * SCRAPES}
     for cpu, share in enumerate(busy):
-        modes = {"user": share, "idle": (1 - share) / 2, "iowait": (1 - share) / 2}
+        rest = 1 - share
+        modes = {"user": share, "idle": rest * (1 - waiting), "iowait": rest * waiting}
         for mode, part in modes.items():
             name = f'node_cpu_seconds_total{{{target},cpu="{cpu}",mode="{mode}"}}'
             series[name] = [15 * part * number for number in range(SCRAPES)]

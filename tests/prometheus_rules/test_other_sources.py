@@ -63,14 +63,15 @@ def test_gpus_are_judged_below_at_and_above_the_thresholds(rules: Path, tmp_path
     test = RuleTest(rules)
     for node, percent in (("below", 69.9), ("at", 70.0), ("above", 70.1)):
         test.add(gpu(node, always(percent)))
-    for node, used in (("part", 0.949), ("nearly", 0.951)):
+    for node, used in (("part", 0.949), ("part-at", 0.95), ("nearly", 0.951)):
         test.add(gpu(node, always(95.0), used=used))
-    test.add(run_on("below", "at", "above", "part", "nearly"))
+    test.add(run_on("below", "at", "above", "part", "part-at", "nearly"))
     test.firing("LowGPUUtilization", END, 1)
     test.firing("LowGPUUtilization", END, 1, instance="below", gpu="0", run="resnet-1", **COARSE)
     test.status("LowGPUUtilization", END, 0, instance="at")
+    test.firing("GPUMemoryNearlyFull", END, 1)
     test.firing("GPUMemoryNearlyFull", END, 1, instance="nearly", trouble="full", **COARSE)
-    test.status("GPUMemoryNearlyFull", END, 0, instance="part")
+    test.status("GPUMemoryNearlyFull", END, 0, instance="part-at")
     test.run(tmp_path)
 
 
@@ -82,13 +83,13 @@ def test_heat_counts_in_either_spelling_of_dcgm(rules: Path, tmp_path: Path) -> 
     test = RuleTest(rules)
     fields = {"old": "DEV_CLOCK_THROTTLE_REASONS", "new": "DEV_CLOCKS_EVENT_REASONS"}
     for name, field in fields.items():
-        for heat in (2, 8):
+        for heat in (3, 4):  # of 60 scrapes: 5 %, and more
             test.add(dcgm(f"{name}-{heat}", field, hot(heat)))
             test.add(run_on(f"{name}-{heat}"))
     test.firing("ThermalThrottling", END, 2)
     for name in fields:
-        test.firing("ThermalThrottling", END, 1, instance=f"{name}-8", run="resnet-1", **COARSE)
-        test.status("ThermalThrottling", END, 0, instance=f"{name}-2")
+        test.firing("ThermalThrottling", END, 1, instance=f"{name}-4", run="resnet-1", **COARSE)
+        test.status("ThermalThrottling", END, 0, instance=f"{name}-3")
     test.run(tmp_path)
 
 
@@ -117,8 +118,8 @@ def test_errors_of_the_driver_of_memory_and_of_nvlink(rules: Path, tmp_path: Pat
 
 @promtool
 def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp_path: Path) -> None:
-    def memory(node: str, rise: float) -> dict[str, Values]:
-        used = [0.5 + (rise if number >= 42 else 0.0) for number in range(SCRAPES)]
+    def memory(node: str, rise: float, before: float = 0.5) -> dict[str, Values]:
+        used = [before + (rise if number >= 42 else 0.0) for number in range(SCRAPES)]
         series = gpu(node, always(90.0))
         used_name, free_name = (next(n for n in series if f"_{w}{{" in n) for w in ("USED", "FREE"))
         series[used_name] = [share * MIB for share in used]
@@ -127,11 +128,13 @@ def test_memory_that_rises_and_stays_and_gpus_held_without_work(rules: Path, tmp
 
     test = RuleTest(rules)
     test.add(memory("little", 0.049) | memory("much", 0.051))
+    test.add(memory("exactly", 0.05, before=0.0))  # a difference without rounding
     test.add(gpu("held", always(0.0)) | gpu("seldom", [0.0] * 40 + [3.0] + [0.0] * (SCRAPES - 41)))
-    test.add(gpu("free", always(0.0), used=0.001))
-    test.add(run_on("little", "much", "held", "seldom", "free"))
+    test.add(gpu("free", always(0.0), used=0.02))
+    test.add(run_on("little", "much", "exactly", "held", "seldom", "free"))
     test.firing("GPUMemoryIncrease", END, 1, instance="much", **COARSE)
-    test.firing("GPUMemoryIncrease", END, 0, instance="little")
+    test.firing("GPUMemoryIncrease", END, 1)
+    test.status("GPUMemoryIncrease", END, 0, instance="exactly")
     test.firing("IdleGPU", END, 1)
     test.firing("IdleGPU", END, 1, instance="held", run="resnet-1", **COARSE)
     test.firing("IdleGPU", END - 15, 0)  # a reading less
@@ -148,6 +151,72 @@ def test_cores_are_judged_below_and_above_the_threshold_with_either_gpu(rules: P
     test.firing("CPUBottleneck", END, 1, instance="pinned", run="resnet-1", **COARSE)
     test.status("IOBottleneck", END, 0, instance="waiting")  # strictly above 50 %
     test.firing("BatchSize", END, 3)
+    test.run(tmp_path)
+
+
+@promtool
+def test_starved_samples_count_strictly_below_and_above_their_thresholds(rules: Path, tmp_path: Path) -> None:
+    def low(scrapes: int) -> Values:
+        """GPUs starve in the last scrapes."""
+        return [5.0 if SCRAPES - number <= scrapes else 50.0 for number in range(SCRAPES)]
+
+    test = RuleTest(rules)
+    nodes = {
+        "at-17-of-35": gpu("at-17-of-35", low(17)) | cores("at-17-of-35", 1.0),
+        "at-18-of-35": gpu("at-18-of-35", low(18)) | cores("at-18-of-35", 1.0),
+        "core-at": gpu("core-at", always(5.0)) | cores("core-at", 0.9),
+        "gpu-at": gpu("gpu-at", always(10.0)) | cores("gpu-at", 1.0),
+        "gpu-below": gpu("gpu-below", always(9.9)) | cores("gpu-below", 1.0),
+        "storage-less": gpu("storage-less", low(17)) | cores("storage-less", 0.0, waiting=1.0),
+        "storage-more": gpu("storage-more", low(18)) | cores("storage-more", 0.0, waiting=1.0),
+        "wait-above": gpu("wait-above", always(9.9)) | cores("wait-above", 0.0, waiting=0.51),
+        "wait-gpu-at": gpu("wait-gpu-at", always(10.0)) | cores("wait-gpu-at", 0.0, waiting=0.51),
+    }
+    for node, series in nodes.items():
+        test.add(series | run_on(node))
+    for rule, firing in (
+        ("CPUBottleneck", {"at-18-of-35", "gpu-below"}),
+        ("IOBottleneck", {"storage-more", "wait-above"}),
+    ):
+        test.firing(rule, END, len(firing))
+        for node in nodes:
+            test.status(rule, END, int(node in firing), instance=node)
+    test.run(tmp_path)
+
+
+@promtool
+def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    for node, percent, used, busy in (
+        ("below", 69.9, 0.699, 0.699),
+        ("gpu-at", 70.0, 0.699, 0.699),
+        ("memory-at", 69.9, 0.7, 0.699),
+        ("cores-at", 69.9, 0.699, 0.7),
+    ):
+        test.add(gpu(node, always(percent), used) | cores(node, busy, waiting=0.0) | run_on(node))
+    test.firing("BatchSize", END, 1)
+    test.firing("BatchSize", END, 1, instance="below", run="resnet-1", **COARSE)
+    test.run(tmp_path)
+
+
+@promtool
+def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: Path, tmp_path: Path) -> None:
+    def mixed(few: float, others: float) -> Values:
+        """Three of the 41 readings of ten minutes decide the 5th or 95th percentile."""
+        return [few if number >= SCRAPES - 3 else others for number in range(SCRAPES)]
+
+    test = RuleTest(rules)
+    nodes = {
+        "low": mixed(9.9, 95.0),
+        "low-at": mixed(10.0, 95.0),
+        "high": mixed(70.1, 0.0),
+        "high-at": mixed(70.0, 0.0),
+    }
+    for node, percents in nodes.items():
+        test.add(gpu(node, percents) | run_on(node))
+    test.firing("LowGPUUtilization", END, 2)
+    for node in ("low", "high"):
+        test.firing("LowGPUUtilization", END, 1, instance=node, trouble="fluctuating", **COARSE)
     test.run(tmp_path)
 
 
