@@ -115,6 +115,14 @@ def test_one_first_step_that_compiles_is_not_worth_a_finding() -> None:
     assert result(node_steps(values)).status == "healthy"
 
 
+@pytest.mark.parametrize(("later", "status"), [(0, "healthy"), (1, "found")])
+def test_a_warm_up_has_no_finding_until_a_later_step_is_as_long(later: int, status: str) -> None:
+    values = np.full(1000, 0.1)
+    values[:20] = 0.5
+    values[500 : 500 + later] = 0.5
+    assert result(node_steps(values)).status == status
+
+
 def test_ranks_and_phases_are_judged_apart() -> None:
     """Evaluation steps are ten times as long as training steps, and that is as it should be."""
     train = node_steps(np.full(300, 0.1), phase="train")

@@ -107,11 +107,14 @@ class Durations(State):
         self.before: list[Times] = []  # the runs of steps before the window
         self.longest: Times = np.empty((0, 2 + len(COMPONENTS)))  # duration, step number, components
         self.at_last_scan = 0  # steps so far
+        self.first_number = 0  # of a step
 
     def observe(
         self, numbers: NDArray[np.int64], durations: Times, components: Times, scans: Scans
     ) -> StepsAtScans:
         """Adds the steps of a block."""
+        if len(numbers) and not self.sums.count:
+            self.first_number = int(numbers[0])
         self._keep_longest(numbers, durations, components)
         moments, start = [], 0
         for end in scans:

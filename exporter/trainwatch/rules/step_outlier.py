@@ -339,9 +339,9 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         series = self._series(run, tallies)
-        triggered = sum(steps.tally.triggered for steps in series)
+        fired = [steps for steps in series if steps.tally.triggered and not steps.only_warm_up]
+        triggered = sum(steps.tally.triggered for steps in fired)
         status = status_of(triggered, sum(steps.tally.judged for steps in series))
-        fired = [steps for steps in series if steps.tally.triggered]
         worst = max(fired, key=lambda steps: steps.excess_seconds, default=None)
         culprit = _culprit(worst.phase, series) if worst is not None else None
         if culprit is not None:
@@ -422,6 +422,14 @@ class Series:
         """Returns the kept outliers as rows (number, duration, components), by number."""
         longest = self.durations.longest
         return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
+
+    @property
+    def only_warm_up(self) -> bool:
+        """Returns whether the outliers are the first steps, one after another."""
+        numbers = self.longest_outliers()[:, 0]
+        if not 0 < len(numbers) == self.outliers:
+            return False
+        return bool(numbers.max() - self.durations.first_number < len(numbers))
 
     def words(self, alone: bool) -> str:
         limit = self.live_limit
