@@ -1,0 +1,71 @@
+"""The commands that documentation and --help show: each is one that `trainwatch` or make takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from trainwatch.cli import COMMANDS, parser_of
+from trainwatch.errors import UserError
+
+REPOSITORY = Path(__file__).parents[2]
+PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *REPOSITORY.glob("examples/*.md")]
+BLOCK = re.compile(r"(?ms)^ *```[\w-]*\n(.*?)^ *```")
+# After a prompt, a variable, or another command.
+COMMAND = re.compile(r"(?:^|\$ |&& |; |sudo |exec |\| |\b[A-Z_]+=\S+ )(trainwatch [a-z].*)$")
+# What follows in the line: an explanation, or what the shell does with the output.
+REST = re.compile(r"\s{2,}|\s#|\s(?:[|>&]|2>)")
+
+
+def commands(text: str) -> set[str]:
+    """Returns the commands of a page's code blocks, or of the examples of a command's help."""
+    lines = (line.strip() for line in text.replace("\\\n", "").splitlines())
+    found = (match[1] for line in lines if (match := COMMAND.search(line)))
+    return {REST.split(re.sub(r"(\S) +(-)", r"\1 \2", command))[0].rstrip(";") for command in found}
+
+
+def problem(command: str) -> str:
+    """Returns what `trainwatch` says against the words of a command; empty if it takes them."""
+    words = shlex.split(command)[1:]
+    try:
+        parser_of(words[:1]).parse_args(words)
+    except UserError as error:
+        return f"{command}: {error}"
+    except SystemExit as asked_for_help:
+        return "" if asked_for_help.code == 0 else command
+    return ""
+
+
+@pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: page.name)
+def test_every_command_of_a_page_has_flags_and_arguments_that_exist(page: Path) -> None:
+    shown = {command for block in BLOCK.findall(page.read_text()) for command in commands(block)}
+    assert list(filter(None, map(problem, sorted(shown)))) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_examples_of_help_have_flags_and_arguments_that_exist(command: str) -> None:
+    module = import_module(COMMANDS[command][0])
+    shown = commands(module.EXAMPLES)
+    assert shown
+    assert list(filter(None, map(problem, sorted(shown)))) == []
+
+
+def test_commands_are_found_in_pages_and_wrong_ones_are_reported() -> None:
+    text = "```sh\nA=1 trainwatch list --json | jq .     # all\ntrainwatch open \\\n    --prnt\n```\n"
+    assert commands(text) == {"trainwatch list --json", "trainwatch open --prnt"}
+    assert problem("trainwatch list --json") == ""
+    assert "--prnt" in problem("trainwatch open --prnt")
+    assert "reprot" in problem("trainwatch reprot DIR")
+    assert problem("trainwatch compare --out") != ""
+
+
+def test_every_target_of_make_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"(?m)^([\w-]+):", (REPOSITORY / "Makefile").read_text()))
+    texts = [page.read_text() for page in PAGES]
+    blocks = "".join(block for text in texts for block in BLOCK.findall(text))
+    in_blocks = re.findall(r"(?m)^make ([a-z][\w-]*)", blocks)
+    named = {*in_blocks, *re.findall(r"`make ([a-z][\w-]*)", "".join(texts))}
+    assert {"run", "test"} <= named <= targets
