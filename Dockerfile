@@ -8,6 +8,8 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY exporter exporter
+COPY alertmanager alertmanager
+COPY deploy/shell deploy/shell
 RUN python -m venv --without-pip /opt/trainwatch
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 
