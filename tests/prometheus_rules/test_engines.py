@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from trainwatch.cli import main
-from trainwatch.crosscheck.rule_files import rendered
 from trainwatch.durations import parse_duration
 from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.engines import ENGINES, LONGEST_QUERY, MOST_GROUPS, MOST_RULES
@@ -143,13 +142,6 @@ def test_the_rendering_of_an_engine_is_checked_as_that(tmp_path: Path) -> None:
     assert main(["rules", "check", str(tmp_path)]) == 0
     (tmp_path / RULES).write_text((tmp_path / RULES).read_text().replace(" offset 4m", " offset 5m"))
     assert main(["rules", "check", str(tmp_path)]) == 1
-
-
-@pytest.mark.parametrize("engine", LATE)
-def test_the_cross_check_refuses_rules_that_read_the_evaluation_before(engine: str, tmp_path: Path) -> None:
-    (tmp_path / RULES).write_text(render(Options(engine=engine))[RULES])
-    with pytest.raises(UserError, match=f"was rendered for {engine}, where rules read what the evaluation"):
-        rendered([tmp_path / RULES])
 
 
 def test_a_window_is_that_of_every_rule_that_has_one_unless_it_is_set_for_a_rule() -> None:
