@@ -8,7 +8,7 @@
 _shtab_trainwatch_rules_subparsers=(render export check)
 _shtab_trainwatch_dashboards_subparsers=(render export check)
 _shtab_trainwatch_alertmanager_subparsers=(render export check)
-_shtab_trainwatch_subparsers=(run exporter actions hooks stacks report list open compare crosscheck doctor demo rules dashboards alertmanager)
+_shtab_trainwatch_subparsers=(run exporter actions hooks stacks report list open compare score crosscheck doctor demo rules dashboards alertmanager)
 
 _shtab_trainwatch_run_option_strings=(-h --help --name --out --interval --listen --external-url --stacks --no-command-line --no-lines --set --parameters --scan-interval --live-interval --steps --no-status-line --price --docs-url --recording.max-age --recording.max-size)
 _shtab_trainwatch_exporter_option_strings=(-h --help --web.listen-address --web.external-url --web.config.file --web.max-connections --web.max-header-bytes --web.read-timeout --web.write-timeout --web.idle-timeout --web.listen-fd --report-dir --sample-interval --run --state-dir --run-retention --recording.dir --recording.lines --node --path.procfs --path.sysfs --collector.cpu --no-collector.cpu --collector.disk --no-collector.disk --collector.disk.device-exclude --collector.gpu --no-collector.gpu --path.nvml-library --collector.training --no-collector.training --ledger-dir --ledger-retention --collector.memory --no-collector.memory --collector.network --no-collector.network --collector.network.device-exclude --collector.pressure --no-collector.pressure --collector.gpu_holders --no-collector.gpu_holders --collector.rank_pauses --no-collector.rank_pauses --collector.run_gpus --no-collector.run_gpus --collector.run_processes --no-collector.run_processes --metrics.profile --limit.series --limit.runs --limit.ledgers --limit.ranks --limit.devices --limit.label-length --log-level --exit-with-parent)
@@ -19,6 +19,7 @@ _shtab_trainwatch_report_option_strings=(-h --help --out --format --price --set 
 _shtab_trainwatch_list_option_strings=(-h --help --number -n --json)
 _shtab_trainwatch_open_option_strings=(-h --help --print)
 _shtab_trainwatch_compare_option_strings=(-h --help --out --format --price-a --price-b --workload-a --workload-b --fail-if --set --parameters --scan-interval)
+_shtab_trainwatch_score_option_strings=(-h --help --json)
 _shtab_trainwatch_crosscheck_option_strings=(-h --help --prometheus --ruler --recording --run --start --end --rules)
 _shtab_trainwatch_doctor_option_strings=(-h --help --ledger-dir --python --prometheus --path.procfs --path.sysfs --path.nvml-library --json)
 _shtab_trainwatch_demo_option_strings=(-h --help --list --web.listen-address --speed --begun-ago --duration --seed --write-recording --write-debugger)
@@ -55,7 +56,7 @@ _shtab_trainwatch_rules_export___profile_choices=(lean default)
 _shtab_trainwatch_rules_pos_0_choices=(render export check)
 _shtab_trainwatch_dashboards_pos_0_choices=(render export check)
 _shtab_trainwatch_alertmanager_pos_0_choices=(render export check)
-_shtab_trainwatch_pos_0_choices=(run exporter actions hooks stacks report list open compare crosscheck doctor demo rules dashboards alertmanager)
+_shtab_trainwatch_pos_0_choices=(run exporter actions hooks stacks report list open compare score crosscheck doctor demo rules dashboards alertmanager)
 
 _shtab_trainwatch_run_pos_0_nargs=...
 _shtab_trainwatch_run__h_nargs=0
@@ -108,6 +109,9 @@ _shtab_trainwatch_open___help_nargs=0
 _shtab_trainwatch_open___print_nargs=0
 _shtab_trainwatch_compare__h_nargs=0
 _shtab_trainwatch_compare___help_nargs=0
+_shtab_trainwatch_score__h_nargs=0
+_shtab_trainwatch_score___help_nargs=0
+_shtab_trainwatch_score___json_nargs=0
 _shtab_trainwatch_crosscheck__h_nargs=0
 _shtab_trainwatch_crosscheck___help_nargs=0
 _shtab_trainwatch_crosscheck___rules_nargs=+

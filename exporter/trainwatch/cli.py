@@ -23,6 +23,7 @@ COMMANDS = {
     "list": ("trainwatch.history.list_command", "list the runs here: state, verdict, cost and trend"),
     "open": ("trainwatch.history.open_command", "open the report of a run, or the page of all runs"),
     "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where they differ"),
+    "score": ("trainwatch.history.score_command", "show how often predictions of earlier reports came true"),
     "crosscheck": (
         "trainwatch.crosscheck.command",
         "check the alerts of Prometheus against raw counters",

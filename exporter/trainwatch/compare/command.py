@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwatch.compare import gate
+from trainwatch.compare.achieved import record_outcomes
 from trainwatch.compare.compared_run import ComparedRun, read_run
 from trainwatch.compare.comparison import Comparison, compare
 from trainwatch.compare.document import as_json
@@ -18,7 +19,7 @@ from trainwatch.compare.html import render_comparison
 from trainwatch.compare.sentences import verdict
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.console import Console
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, describe
 from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
 from trainwatch.report.markdown_text import one_line
@@ -28,6 +29,7 @@ from trainwatch.runs.open import open_source
 from trainwatch.runs.prometheus.address import without_secrets
 from trainwatch.runs.recording.files import RUNS
 from trainwatch.whole_file import write_whole
+from trainwatch.words import percent
 
 FORMATS: dict[str, Callable[[Comparison], str]] = {
     "html": render_comparison,
@@ -50,6 +52,9 @@ examples:
 If no difference is seen between the steps of A and B, their change counts as 0.
 Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
 {", ".join(RESOURCES)}.
+
+If both runs are in trainwatch-runs/, the predictions of A that came true in B are recorded there for
+`trainwatch score`.
 
 With --fail-if the exit status is 0 if no condition is met, 1 if one is, and 3 if one is inconclusive: too few
 or too noisy steps, different work, missing data. It is 2 for a wrong argument.
@@ -128,10 +133,28 @@ def run(arguments: Namespace) -> int:
         _write(arguments.out, rendered)
         said = [line for each in verdict(comparison) for line in console.wrapped(one_line(each), rest=2)]
         console.write(*said, "", console.link(arguments.out))
+    _record(comparison)
     states = {outcome.state for outcome in comparison.outcomes}
     for outcome in comparison.not_passed:
         print(f"trainwatch: {outcome.state}: {outcome.condition.text}: {outcome.reason}", file=sys.stderr)
     return next((status for state, status in gate.STATUSES.items() if state in states), 0)
+
+
+def _record(comparison: Comparison) -> None:
+    """Records which predictions of A came true. Whatever prevents that never costs the comparison."""
+    try:
+        recorded = record_outcomes(comparison)
+    except (OSError, UserError) as error:
+        print(f"trainwatch: outcomes of predictions are not recorded: {describe(error)}", file=sys.stderr)
+        return
+    folder, new = recorded or (RUNS, [])
+    for outcome in new:
+        print(
+            f"trainwatch: recorded for `trainwatch score {os.path.relpath(folder)}`: {outcome.kind}, "
+            f"{percent(100 * outcome.predicted)} of the step time predicted, "
+            f"{percent(100 * outcome.achieved)} saved",
+            file=sys.stderr,
+        )
 
 
 def _sources(first: str | None, second: str | None) -> tuple[str, str]:

@@ -6,15 +6,17 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.work import Work
 from trainwatch.report.document import SCHEMA_VERSION
 from trainwatch.report.figures import figure
+from trainwatch.report.predicted_savings import PredictedSaving, predicted_savings
 from trainwatch.report.right_sizing import Prediction, predictions
 
 STORED = "report.json"  # `trainwatch run` and `trainwatch report` write it next to the page
+Row = TypeVar("Row", Prediction, PredictedSaving)
 READABLE = range(1, SCHEMA_VERSION + 1)  # versions with the same fields of predictions
 
 
@@ -38,18 +40,28 @@ def stored_predictions(directory: Path) -> list[Prediction] | None:
 
     People may move, cut or edit a report: one with other fields counts as no report.
     """
+    return _stored(directory, "predictions", Prediction)
+
+
+def savings_of(run: ComparedRun) -> list[PredictedSaving]:
+    """Returns the predicted savings stored with the report, or computes them."""
+    stored = _stored(Path(run.place), "predicted_savings", PredictedSaving)
+    return predicted_savings(run.analysis) if stored is None else stored
+
+
+def _stored(directory: Path, name: str, row: type[Row]) -> list[Row] | None:
     try:
         document = json.loads((directory / STORED).read_text(encoding="utf-8"))
         if document["schema_version"] not in READABLE:
             return None
-        return [_prediction(row) for row in document["predictions"]]
+        return [_row(row, content) for content in document[name]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def predictions_of(run: ComparedRun) -> list[Prediction]:
     """Returns the predictions stored with the report, or computes them; always computes the cost."""
-    now = predictions(run.analysis, run.price)
+    now = predictions(run.analysis, run.price, {saving.kind: saving.widened for saving in savings_of(run)})
     stored = stored_predictions(Path(run.place))
     if stored is None:
         return now
@@ -84,13 +96,13 @@ def _checked(
     return CheckedPrediction(predicted, made, measured, in_range, why_not)
 
 
-def _prediction(row: dict[str, Any]) -> Prediction:
-    """Raises KeyError or TypeError if the row is not a prediction."""
-    kinds = {item.name: str if item.type == "str" else (int, float) for item in fields(Prediction)}
+def _row(of: type[Row], content: dict[str, Any]) -> Row:
+    """Raises KeyError or TypeError if the content is of another kind."""
+    kinds = {item.name: str if item.type == "str" else (int, float) for item in fields(of)}
     for name, kind in kinds.items():
-        if not isinstance(row[name], kind):
-            raise TypeError(f"{name} is {row[name]!r}")
-    return Prediction(**{name: row[name] for name in kinds})
+        if not isinstance(content[name], kind):
+            raise TypeError(f"{name} is {content[name]!r}")
+    return of(**{name: content[name] for name in kinds})
 
 
 def _of_train_loaders(setting: str) -> Callable[[ComparedRun], float | None]:

@@ -1,1 +1,1 @@
-"""`trainwatch list` and `trainwatch open`: the runs of a folder, and their reports."""
+"""`trainwatch list`, `open` and `score`: the runs of a folder, their reports and predictions."""

@@ -17,6 +17,7 @@ from trainwatch.report.markdown import render_markdown
 from trainwatch.report.printed import print_verdict
 from trainwatch.report.sentences import gaps, not_verified
 from trainwatch.report.terminal import Progress, add_price
+from trainwatch.report.track_record import record_of
 from trainwatch.report.write import FORMS, write_report
 from trainwatch.runs.debugger.reports import DebuggerReports
 from trainwatch.runs.open import open_source
@@ -80,9 +81,10 @@ def run(arguments: Namespace) -> int:
         progress.end()
     for line in (*gaps(analysis.gaps), *not_verified(analysis.verified)):
         print(f"trainwatch: {line}", file=sys.stderr)
+    record = record_of(Path(arguments.source), analysis.date)
     if printed:
         render = render_json if arguments.format == "json" else render_markdown
-        sys.stdout.write(render(analysis, arguments.price))
+        sys.stdout.write(render(analysis, arguments.price, record))
         return 0
     if out is None:
         out = new_directory(source.facts.label)
@@ -95,7 +97,7 @@ def run(arguments: Namespace) -> int:
         print(f"trainwatch: {reason}, so the report goes to {out}", file=sys.stderr)
     try:
         typed, docs_url = arguments.typed, arguments.docs_url
-        page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url)
+        page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url, record)
     except OSError as error:
         raise UserError(
             f"cannot write to {out}: {error.strerror}; choose another directory with --out"

@@ -18,7 +18,9 @@ from trainwatch.report import sentences, shares
 from trainwatch.report.ended import failed, failure, out_of_memory, signal_name
 from trainwatch.report.figures import cost_of_finding, cost_of_run, main_steps
 from trainwatch.report.hot_lines import Part, parts
+from trainwatch.report.predicted_savings import predicted_savings
 from trainwatch.report.right_sizing import predictions
+from trainwatch.report.track_record import NO_RECORD, TrackRecord
 from trainwatch.report.verdict import verdict
 from trainwatch.runs.model import DeviceTime, ThreadTime
 from trainwatch.status import Status
@@ -31,10 +33,12 @@ LINES = 50  # per rank and role; a recording has more
 SCHEMA_VERSION = 3
 
 
-def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
+def document(
+    analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD
+) -> dict[str, Any]:
     """Returns the whole report without charts, as JSON values; None for unknown numbers.
 
-    `price`: dollars per hour of one node.
+    `price`: dollars per hour of one node. `record`: of the predictions of earlier runs.
     """
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -56,7 +60,8 @@ def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
         "rules": [_rule(rule) for rule in analysis.rules],
         "energy": _energy(analysis),
         "cost": _cost(analysis, price),
-        "predictions": [asdict(row) for row in predictions(analysis, price)],
+        "predictions": [asdict(row) for row in predictions(analysis, price, record.widening)],
+        "predicted_savings": [asdict(saving) for saving in predicted_savings(analysis, record)],
         "measurement": {
             "complete": not sentences.measuring_failures(analysis),
             "failures": sentences.measuring_failures(analysis),
@@ -72,9 +77,9 @@ def document(analysis: Analysis, price: float | None = None) -> dict[str, Any]:
     return known
 
 
-def render_json(analysis: Analysis, price: float | None = None) -> str:
+def render_json(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
     """Returns the document as text with a newline at the end."""
-    return json.dumps(document(analysis, price), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(document(analysis, price, record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _run(analysis: Analysis) -> dict[str, Any]:

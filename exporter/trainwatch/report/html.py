@@ -18,11 +18,13 @@ from trainwatch.report.leads import Leads
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.pace import pace_now
 from trainwatch.report.page import ECHARTS, render_page
+from trainwatch.report.predicted_savings import words_by_kind
 from trainwatch.report.right_sizing import predictions
 from trainwatch.report.rows import boxes, details_of, during, outliers, pairs, places, stalls
 from trainwatch.report.savings import savings
 from trainwatch.report.strip import strip
 from trainwatch.report.summary import at_a_glance, facts
+from trainwatch.report.track_record import NO_RECORD, TrackRecord
 from trainwatch.report.usage import usage
 from trainwatch.report.verdict import verdict
 
@@ -51,11 +53,13 @@ def render_html(
     leads: Leads = NO_LEADS,
     path: Path | None = None,
     total_steps: int | None = None,
+    record: TrackRecord = NO_RECORD,
 ) -> str:
     """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
 
     The live page names the `path` at which the report will be, and says when `total_steps` will be made.
-    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads.
+    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads. `record`: of the
+    predictions of earlier runs.
     """
     live = refresh_seconds is not None
     sections = dict(SECTIONS)
@@ -64,7 +68,8 @@ def render_html(
         items = list(SECTIONS.items())
         sections = dict([*items[:before], *LINES.items(), *items[before:]])
     shown = views(analysis)
-    predicted = predictions(analysis, price)
+    predicted = predictions(analysis, price, record.widening)
+    track_record = words_by_kind(analysis, record)
     busy = usage(analysis)
     lines = hot_parts(analysis)
     folded = {
@@ -91,7 +96,7 @@ def render_html(
         analysis=analysis,
         price=price,
         leads=leads,
-        markdown=render_markdown(analysis, price),
+        markdown=render_markdown(analysis, price, record),
         say=sentences,
         verdict=verdict(analysis, price),
         held=partial(held, analysis),
@@ -101,7 +106,8 @@ def render_html(
         glance=at_a_glance(analysis, price),
         problems=problems(analysis.rules),
         predictions=predicted,
-        savings=savings(analysis, predicted, price),
+        savings=savings(analysis, predicted, price, track_record),
+        track_record=track_record,
         strip=strip(analysis),
         usage_sentences=busy,
         viridis=VIRIDIS,

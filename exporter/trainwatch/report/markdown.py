@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.problems import Problem, problems
@@ -10,8 +10,10 @@ from trainwatch.report import sentences, shares
 from trainwatch.report.held import held
 from trainwatch.report.hot_lines import parts as hot_parts
 from trainwatch.report.markdown_text import code, plain, sentence, table
+from trainwatch.report.predicted_savings import words_by_kind
 from trainwatch.report.right_sizing import Prediction, predicted_figure, predictions
 from trainwatch.report.summary import at_a_glance
+from trainwatch.report.track_record import NO_RECORD, TrackRecord
 from trainwatch.report.verdict import verdict
 from trainwatch.words import (
     NO_NUMBER,
@@ -33,12 +35,13 @@ METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the ru
 STATISTICS = ("max", "p95", "p50", "min")
 
 
-def render_markdown(analysis: Analysis, price: float | None = None) -> str:
+def render_markdown(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
     """Returns paragraphs and tables, separated by empty lines. `price`: dollars per hour of one node."""
-    return "\n\n".join(_blocks(analysis, price)) + "\n"
+    return "\n\n".join(_blocks(analysis, price, record)) + "\n"
 
 
-def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
+def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Iterator[str]:
+    track_record = words_by_kind(analysis, record)
     yield f"## Training run {code(analysis.run) or 'without a name'}"
     missing = sentences.gaps(analysis.gaps)
     if missing:
@@ -48,7 +51,8 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     found = problems(analysis.rules)
     if found:
         yield "\n".join(
-            _finding(analysis, number, problem, price) for number, problem in enumerate(found[:FINDINGS], 1)
+            _finding(analysis, number, problem, price, track_record.get(problem.estimate.rule, ""))
+            for number, problem in enumerate(found[:FINDINGS], 1)
         )
     if sum(problem.seconds_lost > 0 for problem in found[:FINDINGS]) > 1:
         yield "The same second may be lost to several of these: do not add them up."
@@ -56,11 +60,11 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
         more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
         yield f"Also found: {more}."
     yield _glance(analysis, price)
-    suggestions = predictions(analysis, price)
+    suggestions = predictions(analysis, price, record.widening)
     if suggestions:
         yield "### Right-sizing"
         yield "Each row predicts the effect of one change, with everything else as before."
-        yield _suggestions(suggestions)
+        yield _suggestions(suggestions, track_record)
     yield "### Time breakdown"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
     parts = [
@@ -82,9 +86,11 @@ def _blocks(analysis: Analysis, price: float | None) -> Iterator[str]:
     yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
 
 
-def _finding(analysis: Analysis, number: int, problem: Problem, price: float | None) -> str:
+def _finding(
+    analysis: Analysis, number: int, problem: Problem, price: float | None, track_record: str
+) -> str:
     rule = problem.rule
-    found = f"{rule.finding} {held(analysis, rule)}".rstrip()
+    found = " ".join(filter(None, (rule.finding, held(analysis, rule), track_record)))
     lost = ", ".join(sentences.amounts(analysis, problem.estimate, price))
     title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
     rules = [rule.rule, *(other.rule for other in problem.also)]
@@ -105,7 +111,7 @@ def _glance(analysis: Analysis, price: float | None) -> str:
     return table(("at a glance", "", ""), rows)
 
 
-def _suggestions(rows: list[Prediction]) -> str:
+def _suggestions(rows: list[Prediction], track_record: Mapping[str, str]) -> str:
     """Returns a table with one row per change and one column per predicted metric."""
     metrics = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
     changes: dict[str, dict[str, Prediction]] = {}
@@ -117,9 +123,12 @@ def _suggestions(rows: list[Prediction]) -> str:
             (
                 _change(next(iter(by_metric.values()))),
                 *(_predicted(by_metric[metric]) if metric in by_metric else NO_NUMBER for metric in metrics),
-                sentence(max((row.assumption for row in by_metric.values()), key=len)),
+                sentence(
+                    f"{max((row.assumption for row in by_metric.values()), key=len)} "
+                    f"{track_record.get(name, '')}".rstrip()
+                ),
             )
-            for by_metric in changes.values()
+            for name, by_metric in changes.items()
         ),
     )
 

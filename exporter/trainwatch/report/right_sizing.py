@@ -6,8 +6,9 @@ Every prediction is for one change, with everything else as before. docs/right-s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.report import figures, shares
@@ -22,6 +23,7 @@ from trainwatch.report.step_model import (
     fewer_devices,
     larger_batch,
     loading_in_workers,
+    widened,
 )
 from trainwatch.report.usage import WELL_USED
 from trainwatch.status import Status
@@ -37,6 +39,16 @@ from trainwatch.words import (
     share,
 )
 
+EVERY_CHANGE = (
+    "more_workers",
+    "more_cores",
+    "larger_batch",
+    "fewer_nodes",
+    "fewer_gpus",
+    "fewer_cores",
+    "fewer_workers",
+)
+AS_COMPUTED: Mapping[str, float] = MappingProxyType({})  # ranges that nothing widens
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
 HARDLY_WAITS = 0.05  # of the step time: loaders keep up
@@ -48,7 +60,7 @@ ENOUGH_SAMPLES = 120  # of a node, before predicting its needs: a minute at 500 
 class Prediction:
     """One figure of the next run, if one thing is changed and nothing else."""
 
-    change: str  # fewer_gpus, fewer_nodes, fewer_cores, more_cores, larger_batch, more_workers, fewer_workers
+    change: str  # one of EVERY_CHANGE
     resource: str  # counted by `current` and `suggested`: "loader workers of a rank"
     current: float
     suggested: float
@@ -78,15 +90,23 @@ class _Change:
     step: Factor | None = None  # of a step, if the work per step changes; None: same as `factor`
 
 
-def predictions(analysis: Analysis, price: float | None = None) -> list[Prediction]:
+def predictions(
+    analysis: Analysis, price: float | None = None, widening: Mapping[str, float] = AS_COMPUTED
+) -> list[Prediction]:
     """Returns the changes worth trying, those that make the run faster first; empty for a well-used machine.
 
-    `price`: dollars per hour of one node.
+    `price`: dollars per hour of one node. `widening`: by change, how much further out each end of its
+    range is, as a share of the time in training steps.
     """
     found: list[Prediction] = []
     for change in _changes(_Run(analysis)):
-        found += _predictions(analysis, change, price)
+        found += _predictions(analysis, _widened(change, widening.get(change.name, 0.0)), price)
     return found
+
+
+def factors(analysis: Analysis) -> list[tuple[str, Factor]]:
+    """Returns each suggested change with its effect on the time for the same work, not widened."""
+    return [(change.name, change.factor) for change in _changes(_Run(analysis))]
 
 
 class _Run:
@@ -350,6 +370,15 @@ def _fewer_cores(run: _Run) -> Iterator[_Change]:
 
 
 # -------------------------------------------------------------------------------- figures and words
+
+
+def _widened(change: _Change, more: float) -> _Change:
+    """Returns the change with a range that is wider at each end, by the errors of earlier predictions."""
+    if not more:
+        return change
+    work = change.suggested / change.current if change.step else 1.0  # of a step, which then has other work
+    step = change.step and widened(change.step, work * more)
+    return replace(change, factor=widened(change.factor, more), step=step)
 
 
 def _predictions(analysis: Analysis, change: _Change, price: float | None) -> Iterator[Prediction]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.problems import Problem, problems
@@ -14,6 +15,7 @@ from trainwatch.words import count, duration, money, number, rough_duration, rou
 
 # The predicted changes that would end a problem, by its topic, or its rule where it has none.
 CHANGES = {"data loading": ("more_workers", "more_cores"), "BatchSize": ("larger_batch",)}
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,28 @@ class Saving:
     link: str
     expected: Amounts | None
     best: Amounts
+    kind: str = ""  # of prediction, as in Outcome
+    track_record: str = ""  # how earlier predictions of this kind fared; "": there were none
 
 
-def savings(analysis: Analysis, predicted: Sequence[Prediction], price: float | None) -> list[Saving]:
-    """Returns the time that each problem cost, longest first, then what a smaller machine would save."""
+def savings(
+    analysis: Analysis,
+    predicted: Sequence[Prediction],
+    price: float | None,
+    track_record: Mapping[str, str] = NO_WORDS,
+) -> list[Saving]:
+    """Returns the time that each problem cost, longest first, then what a smaller machine would save.
+
+    `track_record`: sentences by kind of prediction.
+    """
     found = [
         _of_problem(analysis, problem, predicted, price, f"#problem-{place}")
         for place, problem in enumerate(problems(analysis.rules), 1)
         if problem.seconds_lost > 0
     ]
     found.sort(key=lambda saving: -(saving.best.seconds or 0.0))
-    return found + sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
+    found += sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
+    return [replace(saving, track_record=track_record.get(saving.kind, "")) for saving in found]
 
 
 def _of_problem(
@@ -77,9 +90,8 @@ def _of_problem(
     expected = None
     if gains.get("run_seconds", 0.0) > 0:
         expected = amounts(min(gains["run_seconds"], lost), gains.get("cost"), predicted=True)
-    return Saving(
-        problem.title, link, expected, amounts(lost, cost_of_finding(analysis, problem.estimate, price))
-    )
+    best_case = amounts(lost, cost_of_finding(analysis, problem.estimate, price))
+    return Saving(problem.title, link, expected, best_case, problem.estimate.rule)
 
 
 def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:
@@ -90,7 +102,7 @@ def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:
                 Amounts((one.measured - cost) / one.measured, None, one.measured - cost, None, True)
                 for cost in (one.expected, one.low)
             )
-            yield Saving(title, "#right-sizing", expected, best)
+            yield Saving(title, "#right-sizing", expected, best, one.change)
 
 
 def _names(prediction: Prediction) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from trainwatch.report.html import render_html
 from trainwatch.report.index_page import is_runs_folder, refresh_index
 from trainwatch.report.leads import Leads, leads_of
 from trainwatch.report.markdown import render_markdown
+from trainwatch.report.track_record import NO_RECORD, TrackRecord
 from trainwatch.whole_file import write_whole
 
 DOCUMENT = "report.json"
@@ -25,6 +26,7 @@ def write_report(
     form: str = "html",
     typed: Sequence[str] = (),
     docs_url: str = "",
+    record: TrackRecord = NO_RECORD,
 ) -> Path:
     """Writes the report in a format (a key of FORMS), and returns its main file.
 
@@ -36,7 +38,7 @@ def write_report(
     """
     page, render = FORMS[form]
     leads = leads_of(analysis, directory, is_runs_folder(directory.absolute().parent), typed, docs_url)
-    texts = {DOCUMENT: render_json(analysis, price)} | dict(render(analysis, price, leads))
+    texts = {DOCUMENT: render_json(analysis, price, record)} | dict(render(analysis, price, leads, record))
     texts[page] = texts.pop(page)
     for name, text in texts.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,16 +47,16 @@ def write_report(
     return directory / page
 
 
-def _html(analysis: Analysis, price: float | None, leads: Leads) -> Mapping[str, str]:
-    page = render_html(analysis, price=price, leads=leads)
-    return {**_rules(analysis, price, leads), "report.html": page}
+def _html(analysis: Analysis, price: float | None, leads: Leads, record: TrackRecord) -> Mapping[str, str]:
+    page = render_html(analysis, price=price, leads=leads, record=record)
+    return {**_rules(analysis, price, leads, record), "report.html": page}
 
 
-def _markdown(analysis: Analysis, price: float | None, _: Leads) -> Mapping[str, str]:
-    return {"report.md": render_markdown(analysis, price)}
+def _markdown(analysis: Analysis, price: float | None, _: Leads, record: TrackRecord) -> Mapping[str, str]:
+    return {"report.md": render_markdown(analysis, price, record)}
 
 
-def _rules(analysis: Analysis, _: float | None, __: Leads) -> Mapping[str, str]:
+def _rules(analysis: Analysis, _: float | None, __: Leads, ___: TrackRecord) -> Mapping[str, str]:
     return {
         f"profiler-reports/{result.rule}.json": json.dumps(
             rule_json(result), indent=2, ensure_ascii=False, allow_nan=False
@@ -65,7 +67,7 @@ def _rules(analysis: Analysis, _: float | None, __: Leads) -> Mapping[str, str]:
 
 
 # The main file, and the files in addition to report.json, which every format has.
-FORMS: dict[str, tuple[str, Callable[[Analysis, float | None, Leads], Mapping[str, str]]]] = {
+FORMS: dict[str, tuple[str, Callable[[Analysis, float | None, Leads, TrackRecord], Mapping[str, str]]]] = {
     "html": ("report.html", _html),
     "json": (DOCUMENT, _rules),
     "markdown": ("report.md", _markdown),

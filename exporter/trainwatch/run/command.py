@@ -286,10 +286,14 @@ def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, hooked: Hoo
     try:
         from trainwatch.report.printed import print_summary
         from trainwatch.report.sentences import gaps
+        from trainwatch.report.track_record import record_of
         from trainwatch.report.write import write_report
 
         analysis = live.final_analysis()
-        write_report(analysis, plan.directory, plan.price, typed=plan.typed, docs_url=plan.docs_url)
+        record = record_of(plan.directory, analysis.date, lambda line: say(line, "warning"))
+        write_report(
+            analysis, plan.directory, plan.price, typed=plan.typed, docs_url=plan.docs_url, record=record
+        )
         for line in gaps(analysis.gaps):
             say(line, "warning")
         print_summary(Console(sys.stderr), analysis, plan.directory / "report.html", plan.price)
