@@ -8,12 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.page import read_part
 from trials.fault_matrix import store
 from trials.fault_matrix.__main__ import REPORTED, main, try_all
 from trials.fault_matrix.alerts import GPU_BY_HAND
 from trials.fault_matrix.case import KINDS, MORE_SEEDS, Case, cases
 from trials.fault_matrix.faults import FAULTS, SEVERITIES
 from trials.fault_matrix.healthy import HEALTHY
+from trials.fault_matrix.page import (
+    PAGE,
+    faults_table,
+    healthy_table,
+    scores,
+    stored,
+    tables,
+    wrong_table,
+)
 from trials.fault_matrix.play import Alert, Finding, Seen, read_report
 from trials.fault_matrix.score import Result, Share, wilson
 from trials.fault_matrix.training import WORKLOADS, Training, Truth
@@ -120,6 +130,23 @@ def test_the_truth_is_known_before_the_run_and_grows_with_the_severity() -> None
 def test_results_are_the_same_after_they_were_stored(tmp_path: Path) -> None:
     store.write(tmp_path / "results.json", [RIGHT, HEALTHY_RUN])
     assert store.read(tmp_path / "results.json").results == [RIGHT, HEALTHY_RUN]
+
+
+def test_the_page_has_the_tables_of_the_stored_results() -> None:
+    for name, lines in tables(stored()).items():
+        assert read_part(PAGE, name) == "\n".join(lines).strip("\n").split("\n"), (
+            "python -m trials.fault_matrix --page"
+        )
+
+
+def test_wrong_results_stay_in_the_tables() -> None:
+    results = [RIGHT, said(HOT), HEALTHY_RUN, said(HOT, result=HEALTHY_RUN)]
+    assert "| slow rank: compute | 1 right, 1 wrong cause | 1 of 1 | 5, 5 |" in faults_table(results)
+    assert "| slow rank: compute | wrong cause | `ThermalThrottling` | 1 |" in wrong_table(results)
+    assert "| even steps | 2 | 1 `ThermalThrottling` | 0 | 0 |" in healthy_table(results)
+    shares = {what: str(share).partition(" (")[0] for what, _, share in scores(results)}
+    assert shares["cause right at 20 % and above"] == "1 of 2"
+    assert shares["healthy runs accused by the report"] == "1 of 2"
 
 
 def test_a_case_that_does_not_exist_is_refused() -> None:

@@ -34,7 +34,7 @@ class Bursts(Training):
 
 
 class Evaluation(Training):
-    """20 steps of evaluation follow each 200 of training, with a third of their time."""
+    """20 steps of evaluation follow 200 of training, again and again, with a third of their time."""
 
     name = "evaluation phases"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.page import DOCS, markdown, replace_part
+from trials.fault_matrix.case import cases
 from trials.fault_matrix.faults import FAULTS
 from trials.fault_matrix.healthy import HEALTHY
 from trials.fault_matrix.score import NOTHING_SAID, Result, Share, share
@@ -27,26 +28,33 @@ def printed(results: Sequence[Result]) -> list[str]:
 
 def write_page() -> None:
     """Writes the tables of the stored results into the page."""
-    for name, lines in tables(read(FIRST), read(LAST)).items():
+    for name, lines in tables(stored()).items():
         replace_part(PAGE, name, lines)
 
 
-def tables(first: Stored, last: Stored) -> dict[str, list[str]]:
-    """Returns the lines between the markers of the page, by their name."""
+def stored() -> dict[str, Stored]:
+    """Returns the first matrix, and the last one if it was measured since then."""
+    return {file.stem: read(file) for file in (FIRST, LAST) if file.exists()}
+
+
+def tables(matrices: Mapping[str, Stored]) -> dict[str, list[str]]:
+    """Returns the lines between the markers of the page, by their name. Details are of the last matrix."""
+    scored = [scores(matrix.results) for matrix in matrices.values()]
     rows = [
-        (what, goal, str(before), str(now))
-        for (what, goal, before), (_, _, now) in zip(scores(first.results), scores(last.results), strict=True)
+        (what, goal, *(str(each) for _, _, each in row))
+        for row in zip(*scored, strict=True)
+        for what, goal, _ in row[:1]
     ]
+    results = list(matrices.values())[-1].results
     return {
         "matrix": [
-            *_circumstances("First", first),
-            *_circumstances("Last", last),
-            *markdown(("what", "goal", "first", "last"), rows),
+            *(line for name, matrix in matrices.items() for line in _circumstances(name, matrix)),
+            *markdown(("what", "goal", *matrices), rows),
         ],
         "catalogue": catalogue(),
-        "faults": faults_table(last.results),
-        "wrong": wrong_table(last.results),
-        "healthy": healthy_table(last.results),
+        "faults": faults_table(results),
+        "wrong": wrong_table(results),
+        "healthy": healthy_table(results),
     }
 
 
@@ -66,9 +74,12 @@ def _docstring(kind: type[Training]) -> str:
 
 def _circumstances(which: str, stored: Stored) -> list[str]:
     seeds = ", ".join(map(str, stored.seeds))
+    faults = sum(result.is_fault for result in stored.results)
+    planned = len(cases(stored.seeds))
     return [
-        f"{which} measured on {stored.date} with Trainwatch {stored.version}: {len(stored.results)} runs, "
-        f"seed {seeds}, {stored.machine}.",
+        f"The {which} matrix was measured on {stored.date} with Trainwatch {stored.version}, seed {seeds}. "
+        f"It has {faults} faulty and {len(stored.results) - faults} healthy runs of the {planned} of "
+        f"`--full`, in random order. Machine: {stored.machine}.",
         "",
     ]
 
