@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trainwatch.accepted import Acceptance
 from trainwatch.compare import gate
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.comparison import compare
+from trainwatch.compare.document import as_json
 from trainwatch.compare.gate import Condition, Outcome
+from trainwatch.compare.html import render_comparison
+from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.errors import UserError
 from trainwatch.status import Status
 
@@ -87,6 +92,32 @@ def test_any_text_is_a_condition_or_the_users_mistake(text: str) -> None:
         gate.parse(text)
     except UserError:
         return
+
+
+def test_an_accepted_finding_passes_and_is_named() -> None:
+    a, b = with_rules(CPUBottleneck=Status.HEALTHY), with_rules(CPUBottleneck=Status.FOUND)
+    assert judged("any_rule", a, b).state == "failed"
+    (found,) = b.analysis.rules
+    entry = Acceptance("CPUBottleneck", "resnet", "new loader", "2026-12-31")
+    accepted = replace(b, analysis=replace(b.analysis, rules=[replace(found, accepted=entry)]))
+    outcome = judged("any_rule", a, accepted)
+    assert (outcome.state, outcome.reason) == (
+        "passed",
+        "no rule fired in B that did not in A, but for accepted CPUBottleneck",
+    )
+    outcome = judged("CPUBottleneck", a, accepted)
+    assert (outcome.state, outcome.reason) == (
+        "passed",
+        "CPUBottleneck fired in B, accepted until 2026-12-31: new loader",
+    )
+    comparison = compare(a, accepted)
+    for text in (as_text(comparison), as_markdown(comparison), render_comparison(comparison)):
+        assert "CPUBottleneck (accepted) appeared" in text
+        assert "Accepted until 2026-12-31: new loader" in text
+    (rule,) = json.loads(as_json(comparison))["rules"]
+    assert rule["accepted"] == {"reason": "new loader", "until": "2026-12-31", "by": None}
+    ended = replace(b, analysis=replace(b.analysis, rules=[replace(found, acceptance_ended=entry)]))
+    assert judged("any_rule", a, ended).state == "failed"
 
 
 STEADY = np.full(50, 0.1)

@@ -6,9 +6,10 @@ import math
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from trainwatch.accepted import Acceptance
 from trainwatch.compare import gate
 from trainwatch.compare.achieved import record_outcomes
 from trainwatch.compare.compared_run import ComparedRun, read_run
@@ -20,7 +21,8 @@ from trainwatch.compare.sentences import verdict
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.console import Console
 from trainwatch.errors import UserError, describe
-from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
+from trainwatch.evaluation.acceptance import accepted_file
+from trainwatch.evaluation.arguments import add_accepted, add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
 from trainwatch.report.markdown_text import one_line
 from trainwatch.report.run_list import find_run, read_folder, read_listed, run_before
@@ -101,12 +103,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "may be repeated",
     )
     add_parameters(parser)
+    add_accepted(parser)
     add_scan_interval(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Compares two runs and writes the comparison. Raises UserError, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
+    accepted = accepted_file(arguments.accepted).entries()
     conditions = [gate.parse(text) for text in arguments.fail_if]
     if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b):
         raise UserError("--fail-if cost: costs need the price of a node; give --price-a and --price-b")
@@ -115,7 +119,7 @@ def run(arguments: Namespace) -> int:
 
     sources = _sources(arguments.source_a, arguments.source_b)
     a, b = (
-        _read(place, price, workload, settings, arguments.scan_interval)
+        _read(place, price, workload, settings, arguments.scan_interval, accepted)
         for place, price, workload in (
             (sources[0], arguments.price_a, arguments.workload_a),
             (sources[1], arguments.price_b, arguments.workload_b),
@@ -192,14 +196,18 @@ def _workload(text: str) -> float:
 
 
 def _read(
-    place: str, price: float | None, workload: float | None, settings: Settings, scan_interval: float
+    place: str,
+    price: float | None,
+    workload: float | None,
+    settings: Settings,
+    scan_interval: float,
+    accepted: Sequence[Acceptance],
 ) -> ComparedRun:
     progress = Progress()
     try:
         source = open_source(place, progress.update_bytes)
-        return read_run(
-            without_secrets(place), source, price, settings, scan_interval, progress.update, workload
-        )
+        known = without_secrets(place), source, price, settings, scan_interval, progress.update, workload
+        return read_run(*known, accepted)
     finally:
         progress.end()
 

@@ -37,7 +37,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "figures": {key: _figure(figure) for key, figure in comparison.figures.items()},
         "parts": {"step": _difference(comparison.step), "run": _difference(comparison.run)},
         "rules": [
-            {"rule": rule.rule, "fate": rule.fate, "a": rule.a.finding, "b": rule.b.finding}
+            {
+                "rule": rule.rule,
+                "fate": rule.fate,
+                "a": rule.a.finding,
+                "b": rule.b.finding,
+                "accepted": rule.accepted and rule.accepted.as_json(),
+            }
             for rule in comparison.rules
         ],
         "lines": [asdict(line) for line in comparison.lines],

@@ -126,7 +126,8 @@ def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
         }
         for run in (a, b)
     )
-    fired = [rule for rule in after.values() if rule.status is Status.FOUND]
+    fired = [rule for rule in after.values() if rule.decides]
+    accepted = [rule for rule in after.values() if rule.status is Status.FOUND and rule.accepted]
     new = [rule for rule in fired if rule.rule in before and before[rule.rule].status is not Status.FOUND]
     if new:
         names = listing([rule.rule for rule in new])
@@ -136,8 +137,11 @@ def _judge_rule(condition: Condition, a: Analysis, b: Analysis) -> Outcome:
         names = listing(unknown) or (condition.name if condition.name != ANY_RULE else "any rule")
         return Outcome(condition, "inconclusive", f"B has not enough data to judge {names}")
     if condition.name == ANY_RULE:
-        return Outcome(condition, "passed", "no rule fired in B that did not in A")
+        but = f", but for accepted {listing([rule.rule for rule in accepted])}" if accepted else ""
+        return Outcome(condition, "passed", f"no rule fired in B that did not in A{but}")
     how = "fired in B, but in A as well" if fired else "did not fire in B"
+    for rule in accepted:
+        how = f"fired in B, {rule.accepted.words}" if rule.accepted else how
     return Outcome(condition, "passed", f"{condition.name} {how}")
 
 

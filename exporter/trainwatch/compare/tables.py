@@ -159,8 +159,5 @@ def _figure_row(figure: Figure, obstacle: str = "") -> tuple[str, ...]:
 def _rules(comparison: Comparison) -> list[Table]:
     if not comparison.rules:
         return []
-    rows = [
-        (rule.rule, rule.fate, (rule.b if rule.fate != "went away" else rule.a).finding)
-        for rule in comparison.rules
-    ]
+    rows = [(rule.rule, rule.fate, rule.finding) for rule in comparison.rules]
     return [Table(("Rule", "", "Finding in B, or in A if the rule went away"), rows, words=3)]

@@ -39,10 +39,10 @@ class Problem:
 
 
 def problems(results: Iterable[RuleResult]) -> list[Problem]:
-    """Returns the problems by the time that they explain; symptoms come after their causes."""
+    """Returns the problems without accepted ones, by the time that they explain; symptoms after causes."""
     groups: dict[str, list[RuleResult]] = {}
     for result in results:
-        if result.status is Status.FOUND:
+        if result.decides:
             groups.setdefault(result.about.topic or result.rule, []).append(result)
     for group in groups.values():
         group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
@@ -58,10 +58,10 @@ def problems(results: Iterable[RuleResult]) -> list[Problem]:
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
-    """Returns the findings in the order of their problems, then the other rules by their state."""
+    """Returns the findings in the order of their problems, then accepted ones, then other rules by state."""
     every = list(results)
     found = [rule for problem in problems(every) for rule in (problem.rule, *problem.also)]
-    rest = [result for result in every if result.status is not Status.FOUND]
+    rest = [result for result in every if not result.decides]
     states = list(Status)
     rest.sort(key=lambda result: (states.index(result.status), result.about.is_symptom, result.rule))
     return found + rest

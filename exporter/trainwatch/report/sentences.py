@@ -389,7 +389,9 @@ def rules(analysis: Analysis) -> str:
     if not analysis.rules:
         return "No rule was evaluated."
     states = [f"{number} {state}" for state, number in counts(analysis).items()]
-    return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}."
+    accepted = sum(rule.fired_accepted and rule.status is Status.FOUND for rule in analysis.rules)
+    of_them = f" ({number(accepted)} found and accepted)" if accepted else ""
+    return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}{of_them}."
 
 
 def measuring_failures(analysis: Analysis) -> list[str]:

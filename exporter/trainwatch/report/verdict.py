@@ -37,12 +37,13 @@ ONLY_PAUSES = ("MaxInitializationTime", "StepOutlier", "TrainingStalled", "Colle
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The state of a run, one sentence, further sentences, and one line of evidence per problem."""
+    """The state of a run, one sentence, further sentences, and one line per problem and accepted finding."""
 
     status: Status
     sentence: str
     details: list[str]
     evidence: list[str]
+    accepted: list[str]
 
     @property
     def sentences(self) -> list[str]:
@@ -68,9 +69,13 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         details.append(unjudged)
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
+    details += _accepted_and_ended(analysis)
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
     details += [*process_verdict(analysis), *only_at_times(analysis)]
-    return RunVerdict(status, sentence, details, [evidence(analysis, problem) for problem in found])
+    shown = [evidence(analysis, problem) for problem in found]
+    return RunVerdict(
+        status, sentence, details, shown, [accepted(analysis, rule) for rule in _accepted(analysis)]
+    )
 
 
 def evidence(analysis: Analysis, problem: Problem) -> str:
@@ -78,12 +83,35 @@ def evidence(analysis: Analysis, problem: Problem) -> str:
     return f"{problem.rule.finding} {held(analysis, problem.rule)}".rstrip()
 
 
+def accepted(analysis: Analysis, rule: RuleResult) -> str:
+    """Returns an accepted finding in one line: until when, why, by whom, and the evidence as always."""
+    words = rule.accepted.words if rule.accepted else ""
+    return f"{rule.rule}, {words}. {rule.finding} {held(analysis, rule)}".rstrip()
+
+
+def _accepted(analysis: Analysis) -> list[RuleResult]:
+    return [rule for rule in analysis.rules if rule.fired_accepted]
+
+
+def _accepted_and_ended(analysis: Analysis) -> list[str]:
+    """Says which findings do not count because they are accepted, and which count again."""
+    names = [rule.rule for rule in _accepted(analysis)]
+    verb = "is" if len(names) == 1 else "are"
+    said = [f"{listing(names)} {verb} accepted and not counted."] if names else []
+    again = [
+        f"{rule.rule} counts again: it was accepted until {ended.until} ({ended.reason})."
+        for rule in analysis.rules
+        if (ended := rule.acceptance_ended) and rule.decides
+    ]
+    return said + again
+
+
 def status_of_run(analysis: Analysis) -> Status:
     """Returns the state of the run as a whole: a command that failed did, whatever was found."""
     if failed(analysis):
         return Status.FAILED
     states = counts(analysis)
-    if Status.FOUND in states:
+    if any(rule.decides for rule in decided(analysis)):
         return Status.FOUND
     if any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis)):
         return Status.HEALTHY
@@ -91,11 +119,13 @@ def status_of_run(analysis: Analysis) -> Status:
 
 
 def _judged(analysis: Analysis) -> str:
-    """Writes "12 of 22 rules judged the run and found nothing."."""
+    """Writes "12 of 22 rules judged, nothing found but 1 accepted finding."."""
     states = counts(analysis)
-    healthy, every = states.get(Status.HEALTHY, 0), sum(states.values())
-    of = "" if healthy == every else f" of {every}"
-    return f"{number(healthy)}{of} {'rule' if every == 1 else 'rules'} judged, nothing found."
+    accepted = states.get(Status.FOUND, 0)  # only accepted ones: otherwise the run would not be healthy
+    judged, every = states.get(Status.HEALTHY, 0) + accepted, sum(states.values())
+    of = "" if judged == every else f" of {every}"
+    but = f" but {count(accepted, 'accepted finding')}" if accepted else ""
+    return f"{number(judged)}{of} {'rule' if every == 1 else 'rules'} judged, nothing found{but}."
 
 
 def _unjudged(analysis: Analysis) -> str:

@@ -24,7 +24,12 @@ from trainwatch import __version__
 from trainwatch.console import Console
 from trainwatch.durations import positive_count, positive_duration
 from trainwatch.errors import UserError, describe
-from trainwatch.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
+from trainwatch.evaluation.arguments import (
+    add_accepted,
+    add_docs_url,
+    add_parameters,
+    add_scan_interval,
+)
 from trainwatch.ledgers.endings import tell_ending
 from trainwatch.report.terminal import add_price
 from trainwatch.run.ended import OutOfMemory, reason
@@ -108,6 +113,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="do not sample which lines of Python the command executes (default: up to 20 times per second)",
     )
     add_parameters(parser)
+    add_accepted(parser)
     add_scan_interval(parser)
     parser.add_argument(
         "--live-interval",
@@ -138,6 +144,7 @@ def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
     # Before all imports: numpy starts threads, which inherit the mask.
     with blocked_signals() as mask:
+        from trainwatch.evaluation.acceptance import accepted_file
         from trainwatch.evaluation.settings import Settings
         from trainwatch.run.hang_stacks import HangStacks
         from trainwatch.run.ledger_directory import ledger_directory
@@ -146,6 +153,7 @@ def run(arguments: Namespace) -> int:
         from trainwatch.run.plan import planned
 
         settings = Settings.parse(arguments.set, arguments.parameters)
+        accepted = accepted_file(arguments.accepted)
         raise_interrupt()
         with planned(arguments) as plan, ledger_directory() as ledgers:
             if arguments.out is None:
@@ -154,7 +162,7 @@ def run(arguments: Namespace) -> int:
                     say(line, "dim")
             stacks = HangStacks(ledgers, plan.directory)
             seconds = plan.scan_interval, arguments.live_interval
-            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
+            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps, accepted)
             return _observe(plan, ledgers, live, mask)
 
 
