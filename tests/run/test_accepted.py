@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import requests
 from trainwatch.accepted import Acceptance, write_accepted
 
 from tests.support.observing import Observed, wait_until
@@ -30,6 +31,9 @@ def test_a_finding_that_is_accepted_during_the_run_counts_neither_now_nor_at_its
         observed.until_said("It is accepted until 2999-12-31: old disk.")
         page = tmp_path / "run" / "report.html"  # as it is served
         wait_until(lambda: "DataStarved is accepted" in page.read_text(), "the live page")
+        url = f"http://{observed.address}/metrics"
+        published = 'rule="DataStarved",reason="old disk",until="2999-12-31"'
+        wait_until(lambda: published in requests.get(url, timeout=SECONDS).text, "the metric")
         (tmp_path / "end").touch()
         assert observed.process.wait(SECONDS) == 0
         assert "  Accepted\n    DataStarved, accepted until 2999-12-31: old disk. " in observed.said

@@ -507,7 +507,7 @@ def test_the_alertmanager_config_routes_and_inhibits_as_alertmanager_yml() -> No
         for one in resource["spec"]["inhibitRules"]
     ]
     assert inhibited == known["inhibit_rules"]
-    names = {"groupWait": "group_wait", "repeatInterval": "repeat_interval"}
+    names = {"receiver": "receiver", "groupWait": "group_wait", "repeatInterval": "repeat_interval"}
     routed = [
         {names[key]: value for key, value in one.items() if key in names}
         | {"matchers": matchers(one["matchers"])}

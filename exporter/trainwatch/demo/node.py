@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from trainwatch.collectors.accepted import AcceptedCollector
 from trainwatch.collectors.cpu import CpuCollector
 from trainwatch.collectors.disk import DiskCollector
 from trainwatch.collectors.gpu import GpuCollector
@@ -88,6 +89,7 @@ def make_exporter(
         GpuHoldersCollector(procfs, clock.monotonic),
         RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
         RankPausesCollector(procfs, directory / "cgroup"),
+        AcceptedCollector(None),
     ]
     return Exporter(
         collectors,

@@ -44,7 +44,8 @@ class RunProcesses:
         self._find_pids(alive)
         runs: dict[str, RunSample] = {}
         for ledger in alive:
-            runs.setdefault(labels[ledger.key], RunSample()).processes.append(_rank_process(ledger))
+            run = runs.setdefault(labels[ledger.key], RunSample(name=ledger.header.name))
+            run.processes.append(_rank_process(ledger))
         of_command = self._of_command()
         if self.command and of_command and not runs:
             runs[self.command.run] = RunSample()

@@ -163,14 +163,14 @@ def run(arguments: Namespace) -> int:
             stacks = HangStacks(ledgers, plan.directory)
             seconds = plan.scan_interval, arguments.live_interval
             live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps, accepted)
-            return _observe(plan, ledgers, live, mask)
+            return _observe(plan, ledgers, live, mask, accepted.path)
 
 
-def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
+def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask, accepted: Path) -> int:
     from trainwatch.run.old_recordings import remove_unused
 
     run = _begin_recording(plan)
-    exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.listener)
+    exporter = ExporterProcess(_exporter_flags(plan, ledgers, accepted), plan.listener)
     environment = command_environment(os.environ, plan.launch, ledgers, plan.lines)
     if plan.stacks:
         environment[STACKS] = "1"
@@ -267,7 +267,7 @@ def _label(plan: Plan, ledgers: Path) -> str:
     return label
 
 
-def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
+def _exporter_flags(plan: Plan, ledgers: Path, accepted: Path) -> list[str]:
     return [
         f"--web.listen-address={plan.listener.address}",
         *(f"--web.external-url={url}" for url in plan.external_urls),
@@ -278,6 +278,7 @@ def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
         f"--node={plan.node}",
         f"--recording.dir={plan.directory}",
         f"--report-dir={plan.directory}",
+        f"--accepted.file={accepted}",
         *(["--recording.lines"] if plan.lines else []),
         "--log-level=warning",
     ]

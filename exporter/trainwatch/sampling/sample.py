@@ -114,6 +114,7 @@ class RunSample:
     pids: frozenset[int] = frozenset()  # of these processes and all that they started, some seconds old
     gpus: dict[str, GpuUse] = field(default_factory=dict)  # by GPU label; empty: without evidence
     host: HostUse = field(default_factory=HostUse)
+    name: str = ""  # of its launches; "": not known
 
 
 @dataclass(slots=True)
