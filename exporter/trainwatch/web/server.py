@@ -128,9 +128,11 @@ class Server:
     async def close(self) -> None:
         """Stops listening and drops every connection."""
         uses = [use for client in self._clients.values() for use in (*client.used, *client.unused)]
+        for use in uses:
+            use.drop()
+        for acceptor in self._acceptors:
+            acceptor.cancel()
         tasks = [*self._acceptors, *(use.task for use in uses if use.task)]
-        for task in tasks:
-            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -197,12 +199,8 @@ class Server:
         kinds = [client.used if mostly_used else client.unused for client in clients]
         victim = min((next(iter(kind)) for kind in kinds if kind), key=lambda use: use.since)
         self._refusals.note(reason, victim.address)
-        victim.dropped = True  # `wait_for` may swallow the cancellation
         victim.client.forget(victim)
-        if victim.transport:  # at once: its task takes a while to end
-            victim.abort()
-        assert victim.task
-        victim.task.cancel()
+        victim.drop()
 
     async def _serve(self, connection: socket.socket, use: _Use) -> None:
         loop = asyncio.get_running_loop()
@@ -378,6 +376,14 @@ class _Use:
             self.transport.abort()
         else:
             self.connection.close()
+
+    def drop(self) -> None:
+        """Ends the connection at once, and its task soon."""
+        self.dropped = True  # `wait_for` may swallow the cancellation
+        if self.transport:
+            self.abort()
+        assert self.task
+        self.task.cancel()
 
     def sign(self) -> None:
         """Notes that the client uses this connection."""
