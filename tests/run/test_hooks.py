@@ -111,6 +111,19 @@ def test_no_warning_comes_before_training_had_time_to_begin(case: Case) -> None:
     assert "strips it" in early.look(case.process.pid)
 
 
+def test_a_python_that_is_being_started_is_looked_at_again(tmp_path: Path) -> None:
+    hooked = HookedProcesses(tmp_path / "ledgers")
+    process = tmp_path / "1"
+    process.mkdir()
+    (process / "exe").symlink_to("/usr/bin/python3.11")
+    for name in ("cmdline", "environ"):
+        (process / name).touch()
+    assert not hooked._is_python(process)
+    (process / "cmdline").write_text("python3\0train.py\0")
+    assert hooked._is_python(process)
+    assert "strips it" in hooked.why_no_steps()
+
+
 def test_no_warning_once_there_is_a_ledger(case: Case) -> None:
     (case.folder / "train.0.ledger").touch()
     case.start("env", "-i", sys.executable, "-c", SLEEP)

@@ -132,6 +132,8 @@ class HookedProcesses:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has ended, or is another user's
             return False
+        if words == [""]:  # it is being started: the kernel fills in its words and its environment last
+            return False
         if any(entry.startswith(f"{trainwatch_startup.INSTRUMENT}=".encode()) for entry in environment):
             self._unhooked = words[0] if os.path.isabs(words[0]) else path
         else:
