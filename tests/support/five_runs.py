@@ -1,6 +1,6 @@
 """The five runs whose reports the tests and the pictures of docs/report.md show.
 
-`python -m tests.support.five_runs` draws the pictures anew.
+`python -m tests.support.five_runs` draws the pictures again.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def _analysis(
         nodes=sorted({*nodes, *(node.node for node in facts.nodes)}),
         cores={name: node.measured[USAGE].cores for name, node in nodes.items()},
         gpus={
-            node.node: [f"{gpu.gpu}: {gpu.model}" for gpu in node.gpus if gpu.by != ""]
+            node.node: [f"{gpu.gpu}: {gpu.model}" for gpu in node.gpus if gpu.may_be_used]
             for node in facts.nodes
         },
         interval=facts.interval,
@@ -360,7 +360,7 @@ def _gpu_use(nodes: dict[str, _Node], facts: RunFacts) -> list[GpuUse]:
         gpus = labelled(facts, name, node.measured[USAGE].gpus)
         for column, (label, gpu) in enumerate(gpus):
             here = known.get(name, ())[column : column + 1]
-            if not here or here[0].by != "":
+            if not here or here[0].may_be_used:
                 rows.append(_use_of_gpu(name, label, gpu, here[0] if here else GpuFacts(label)))
     return rows
 

@@ -50,9 +50,9 @@ class OwnTimes(State):
         self.seconds += float(durations.sum())
         self.own += float(own.sum())
         self.communicated += float(communicated.sum())
-        anew = np.cumsum(np.diff(numbers, prepend=self.last_number) <= 0)
-        slices = (self.process + anew) * _OF_A_PROCESS + numbers // SLICE
-        self.process += int(anew[-1])
+        restarts = np.cumsum(np.diff(numbers, prepend=self.last_number) <= 0)
+        slices = (self.process + restarts) * _OF_A_PROCESS + numbers // SLICE
+        self.process += int(restarts[-1])
         self.last_number = int(numbers[-1])
         starts = np.flatnonzero(np.diff(slices, prepend=-1))
         found = np.empty(len(starts), _ROW)

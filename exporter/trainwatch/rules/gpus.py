@@ -13,7 +13,6 @@ from trainwatch.runs.model import RunFacts, labelled
 
 GPUS = f"{GPU_SAMPLES}_count"  # the GPUs of each run, with the number of readings
 WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
-NO_EVIDENCE = ""  # that the run uses a GPU
 
 G = TypeVar("G")
 G_co = TypeVar("G_co", covariant=True)
@@ -58,7 +57,7 @@ def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Talli
         (node.node, column)
         for node in facts.nodes
         for column, gpu in enumerate(node.gpus)
-        if gpu.by == NO_EVIDENCE
+        if not gpu.may_be_used
     }
     return [
         JudgedGpu(node, column, label, gpu, tallies.of(node, column))

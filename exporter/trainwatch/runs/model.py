@@ -398,6 +398,11 @@ class GpuFacts:
     power_limit_watts: float = 0.0
     by: str | None = None  # the evidence that the run uses it; "": there is none; None: not recorded
 
+    @property
+    def may_be_used(self) -> bool:
+        """Returns whether the run uses it, as far as was recorded."""
+        return self.by != ""
+
 
 @dataclass(frozen=True)
 class NodeFacts:
@@ -518,8 +523,8 @@ def _nan_mean(values: Floats) -> Floats:
 
 def why_no_gpu(facts: RunFacts) -> str:
     """Returns why rules on GPUs judge none although the nodes have GPUs; "" if the run uses some."""
-    evidence = [gpu.by for node in facts.nodes for gpu in node.gpus]
-    if not evidence or any(by != "" for by in evidence):
+    gpus = [gpu for node in facts.nodes for gpu in node.gpus]
+    if not gpus or any(gpu.may_be_used for gpu in gpus):
         return ""
     return (
         "It is not known which GPUs this run uses: no process of this run was seen on a GPU, it reported no "
