@@ -61,7 +61,7 @@ for number in range(30, 60):
 input()
 """
     terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
-    terminal.until(lambda: "epoch 29" in terminal.screen.text and " step " in terminal.screen.row(23))
+    terminal.until(lambda: " step 30" in terminal.screen.row(23) and "epoch 29\r\n" in terminal.shown)
     before = len(terminal.shown)
     terminal.resize(columns, rows)
     terminal.until(lambda: f"\033[1;{rows - 1}r" in terminal.shown[before:])

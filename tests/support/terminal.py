@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import re
@@ -24,6 +25,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 # What a terminal obeys: CSI sequences, OSC 8 links, and single characters after an escape.
 SEQUENCE = re.compile(r"\033\[([0-9;]*)([A-Za-z])|\033\]8;[^\033]*\033\\\\|\033([78DM])|(\r|\n)")
 
+UNFINISHED = re.compile(r"(\0337((?!\0338)[\s\S])*|\033(\[[0-9;]*|\]8;[^\033]*\033?)?)\Z")
+
 
 def on_terminal(tmp_path: Path, script: str, *flags: str) -> list[str]:
     """Returns a `trainwatch run` of the script that samples every 100 ms."""
@@ -41,7 +44,8 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.shown = ""
         self.screen = Screen(columns, rows)
-        self._pending = b""
+        self._pending = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         given = {"TERM": "xterm-256color", **os.environ, **environment}
         self.process = subprocess.Popen(
             [sys.executable, "-c", ON_A_TERMINAL, *command],
@@ -79,11 +83,11 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
     def _read(self) -> None:
-        self._pending += os.read(self._master, 10_000)
-        end = self._pending.rfind(b"\n") + 1 or len(self._pending)
-        if b"\0338" in self._pending[end:]:  # the end of a look of the status line
-            end = self._pending.rfind(b"\0338") + 2
-        text, self._pending = self._pending[:end].decode(errors="replace"), self._pending[end:]
+        """Shows what was written, except the beginning of a sequence or of a look of the status line."""
+        self._pending += self._decoder.decode(os.read(self._master, 10_000))
+        unfinished = UNFINISHED.search(self._pending)
+        end = unfinished.start() if unfinished else len(self._pending)
+        text, self._pending = self._pending[:end], self._pending[end:]
         self.shown += text
         self.screen.feed(text)
 
