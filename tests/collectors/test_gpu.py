@@ -123,6 +123,7 @@ def test_the_sample_carries_the_gpus_and_their_compute_processes(nvml: FakeNvml,
         ecc_uncorrected_errors=0.0,
         xid_errors=0.0,
         last_xid=sample.gpus["1"].last_xid,  # NaN, which equals nothing but itself
+        lost=0.0,
         sm_active=0.81,
         tensor_active=0.31,
         power_limit_watts=700.0,

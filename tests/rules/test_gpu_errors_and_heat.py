@@ -9,6 +9,7 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
+from trainwatch.measurements.gpu_errors import ErrorsOfGpu
 from trainwatch.runs.model import GpuFacts, NodeFacts
 from trainwatch.xids import XIDS, xid
 
@@ -96,7 +97,7 @@ def test_errors_count_at_each_scan_from_then_on_and_each_gpu_is_told() -> None:
     found = result("GPUError", 360, {"gpu_xid_errors": counter, "gpu_last_xid": np.full((360, 3), 79)})
     assert (found.triggered, found.violations, found.datapoints) == (2 + 1, 2, 360)
     assert found.finding.startswith("GPU 0 of node-a reported XID 79")
-    assert ", and 1 of 2 other GPUs reported errors" in found.finding
+    assert ", and 1 of 2 other GPUs had errors" in found.finding
 
 
 def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
@@ -104,7 +105,7 @@ def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
     samples = node_samples(np.zeros((4, 1)), np.ones((4, 3)), of_gpus=columns)
     for by, more in (
         ("", ""),
-        ("processes", "; the run's 2 other GPUs reported none"),
+        ("processes", "; the run's 2 other GPUs had no errors"),
         (None, "; the run's 2"),
     ):
         used = tuple(GpuFacts(str(gpu), by=by if gpu else "processes") for gpu in range(3))
@@ -113,6 +114,50 @@ def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
         finding = next(each.finding for each in found if each.rule == "GPUError")
         assert ("other GPU" in finding) is bool(more)
         assert more in finding
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"), [(119.5, "healthy"), (120, "found"), (120.5, "found"), (NAN, "not enough data")]
+)
+def test_a_gpu_that_the_driver_does_not_reach_for_two_minutes_is_an_error(seconds: float, status: str) -> None:
+    lost = np.zeros((400, 2))
+    if seconds == seconds:
+        lost[100 : 101 + round(seconds / 0.5), 1] = 1
+    else:
+        lost[:] = NAN
+    xids = np.where(lost == lost, 0.0, NAN)
+    found = result("GPUError", 400, {"gpu_lost": lost, "gpu_xid_errors": xids})
+    assert found.status == status
+    if status == "found":
+        assert found.finding == (
+            "GPU 1 of node-a did not answer the driver; the run's 1 other GPU had no errors."
+        )
+        assert "dmesg" in str(found.recommendation)
+        assert (found.violations, found.details["gpus"][1]["errors"][0]["xid"]) == (1, None)
+
+
+def test_each_loss_counts_once_whatever_blocks_the_samples_come_in() -> None:
+    lost = np.zeros(2000)
+    lost[100:500] = lost[600:1500] = 1
+    lost[700:710] = NAN  # the exporter was restarted
+    times = 0.5 * np.arange(2000)
+    for size in (2000, 7, 240):
+        gpu = ErrorsOfGpu()
+        rows = [
+            first + row
+            for first in range(0, 2000, size)
+            for row in gpu._losses(times[first : first + size], lost[first : first + size])
+        ]
+        assert rows == [340, 840]
+
+
+def test_a_lost_gpu_is_named_with_what_it_reported_before() -> None:
+    columns = {"gpu_lost": np.repeat([0, 1], 300), "gpu_xid_errors": np.repeat([0, 1], [290, 310])}
+    found = result("GPUError", 600, {**columns, "gpu_last_xid": np.full(600, 79.0)})
+    assert found.finding == (
+        "GPU 0 of node-a reported XID 79 (the GPU has fallen off the bus) and did not answer the driver."
+    )
+    assert found.recommendation == xid(79).remedy
 
 
 def hot(share: float, rows: int = 241, **parameters: float) -> RuleResult:

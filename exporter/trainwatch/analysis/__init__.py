@@ -176,6 +176,7 @@ class Run:
             ecc_uncorrected_errors_total    counter: memory errors that ECC could not correct
             xid_errors_total                counter: XID errors
             last_xid                        number of the last XID error
+            lost                            1: the driver does not reach the GPU, 0: it does
 
         `node`, `cpu` and `gpu` are dictionary-encoded: categories in pandas. Samples of a run in Prometheus
         are reconstructed from its counters, as docs/recording.md explains."""

@@ -50,6 +50,7 @@ SCHEMAS: dict[Device, pa.Schema] = {
             ),
             *columns(pa.float64(), "errors", "ecc_uncorrected_errors_total", "xid_errors_total"),
             column("last_xid", pa.int32()),
+            column("lost", pa.int32()),
         ]
     ),
 }
@@ -135,4 +136,5 @@ def _of_gpus(samples: NodeSamples) -> dict[str, np.ndarray[Any, Any]]:
         "ecc_uncorrected_errors_total": samples.gpu_ecc_uncorrected_errors,
         "xid_errors_total": samples.gpu_xid_errors,
         "last_xid": samples.gpu_last_xid,
+        "lost": samples.gpu_lost,
     }

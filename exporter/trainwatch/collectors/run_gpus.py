@@ -46,13 +46,14 @@ class RunGpusCollector(Collector):
                 ((labels.get(bare_uuid(uuid)), each) for each in rest for uuid in each.devices),
             )
         self._add_environments(sample, labels, strangers)
+        answering = {gpu for gpu, reading in sample.gpus.items() if reading.lost != 1}
+        for name, run in sample.runs.items():
+            before = self._before.get(name, {})  # a GPU that does not answer stays with its run
+            run.gpus.update({gpu: use for gpu, use in before.items() if gpu not in answering})
         self._seen = {key: seen for key, seen in self._seen.items() if key[0] in sample.runs}
         only = next(iter(sample.runs.values())) if len(sample.runs) == 1 else None
         if only is not None and not only.gpus and not strangers:
             only.gpus = dict.fromkeys(sample.gpus, GpuUse("node"))
-        for name, run in sample.runs.items():
-            before = self._before.get(name, {})  # a GPU that does not answer stays with its run
-            run.gpus.update({gpu: use for gpu, use in before.items() if gpu not in sample.gpus})
         self._before = {name: run.gpus for name, run in sample.runs.items()}
 
     def _of_processes(

@@ -1,7 +1,8 @@
-"""The errors that the driver reported of each GPU, by XID."""
+"""The errors that the driver reported of each GPU, by XID, and whether it reached the GPU."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +10,21 @@ from numpy.typing import NDArray
 
 from trainwatch.measurements.measure import ByGpu, GpuMeasurement, Measure
 from trainwatch.measurements.state import Last, Scans, increases
-from trainwatch.runs.model import NodeSamples, Times
+from trainwatch.runs.model import Floats, NodeSamples, Times
 from trainwatch.xids import XIDS, Xid, xid
 
 # Among the numbers of XID errors these stand for:
 ECC = 0  # memory errors that ECC could not correct
 UNKNOWN = -1  # an XID error of which only the count is known
-_ECC = Xid("memory errors that ECC could not correct", XIDS[48].remedy)
+LOST = -2  # the driver did not reach the GPU for longer than LOST_SECONDS
+LOST_SECONDS = 120.0  # as the alert GPULost
+_DESCRIBED = {
+    ECC: Xid("memory errors that ECC could not correct", XIDS[48].remedy),
+    LOST: Xid(
+        "the driver no longer reached it",
+        "Look for XID numbers in the machine's kernel log (dmesg). " + XIDS[79].remedy,
+    ),
+}
 
 
 class ErrorCounts(NamedTuple):
@@ -40,6 +49,7 @@ class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
 
     def __init__(self) -> None:
         self.last_xids, self.last_ecc = Last(), Last()
+        self.lost_since: float | None = None
         self.readings = 0
         self.own = 0  # errors that are not the program's
         self.errors: dict[int, int] = {}  # by XID
@@ -52,6 +62,7 @@ class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
         numbers = np.nan_to_num(samples.gpu_last_xid[:, column], nan=UNKNOWN)
         events = [(row, int(numbers[row]), more) for row, more in _new(xids, self.last_xids)]
         events += [(row, ECC, more) for row, more in _new(ecc, self.last_ecc)]
+        events += [(row, LOST, 1) for row in self._losses(samples.times, samples.gpu_lost[:, column])]
         own = np.zeros(len(samples), np.int64)
         for row, number, more in events:
             self.errors[number] = self.errors.get(number, 0) + more
@@ -60,7 +71,23 @@ class ErrorsOfGpu(GpuMeasurement[ErrorCounts]):
                 own[row] += more
         until = self.own + np.concatenate(([0], np.cumsum(own)))
         self.readings, self.own = int(readings[-1]), int(until[-1])
-        return ErrorCounts(readings[scans] > 0, (until[scans].astype(float),))
+        found = until[scans].astype(float)
+        return ErrorCounts((readings[scans] > 0) | (found > 0), (found,))
+
+    def _losses(self, times: Times, lost: Floats | Times) -> list[int]:
+        """Returns the rows in which the GPU had been out of reach for LOST_SECONDS, once for each loss."""
+        rows: list[int] = []
+        if self.lost_since is None and not (lost == 1).any():
+            return rows
+        for row in np.flatnonzero(~np.isnan(lost)).tolist():
+            if lost[row] != 1:
+                self.lost_since = None
+            elif self.lost_since is None:
+                self.lost_since = float(times[row])
+            elif times[row] - self.lost_since >= LOST_SECONDS:
+                rows.append(row)
+                self.lost_since = inf  # counted
+        return rows
 
     @property
     def own_numbers(self) -> list[int]:
@@ -77,7 +104,7 @@ GPU_ERRORS = Measure(ErrorsOfGpus, ErrorsOfGpu)
 
 def described(number: int) -> Xid:
     """Returns what an error means, and whose it is."""
-    return _ECC if number == ECC else xid(number)
+    return _DESCRIBED.get(number) or xid(number)
 
 
 def _new(counter: Times, last: Last) -> list[tuple[int, int]]:

@@ -147,7 +147,7 @@ class Gpu:
         """
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
-        self.sample = GpuSample(model=self.identity.model, uuid=self.identity.uuid)
+        self.sample = GpuSample(lost=0.0, model=self.identity.model, uuid=self.identity.uuid)
         values: list[Value] = [("gpu_up", self._labels, 1), self._info]
         values += self._read_memory()
         values += self._read_utilization(elapsed)

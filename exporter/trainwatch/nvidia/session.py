@@ -71,6 +71,8 @@ class Session:
                 self._read_gpu(gpu, interval, reading)
             if gpu.lost:
                 reading.values.append(("gpu_up", (gpu.label,), 0))
+                lost = GpuSample(lost=1.0, model=gpu.identity.model, uuid=gpu.identity.uuid)
+                reading.samples[gpu.label] = lost
         counts = self._xids.counts
         reading.values += [("gpu_xid_errors_total", key, count) for key, count in counts.items()]
         self._add_xids(reading, counts)
@@ -80,9 +82,6 @@ class Session:
         """Adds the known XID errors, also those of a lost GPU: they show why it is lost."""
         self._last_xids.update(last_xids(self._xids_seen, counts))
         self._xids_seen = counts
-        for gpu in self._gpus:
-            if gpu.label in self._last_xids and gpu.label not in reading.samples:
-                reading.samples[gpu.label] = GpuSample(model=gpu.identity.model, uuid=gpu.identity.uuid)
         for label, sample in reading.samples.items():
             if label in self._xids.watched:
                 sample.xid_errors = sum(count for (gpu, _), count in counts.items() if gpu == label)

@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainwatch.measurements.gpu_errors import ECC, GPU_ERRORS, UNKNOWN, ErrorCounts, ErrorsOfGpu, described
+from trainwatch.measurements.gpu_errors import (
+    ECC,
+    GPU_ERRORS,
+    LOST,
+    UNKNOWN,
+    ErrorCounts,
+    ErrorsOfGpu,
+    described,
+)
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
 from trainwatch.rules.bands import Bands, Worst
@@ -71,7 +79,8 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
     subject = "GPU errors"
     question = "Did a GPU report errors, and were they caused by the GPU or the program?"
     description = (
-        "Counts the XID errors that the driver reported during the run, and uncorrectable ECC errors. Errors "
+        "Counts the XID errors that the driver reported during the run, uncorrectable ECC errors, and how "
+        "often the driver did not reach the GPU for two minutes. Errors "
         "that the program caused (an illegal access, an exception in a kernel) are listed separately: the "
         "GPU is healthy after them."
     )
@@ -224,6 +233,13 @@ def _target(labels: Labels) -> Labels:
     return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance"))
 
 
+def _what_it_did(numbers: list[int]) -> str:
+    """Returns what a GPU reported, and whether it was lost, from the numbers of its own errors."""
+    reported = ", then ".join(_name(number) for number in numbers if number != LOST)
+    gone = "did not answer the driver" if LOST in numbers else ""
+    return " and ".join(words for words in (f"reported {reported}" if reported else "", gone) if words)
+
+
 def _name(number: int) -> str:
     if number == ECC:
         return described(number).meaning
@@ -232,7 +248,7 @@ def _name(number: int) -> str:
 
 def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
     reported = [
-        f"{gpu.name} reported {', then '.join(_name(number) for number in gpu.measured.own_numbers)}"
+        f"{gpu.name} {_what_it_did(gpu.measured.own_numbers)}"
         for gpu in gpus
         if (gpu.tally.triggered if fired else gpu.measured.own)
     ]
@@ -244,9 +260,9 @@ def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
     ]
     sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
     if len(reported) > 1:
-        sentence += f", and {others_of(len(reported) - 1, len(gpus), 'GPU')} reported errors"
+        sentence += f", and {others_of(len(reported) - 1, len(gpus), 'GPU')} had errors"
     if len(gpus) > len(reported) == 1:
-        sentence += f"; the run's {count(len(gpus) - 1, 'other GPU')} reported none"
+        sentence += f"; the run's {count(len(gpus) - 1, 'other GPU')} had no errors"
     if by_programs and not reported:
         sentence += f"; the program failed on {by_programs[0]}"
     return f"{sentence}."

@@ -67,6 +67,7 @@ class NodeSamples:
     gpu_ecc_uncorrected_errors: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
     gpu_xid_errors: Times = field(default_factory=lambda: _NOT_GIVEN)  # counter
     gpu_last_xid: Times = field(default_factory=lambda: _NOT_GIVEN)  # the number of the last one
+    gpu_lost: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)  # 1: the driver does not reach it
     gpu_compute_processes: Floats | Times = field(default_factory=lambda: _NOT_GIVEN)  # that hold its memory
     run_use: Times = field(default_factory=lambda: _NOT_GIVEN)  # (n, len(RUN_USE))
 

@@ -25,6 +25,7 @@ class GpuSample:
     ecc_uncorrected_errors: float = nan  # counter, since the driver was loaded
     xid_errors: float = nan  # counter of all XID errors, since the exporter started
     last_xid: float = nan  # the last error's number; an error of the GPU precedes one of the program
+    lost: float = nan  # 1: the driver no longer reaches it, 0: it answers
     sm_active: float = nan
     tensor_active: float = nan
     power_limit_watts: float = nan

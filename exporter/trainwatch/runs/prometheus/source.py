@@ -40,7 +40,7 @@ READ = (
     "trainwatch_(cpu_utilization_ratio|cpu_io_wait_ratio|memory_used_bytes|memory_total_bytes"
     "|network_(receive|transmit)_bytes_total|disk_(read|written)_bytes_total|sampler_ticks_missed_total"
     "|gpu_(info|temperature_celsius|clock_hertz|throttle_seconds_total|ecc_errors_total|power_watts"
-    "|energy_joules_total|xid_errors_total))"
+    "|energy_joules_total|xid_errors_total|up))"
 )
 
 

@@ -390,6 +390,7 @@ class _Samples:
             gpu_ecc_uncorrected_errors=per_gpu("gpu_ecc_uncorrected_errors_total"),
             gpu_xid_errors=per_gpu("gpu_xid_errors_total"),
             gpu_last_xid=per_gpu("gpu_last_xid"),
+            gpu_lost=per_gpu("gpu_lost"),
             gpu_compute_processes=per_gpu("gpu_compute_processes"),
             run_use=np.column_stack([_numbers_if_there(table, _RUN_COLUMN[name]) for name in RUN_USE]),
         )

@@ -80,6 +80,7 @@ GPU_COLUMNS = {
     "gpu_ecc_uncorrected_errors_total": ("ecc_uncorrected_errors", pa.float64()),
     "gpu_xid_errors_total": ("xid_errors", pa.float64()),
     "gpu_last_xid": ("last_xid", pa.float64()),
+    "gpu_lost": ("lost", pa.float32()),
     "gpu_sm_active_ratio": ("sm_active", pa.float32()),
     "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
     "gpu_compute_processes": ("compute_processes", pa.float32()),
