@@ -38,7 +38,11 @@ def trained(rank: int, *stays: Stay, minutes: float = 8, **more: Any) -> RankFac
 
 
 def result(
-    *ranks: RankFacts, steps: tuple[Steps, ...] | None = None, end: float | None = None, **parameters: float
+    *ranks: RankFacts,
+    steps: tuple[Steps, ...] | None = None,
+    end: float | None = None,
+    rule: str = "CollectiveHang",
+    **parameters: float,
 ) -> RuleResult:
     words = [f"CollectiveHang.{name}={value}" for name, value in parameters.items()]
     chunks = (
@@ -46,7 +50,7 @@ def result(
     )
     facts = run_facts(ranks=ranks, end=None if end is None else START + STEPS + end * MINUTE)
     analysis = evaluate(MemorySource(*chunks, facts=facts), Settings.parse(words))
-    return next(found for found in analysis.rules if found.rule == "CollectiveHang")
+    return next(found for found in analysis.rules if found.rule == rule)
 
 
 def test_the_rank_in_the_data_loader_is_missing_and_those_that_wait_are_not_named() -> None:
@@ -63,6 +67,23 @@ def test_the_rank_in_the_data_loader_is_missing_and_those_that_wait_are_not_name
     (hang,) = found.details["hangs"]
     assert [rank["waits"] for rank in hang["ranks"]] == [True, True, True, False]
     assert found.seconds_lost == pytest.approx(480)
+
+
+@pytest.mark.parametrize("minutes", [2, 8])
+def test_a_stall_says_who_is_missing_also_before_it_is_a_hang(minutes: float) -> None:
+    waiting = [trained(rank, waits(minutes), minutes=minutes) for rank in (0, 1, 2)]
+    missing = trained(3, stay("data_wait", minutes), minutes=minutes)
+    found = result(*waiting, missing, rule="TrainingStalled")
+    assert found.finding == (
+        f"All 4 ranks have finished no step for {minutes} min (usually one every 1.00 s). Rank 3 on node-a "
+        f"has been in the data loader for {minutes} min; 3 ranks wait for it in backward ({minutes} min)."
+    )
+
+
+def test_a_stall_accuses_nobody_if_all_wait_or_nobody_knows_where_they_are() -> None:
+    for stays in ([waits(2)], []):
+        ranks = [trained(rank, *stays, minutes=2) for rank in range(4)]
+        assert result(*ranks, rule="TrainingStalled").finding.endswith("(usually one every 1.00 s).")
 
 
 @pytest.mark.parametrize(("minutes", "status"), [(4.99, "healthy"), (5.0, "healthy"), (5.01, "found")])

@@ -42,15 +42,25 @@ def run(
     return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
 
 
-@pytest.mark.parametrize(("waiting", "status"), [(0.19, "healthy"), (0.21, "found")])
-def test_it_fires_above_20_percent_of_the_step_time(waiting: float, status: str) -> None:
-    assert result(node_steps(np.full(256, 1.0), data_wait=waiting)).status == status
+@pytest.mark.parametrize(("waiting", "scans"), [(0.19, 1), (0.21, 5)])
+def test_scans_fire_above_20_percent_of_the_step_time(waiting: float, scans: int) -> None:
+    assert result(node_steps(np.full(256, 1.0), data_wait=waiting)).triggered == scans
 
 
-@pytest.mark.parametrize(("waiting", "status"), [(0.25, "healthy"), (0.25 + 1 / 1024, "found")])
-def test_it_does_not_fire_exactly_at_its_threshold(waiting: float, status: str) -> None:
+@pytest.mark.parametrize(("waiting", "scans"), [(0.25, 1), (0.25 + 1 / 1024, 5)])
+def test_scans_do_not_fire_exactly_at_the_threshold(waiting: float, scans: int) -> None:
     steps = node_steps(np.full(256, 1.0), data_wait=waiting)  # numbers that add up without rounding
-    assert result(steps, threshold=25).status == status
+    assert result(steps, threshold=25).triggered == scans
+
+
+@pytest.mark.parametrize(("waiting", "status"), [(0.125, "healthy"), (0.125 + 1 / 1024, "found")])
+def test_the_report_fires_above_half_of_the_threshold_of_the_whole_run(waiting: float, status: str) -> None:
+    assert result(node_steps(np.full(256, 1.0), data_wait=waiting), threshold=25).status == status
+
+
+def test_a_wait_at_the_begin_of_a_run_that_is_little_of_the_whole_run_is_no_finding() -> None:
+    waits = np.repeat([0.19, 0.0], [100, 400])
+    assert result(node_steps(np.full(500, 1.0), data_wait=waits)).status == "healthy"
 
 
 @pytest.mark.parametrize(

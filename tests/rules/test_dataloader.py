@@ -43,7 +43,8 @@ def test_the_training_loader_counts_where_there_is_one() -> None:
 def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
     found = result(8, loading(2))
     assert found.finding == (
-        "node-a has 8 cores and 2 workers that load data (25 %), memory is pinned, each prefetches 2."
+        "node-a has 8 cores and 2 workers that load data (25 %, too few), memory is pinned, "
+        "each prefetches 2."
     )
     details = found.details
     assert (details["cores"], details["dataloaders"]) == (8, 2)
@@ -82,7 +83,7 @@ def test_192_cores_of_which_the_pod_may_use_4_shared_by_16_workers_is_a_finding_
     found = of_192(16, 4.0, limit=4.0)
     assert found.finding == (
         "node-a has 192 cores, of which the run may use 4 because of its CPU limit, and 16 workers that load "
-        "data (400 %), memory is pinned, each prefetches 2."
+        "data (400 %, too many), memory is pinned, each prefetches 2."
     )
     assert (
         found.recommendation

@@ -119,7 +119,7 @@ def test_gpus_that_the_run_does_not_use_are_no_other_gpus_of_the_run() -> None:
 @pytest.mark.parametrize(
     ("seconds", "status"), [(119.5, "healthy"), (120, "found"), (120.5, "found"), (NAN, "not enough data")]
 )
-def test_a_gpu_that_the_driver_does_not_reach_for_two_minutes_is_an_error(seconds: float, status: str) -> None:
+def test_a_gpu_out_of_reach_for_two_minutes_is_an_error(seconds: float, status: str) -> None:
     lost = np.zeros((400, 2))
     if seconds == seconds:
         lost[100 : 101 + round(seconds / 0.5), 1] = 1
@@ -137,10 +137,10 @@ def test_a_gpu_that_the_driver_does_not_reach_for_two_minutes_is_an_error(second
 
 
 def test_each_loss_counts_once_whatever_blocks_the_samples_come_in() -> None:
-    lost = np.zeros(2000)
+    lost = np.zeros(2000, dtype=np.float64)
     lost[100:500] = lost[600:1500] = 1
     lost[700:710] = NAN  # the exporter was restarted
-    times = 0.5 * np.arange(2000)
+    times = np.arange(2000, dtype=np.float64) / 2
     for size in (2000, 7, 240):
         gpu = ErrorsOfGpu()
         rows = [

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from trainwatch.evaluation.analysis import Analysis, RuleResult
 from trainwatch.evaluation.engine import evaluate
+from trainwatch.evaluation.settings import Settings
 from trainwatch.report.devices import headline, parts_in_words, rounded
 from trainwatch.report.document import document
 from trainwatch.report.html import render_html
 from trainwatch.runs.model import IDLE_REASONS, DeviceTime, HostTime
 
-from tests.support.source import MemorySource, node_steps, run_facts
+from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
 
 IN_PRACTICE = HostTime("operator", "aten::to", "train.py(12): step", 6, 0.25)
 
@@ -102,3 +103,60 @@ def test_the_page_has_each_share_in_its_own_column_and_they_sum_to_100() -> None
     shares = re.findall(r">(\d+\.\d)\s%</td>", row[: row.index("</tr>")])
     assert len(shares) == 4
     assert sum(map(float, shares)) == pytest.approx(100)
+
+
+def without_a_trace(*ranks: dict[str, float], **parameters: float) -> RuleResult:
+    """A run of 200 s of steps per rank, with these components."""
+    facts = run_facts(
+        ranks=[
+            rank_facts(
+                rank=rank,
+                phase_seconds={"train": 150.0, "eval": 50.0, "other": 99.0},
+                component_seconds=spent,
+            )
+            for rank, spent in enumerate(ranks)
+        ]
+    )
+    settings = Settings.parse([f"HostBound.{name}={value}" for name, value in parameters.items()])
+    found = evaluate(MemorySource(node_steps(np.full(6, 0.1)), facts=facts), settings).rules
+    return next(each for each in found if each.rule == "HostBound")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "status"), [(24.9, "not enough data"), (25.0, "not enough data"), (25.1, "found")]
+)
+def test_without_a_trace_a_component_of_every_rank_fires_above_its_threshold(
+    seconds: float, status: str
+) -> None:
+    component = {"checkpoint": seconds, "gc": 1.0}
+    assert without_a_trace(component, component, component_threshold=12.5).status == status
+
+
+@pytest.mark.parametrize(
+    ("component", "did", "remedy"),
+    [
+        ("host_to_device", "copied to the device", "pin_memory"),
+        ("checkpoint", "wrote checkpoints", "async_save"),
+        ("gc", "collected garbage", "gc.freeze"),
+    ],
+)
+def test_the_component_is_named_with_its_remedy(component: str, did: str, remedy: str) -> None:
+    found = without_a_trace({component: 50.0, "forward": 100.0}, {component: 40.0})
+    assert found.finding == (
+        f"Rank 0 {did} for 25 % of its step time (50.0 s); the other rank: 20 %, "
+        "and trained nothing meanwhile."
+    )
+    assert (found.seconds_lost, found.details["component"]) == (40.0, component)
+    assert remedy in found.recommendation
+
+
+def test_what_one_rank_does_longer_and_compilation_are_not_the_host_s() -> None:
+    assert without_a_trace({"gc": 100.0}, {"gc": 1.0}).status == "not enough data"
+    assert without_a_trace({"compile": 100.0, "data_wait": 50.0}).status == "not enough data"
+
+
+def test_a_trace_knows_better_than_timed_components() -> None:
+    ranks = [rank_facts(phase_seconds={"train": 100.0}, component_seconds={"checkpoint": 50.0})]
+    facts = run_facts(ranks=ranks, devices=(device(0.01),))
+    found = evaluate(MemorySource(node_steps(np.full(6, 0.1)), facts=facts)).rules
+    assert next(each for each in found if each.rule == "HostBound").status == "healthy"

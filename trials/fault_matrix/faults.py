@@ -205,9 +205,9 @@ class OftenCheckpoint(Longer):
     """Every 5th step writes a checkpoint."""
 
     name = "checkpoints too often"
-    rules = ("StepOutlier",)
+    rules = ("StepOutlier", "HostBound")
     part = "checkpoint"
-    says = "excess is checkpoint"
+    says = "checkpoint"
     every = OFTEN
 
 
@@ -215,9 +215,9 @@ class SlowCheckpoint(Longer):
     """Every 50th step writes a checkpoint."""
 
     name = "slow checkpoints"
-    rules = ("StepOutlier",)
+    rules = ("StepOutlier", "HostBound")
     part = "checkpoint"
-    says = "excess is checkpoint"
+    says = "checkpoint"
     every = SELDOM
 
 
@@ -247,6 +247,7 @@ class SlowCopies(Longer):
 
     name = "unpinned copies"
     rules = ("HostBound",)
+    says = "copied"
     part = "host_to_device"
 
 

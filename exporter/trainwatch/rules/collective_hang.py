@@ -32,13 +32,14 @@ from trainwatch.measurements.pauses import NodePauses
 from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
 from trainwatch.rules import dumped_hang
 from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.rules.hang_in_words import PLACES, collective_of, in_words, world_size
 from trainwatch.rules.judgement import Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Minutes, Parameters
 from trainwatch.rules.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Record, Scraping, looked_up
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import RunFacts
-from trainwatch.words import count, duration
+from trainwatch.words import duration
 
 AGE, STATE = "trainwatch_rank_component_age_seconds", "trainwatch_rank_process_state"
 LAST_STEP, RUN_AGE = "trainwatch_run_last_step_age_seconds", "trainwatch_run_age_seconds"
@@ -53,24 +54,6 @@ IS_STOPPED = f'state="{STOPPED}"'
 KNOWN = f'component=~"{"|".join(KNOWN_WORK)}"'
 STANDSTILLS_CAUSE = {"standstill": "cause"}  # silences TrainingStalled
 
-PLACES = {
-    "data_wait": "in the data loader",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "optimizer": "in the optimizer",
-    "communication": "in a collective",
-    "host_to_device": "in a copy to the device",
-    "checkpoint": "in a checkpoint",
-    "compile": "in the compiler",
-    "gc": "in garbage collection",
-    "host": "in other code of the script",
-    "initialization": "before its first step",
-}
-GONE = {
-    STOPPED: "is stopped (SIGSTOP or a debugger)",
-    DEAD: "is dead: it ended without saying so",
-    ENDED: "has ended",
-}
 WHO_IS_MISSING = (
     "Compare where the ranks wait: `trainwatch stacks RUN` on each node, TORCH_DISTRIBUTED_DEBUG=DETAIL, or "
     "NCCL's flight recorder (TORCH_NCCL_TRACE_BUFFER_SIZE). Look for ranks on nodes that are not observed."
@@ -225,10 +208,10 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
         watched = any(process.last_alive is not None for process in run.facts.ranks)
         judged = ranks if ranks > 1 and watched and not unknown else 0
         if found:
-            finding = _finding(max(found, key=lambda hang: hang.seconds), run.facts)
+            finding = in_words(max(found, key=lambda hang: hang.seconds), run.facts)
         elif judged:
             finding = f"No rank waited for more than {duration(threshold)} in a collective that did not end."
-        elif ranks == 1 and (size := _world_size(run.facts)) > 1:
+        elif ranks == 1 and (size := world_size(run.facts)) > 1:
             finding = f"Only one of the run's {size} ranks was recorded: where the others were is not known."
         elif ranks < 2:
             finding = "Only runs with several ranks wait in collectives."
@@ -280,53 +263,6 @@ def _missing_ranks() -> str:
     ) + looked_up(gone, OF_RUN, f" Process {{{{ .Labels.state }}}}: {whose}.")
 
 
-def _world_size(facts: RunFacts) -> int:
-    return max((process.world_size for process in facts.ranks), default=0)
-
-
-def _finding(hang: Hang, facts: RunFacts) -> str:
-    waiting, missing = hang.waiting, hang.missing
-    where = Counter(_collective(rank) for rank in waiting)
-    took = duration(hang.seconds)
-    waited = "has waited" if len(waiting) == 1 else "have waited"
-    lasts = waited if hang.end is None else "waited"
-    if missing:
-        first, others = missing[0], len(missing) - 1
-        collective = where.most_common(1)[0][0] if where else "a collective"
-        verb = "waited" if hang.end is not None else "waits" if len(waiting) == 1 else "wait"
-        more = f" {count(others, 'more rank')} {'is' if others == 1 else 'are'} missing." if others else ""
-        return (
-            f"Rank {first.rank} on {first.node} {_does(first, hang.end is None)}; "
-            f"{count(len(waiting), 'rank')} {verb} for it in {collective} ({took}).{more}"
-        )
-    size = _world_size(facts)
-    if len(where) > 1:
-        groups = ", ".join(f"{count(ranks, 'rank')} in {name}" for name, ranks in where.items())
-        return f"Ranks {lasts} in different collectives for {took}: {groups}. They do not match."
-    if len(waiting) < size:
-        here = f"{len(waiting)} of {size} ranks {lasts} in {next(iter(where))} for {took}"
-        return f"{here}; the other ranks are on nodes that were not observed, or never came this far."
-    everybody = f"All {count(len(waiting), 'rank')} {lasts} in {next(iter(where))} for {took}"
-    return f"{everybody}, so it is not known who is missing."
-
-
-def _does(rank: RankInHang, lasts: bool) -> str:
-    """Returns what a missing rank does: "has been in the data loader for 8 min"."""
-    place = PLACES.get(rank.component, "")
-    if rank.state in GONE:
-        words = GONE[rank.state] if lasts else GONE[rank.state].replace("is ", "was ", 1)
-        return f"{words}, last seen {place}" if place else words
-    if not place:
-        return "does not wait, and finishes no step" if lasts else "did not wait, and finished no step"
-    return f"{'has been' if lasts else 'was'} {place} for {duration(rank.seconds)}"
-
-
-def _collective(rank: RankInHang) -> str:
-    """Returns the name of the collective that a rank waits in."""
-    names = {"gradients": "backward", "wait": "wait()", "other": "a collective", "": "a collective"}
-    return names.get(rank.operation, rank.operation)
-
-
 def _details(found: Sequence[Hang], facts: RunFacts) -> dict[str, object]:
     longest = max(found, key=lambda hang: hang.seconds, default=None)
     first = longest.missing[0] if longest and longest.missing else None
@@ -352,5 +288,5 @@ def _row(rank: RankInHang) -> dict[str, object]:
     """Returns a rank with its place in words."""
     place = PLACES.get(rank.component, "")
     if rank.component == COMMUNICATION:
-        place = f"waits in {_collective(rank)}"
+        place = f"waits in {collective_of(rank)}"
     return {**rank._asdict(), "waits": rank.waits, "place": place}

@@ -1,7 +1,8 @@
 """DataStarved: training waits for its data.
 
 Source: our own. A step's data wait is the time from requesting a batch until the loader returns it. It is
-close to 0 if the loader keeps up, so a fifth of the step time is well above noise.
+close to 0 if the loader keeps up, so a fifth of the step time is well above noise. The share of a whole run
+is steadier than that of a quarter of an hour: there, a tenth is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trainwatch.measurements.usage import USAGE
 from trainwatch.rules.base import Verdict, status_of
 from trainwatch.rules.component_share import ComponentShare, ShareParameters
 from trainwatch.rules.data_loading import CoresInUse, Loading
-from trainwatch.rules.judgement import Tallies
+from trainwatch.rules.judgement import Tallies, Tally
 from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import HOOKS, no_steps
 from trainwatch.rules.topics import IDLE_GPUS
@@ -23,6 +24,7 @@ from trainwatch.runs.model import RankFacts, ranks_of, workers_of
 from trainwatch.status import Status
 from trainwatch.words import ranks_spent, too_few
 
+WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
 HOW_TO_TIME = f"{HOOKS} time PyTorch's loaders. Pass others through `trainwatch.watch`."
 
 
@@ -54,24 +56,25 @@ class DataStarved(ComponentShare):
             for name, node in run.of(self.measure).items()
             for rank, wait in sorted(node.ranks.items())
         }
-        status = status_of(tallies.triggered, tallies.judged)
+        fired = {key: wait for key, wait in waits.items() if self._fires(wait, tallies.of(*key))}
+        status = status_of(len(fired), tallies.judged)
         if status is Status.NOT_ENOUGH_DATA:
             return Verdict(status, self._why_not(run, list(waits.values())))
         if not any(wait.part for wait in waits.values()) and not any(
             rank.loaders for rank in run.facts.ranks
         ):
             return Verdict(Status.NOT_ENOUGH_DATA, f"No wait for data was timed. {HOW_TO_TIME}")
-        fired = {key: wait for key, wait in waits.items() if tallies.of(*key).triggered}
         (name, rank), worst = max((fired or waits).items(), key=lambda item: (item[1].part, item[1].percent))
         loading = _loading(run, name, rank, worst)
         clause, remedy = loading.words()
         peers = [wait.percent for key, wait in waits.items() if key != (name, rank)]
+        triggered = tallies.triggered or len(fired)  # the last scan, if only the whole run is above
         share = ranks_spent(rank, worst.percent, peers, self.verb, "step time", worst.part)
         return Verdict(
             status,
             f"{share}; {clause}." if fired else f"{share}.",
-            tallies.triggered,
-            tallies.triggered,
+            triggered,
+            triggered,
             sum(wait.seen for wait in waits.values()),
             worst.part if fired else 0.0,
             remedy if fired else None,
@@ -79,12 +82,21 @@ class DataStarved(ComponentShare):
                 "cause": loading.cause() if fired else None,
                 "ranks": [
                     _details(
-                        name, rank, wait, tallies.of(name, rank).triggered, _loading(run, name, rank, wait)
+                        name,
+                        rank,
+                        wait,
+                        tallies.of(name, rank).triggered or int((name, rank) in fired),
+                        _loading(run, name, rank, wait),
                     )
                     for (name, rank), wait in waits.items()
                 ],
             },
         )
+
+    def _fires(self, wait: PortionSoFar, tally: Tally) -> bool:
+        """Returns whether a scan fired, or the whole run waited for half as much."""
+        judged = tally.judged and wait.percent > WHOLE_RUN * self.parameters.threshold
+        return bool(tally.triggered or judged)
 
     def _why_not(self, run: RunMeasurements, waits: list[PortionSoFar]) -> str:
         most = max((wait.seen for wait in waits), default=0)

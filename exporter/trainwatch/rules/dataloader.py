@@ -155,7 +155,8 @@ class Dataloader(Rule[DataloaderParameters, Times]):
         view = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
         fired = list(compress(known, self.judge(view).fired))
         shown = max(fired or known, key=lambda loaders: abs(loaders.percent - 100))
-        loading = f"{count(shown.workers or 0, 'worker')} that load data ({percent(shown.percent)})"
+        wrong = (", too few" if shown.percent < 100 else ", too many") if fired else ""
+        loading = f"{count(shown.workers or 0, 'worker')} that load data ({percent(shown.percent)}{wrong})"
         return Verdict(
             Status.FOUND if fired else Status.HEALTHY,
             f"{shown.node} has {shown.of_cores()} {loading}{shown.notes()}.",

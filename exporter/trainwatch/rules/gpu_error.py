@@ -79,8 +79,8 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
     subject = "GPU errors"
     question = "Did a GPU report errors, and were they caused by the GPU or the program?"
     description = (
-        "Counts the XID errors that the driver reported during the run, uncorrectable ECC errors, and how "
-        "often the driver did not reach the GPU for two minutes. Errors "
+        "Counts the XID errors that the driver reported during the run, and uncorrectable ECC errors. A GPU "
+        "that the driver does not reach for two minutes counts, too. Errors "
         "that the program caused (an illegal access, an exception in a kernel) are listed separately: the "
         "GPU is healthy after them."
     )

@@ -2,8 +2,9 @@
 
 Source: our own threshold for the idle time that Meta's Holistic Trace Analysis calls "host wait": no stream
 of the GPU runs anything, and the work that ends the gap was launched only during the gap. Waits for data, for
-collectives on the host and for the profiler are other causes and do not count. Only a trace shows launches,
-so the rule has no alert.
+collectives on the host and for the profiler are other causes and do not count. Only a trace shows launches.
+Without one, the timed components of steps show what the host did instead of launching (host_in_steps.py).
+The rule has no alert.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from trainwatch.measurements.device_times import shares_of
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.base import OfWholeRun, Verdict, status_of
+from trainwatch.rules.host_in_steps import HostPart, largest_part
 from trainwatch.rules.judgement import Tallies
 from trainwatch.rules.parameters import Parameters, Percent
 from trainwatch.rules.registry import rule
+from trainwatch.rules.topics import IDLE_GPUS
 from trainwatch.runs.model import DeviceTime, HostTime
+from trainwatch.status import Status
 from trainwatch.words import count, duration, listing, others, percent
 
 NAMED = 3  # parts of the host's time in the finding
@@ -34,27 +38,37 @@ LATER_WORK = (
 @dataclass(frozen=True)
 class HostBoundParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires above this share of a GPU's time in a trace"] = 20
+    component_threshold: Annotated[
+        Percent,
+        "or if every rank spends more than this share of its step time in copies to the device, in "
+        "checkpoints or in garbage collection",
+    ] = 10
 
 
 @rule
 class HostBound(OfWholeRun[HostBoundParameters]):
-    """Seconds lost: the wait of the GPU that waited longest for its host."""
+    """Seconds lost: the wait of the GPU that waited longest, or what every rank spent in the component."""
 
     parameters_type = HostBoundParameters
     subject = "Waiting for the host"
     question = "Does a GPU wait because its host launches work too late?"
     description = (
         "Adds up the time in which a GPU was idle until the host launched the next work. Shows which "
-        "operators, Python functions and synchronising calls the host ran meanwhile. Needs a trace."
+        "operators, Python functions and synchronising calls the host ran meanwhile. Needs a trace. Without "
+        "one, only copies to the device, checkpoints and garbage collection in steps are judged."
     )
     recommendation = LATER_WORK
     view = "devices"
 
     measure = STEP_DURATIONS
+    symptom = IDLE_GPUS
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         devices = [device for device in run.facts.devices if device.seconds]
         fired = [device for device in devices if _share(device) > self.parameters.threshold]
+        part = None if devices else largest_part(run.facts)
+        if part and part.least > self.parameters.component_threshold:
+            return _of_steps(part)
         known = [device for device in devices if device.knows_launches or not device.idle]
         worst = max(fired or known, key=_waited, default=None)
         return Verdict(
@@ -67,6 +81,30 @@ class HostBound(OfWholeRun[HostBoundParameters]):
             _remedy(worst) if fired and worst is not None else None,
             {"devices": [_details(device, device in fired) for device in devices]} if devices else {},
         )
+
+
+def _of_steps(part: HostPart) -> Verdict:
+    """Returns the verdict on a component of steps that takes too much time of every rank."""
+    ranks = [
+        {
+            "node": rank.node,
+            "rank": rank.rank,
+            "seconds": rank.seconds,
+            "percent": rank.percent,
+            "triggered": 1,
+        }
+        for rank in part.ranks
+    ]
+    return Verdict(
+        Status.FOUND,
+        part.words(),
+        len(ranks),
+        len(ranks),
+        len(ranks),
+        part.seconds,
+        part.remedy,
+        {"component": part.component, "ranks": ranks},
+    )
 
 
 def _waited(device: DeviceTime) -> float:

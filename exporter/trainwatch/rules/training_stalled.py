@@ -14,12 +14,14 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from trainwatch.measurements.hangs import hangs
 from trainwatch.measurements.measure import Measure, RunMeasurements
 from trainwatch.measurements.pauses import NodePauses, Pause, Standstills
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
 from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.bands import Interval
 from trainwatch.rules.base import Rule, Verdict, status_of
+from trainwatch.rules.hang_in_words import in_words
 from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
@@ -207,7 +209,24 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             others = f", the longest of {len(stalls)} stalls" if len(stalls) > 1 else ""
             verb = "finished no step for"
         who = who or (f"Rank {rank.rank}" if len(ranks) > 1 else "The training process")
-        return f"{who} {verb} {duration(first.seconds)} (usually one every {duration(rank.usual)}){others}."
+        stalled_for = f"{duration(first.seconds)} (usually one every {duration(rank.usual)}){others}"
+        return f"{who} {verb} {stalled_for}.{self._missing(run, first)}"
+
+    def _missing(self, run: RunMeasurements, stall: Pause) -> str:
+        """Returns a sentence on the rank for which others wait during a stall, if that is known."""
+        pauses = {
+            (name, rank): measured
+            for name, node in run.of(self.measure).items()
+            for rank, measured in node.ranks.items()
+        }
+        found = [
+            hang
+            for hang in hangs(run.facts, pauses, 60 * self.parameters.minimum)
+            if hang.missing
+            and hang.start < stall.start + stall.seconds
+            and stall.start < hang.start + hang.seconds
+        ]
+        return f" {in_words(max(found, key=lambda hang: hang.seconds), run.facts)}" if found else ""
 
 
 class Rank(NamedTuple):
