@@ -36,6 +36,7 @@ class Node:
         self.collector = RunGpusCollector(procfs, self.clock)
         self.on_gpus: dict[str, list[int]] = {}
         self.answering = list(UUIDS)
+        self.lost: list[str] = []
 
     def strangers(self, *pids: int) -> None:
         for pid in pids:
@@ -44,7 +45,10 @@ class Node:
     def gpus(self, **runs: list[RankProcess]) -> dict[str, dict[str, GpuUse]]:
         sample = Sample(
             time=0.0,
-            gpus={gpu: GpuSample(uuid=UUIDS[gpu]) for gpu in self.answering},
+            gpus={
+                **{gpu: GpuSample(uuid=UUIDS[gpu]) for gpu in self.answering},
+                **{gpu: GpuSample(lost=1.0, uuid=UUIDS[gpu]) for gpu in self.lost},
+            },
             gpu_processes={gpu: dict.fromkeys(self.on_gpus.get(gpu, ()), 1.0) for gpu in self.answering},
             runs={
                 name: RunSample(processes, frozenset().union(*(each.pids for each in processes)))
@@ -164,8 +168,19 @@ def test_a_gpu_that_does_not_answer_stays_with_its_run(node: Node) -> None:
     node.answering, node.on_gpus = ["1"], {"1": [20]}
     node.clock.now += 2 * KEPT_SECONDS
     assert node.gpus(**runs) == before
+    node.lost = ["0"]
+    assert node.gpus(**runs) == before
     node.answering = []
     assert node.gpus(**runs) == before
+
+
+def test_a_run_whose_only_gpu_is_lost_does_not_get_those_of_the_node(node: Node) -> None:
+    node.on_gpus = {"0": [11]}
+    before = node.gpus(a=[process(0, 11)])
+    node.answering, node.lost, node.on_gpus = ["1", "2"], ["0"], {}
+    for _ in range(3):
+        node.clock.now += 2 * KEPT_SECONDS
+        assert node.gpus(a=[process(0, 11)]) == before
 
 
 @pytest.mark.parametrize(

@@ -238,10 +238,9 @@ class _Chunk:
             "gpu_power_watts": power,
             "gpu_xid_errors": read("xid_errors_total"),
             "gpu_last_xid": self._last_xids(),
+            "gpu_lost": 1 - read("up"),
         }
-        known = {name: np.where(np.isnan(counted), np.nan, values) for name, values in columns.items()}
-        since_known = np.logical_or.accumulate(~np.isnan(counted))  # a lost GPU is counted no more
-        return {**known, "gpu_lost": np.where(since_known, 1 - read("up"), np.nan)}
+        return {name: np.where(np.isnan(counted), np.nan, values) for name, values in columns.items()}
 
     def _last_xids(self) -> Times:
         """Returns (n, g) the number of the last error that the driver reported."""
