@@ -80,6 +80,14 @@ def test_a_stall_says_who_is_missing_also_before_it_is_a_hang(minutes: float) ->
     )
 
 
+def test_a_stall_says_that_collectives_do_not_match() -> None:
+    ranks = [trained(rank, waits(2, "all_gather" if rank else "all_reduce"), minutes=2) for rank in range(4)]
+    assert result(*ranks, rule="TrainingStalled").finding.endswith(
+        " Ranks have waited in different collectives for 2 min: 1 rank in all_reduce, 3 ranks in all_gather. "
+        "They do not match."
+    )
+
+
 def test_a_stall_accuses_nobody_if_all_wait_or_nobody_knows_where_they_are() -> None:
     for stays in ([waits(2)], []):
         ranks = [trained(rank, *stays, minutes=2) for rank in range(4)]

@@ -13,7 +13,7 @@ from typing import ClassVar
 from trainwatch.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
 from trainwatch.demo.scenario import Busy, Step, Work
 
-from trials.fault_matrix.training import SETUP, Training, Truth, lost
+from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
 
 SEVERITIES = (0.05, 0.2, 1.0)
 OFTEN, SELDOM = 5, 50  # steps between checkpoints
@@ -105,6 +105,38 @@ class CpuLimit(LateData):
 
     def prepare(self) -> None:
         self.throttled = self.severity / (1 + self.severity)
+
+
+class ManyWorkers(Fault):
+    """Each rank has 16 loader workers for its four cores; all ranks compute longer."""
+
+    name = "too many workers"
+    rules = ("Dataloader", "CPUBottleneck")
+    says = "too many"
+    cpu = (0.94, 1.0)
+    fetch_cpu_share = 0.25
+
+    def prepare(self) -> None:
+        self.workers = 4 * CORES_PER_RANK
+        self.fetch_seconds = self.workers * self.step
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        return replace(work, forward=work.forward + self.extra)
+
+
+class WrongAffinity(LateData):
+    """All processes of a rank may use one core only; a step waits for its batch."""
+
+    name = "wrong core affinity"
+    rules = ("DataStarved", "CPUBottleneck")
+    says = "core"
+    cpu = (0.96, 1.0)
+    fetch_cpu_share = 0.24
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.core_count = self.ranks
 
 
 class NoisyNeighbour(Fault):
@@ -325,6 +357,17 @@ class CollectiveHang(Hang):
         return "communication", "gradients"
 
 
+class Mismatch(Hang):
+    """One rank calls another collective than the others: all wait for ever."""
+
+    name = "mismatched collectives"
+    says = "do not match"
+    fewest_ranks = 2
+
+    def stuck(self, rank: int) -> tuple[str, str]:
+        return "communication", "all_gather" if rank == self.target else "all_reduce"
+
+
 class GpuMemoryLeak(Fault):
     """The memory of one GPU grows, until the end of the run, by a share of what is free."""
 
@@ -425,8 +468,8 @@ class SlowStart(Fault):
 
 
 FAULTS: Sequence[type[Fault]] = (
-    SlowDecoding, FewWorkers, SlowStorage, NetworkStorage, CpuLimit, NoisyNeighbour, SlowCompute, SlowData,
-    SlowHost, SlowCollection, SlowLink, LateCollective, OftenCheckpoint, SlowCheckpoint, Recompilation,
-    Pauses, SlowCopies, SmallBatch, Uneven, LoaderHang, CollectiveHang, GpuMemoryLeak, ThermalThrottling,
-    GpuLost, EccErrors, IdleGpu, SlowStart,
+    SlowDecoding, FewWorkers, SlowStorage, NetworkStorage, CpuLimit, ManyWorkers, WrongAffinity,
+    NoisyNeighbour, SlowCompute, SlowData, SlowHost, SlowCollection, SlowLink, LateCollective,
+    OftenCheckpoint, SlowCheckpoint, Recompilation, Pauses, SlowCopies, SmallBatch, Uneven, LoaderHang,
+    CollectiveHang, Mismatch, GpuMemoryLeak, ThermalThrottling, GpuLost, EccErrors, IdleGpu, SlowStart,
 )  # fmt: skip

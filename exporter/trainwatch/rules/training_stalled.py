@@ -21,7 +21,7 @@ from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column
 from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.bands import Interval
 from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.hang_in_words import in_words
+from trainwatch.rules.hang_in_words import collective_of, in_words
 from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
 from trainwatch.rules.parameters import Factor, Minutes, Parameters, StepCount
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
@@ -213,7 +213,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         return f"{who} {verb} {stalled_for}.{self._missing(run, first)}"
 
     def _missing(self, run: RunMeasurements, stall: Pause) -> str:
-        """Returns a sentence on the rank for which others wait during a stall, if that is known."""
+        """Returns a sentence on whom, or what, ranks wait for during a stall, if that is known."""
         pauses = {
             (name, rank): measured
             for name, node in run.of(self.measure).items()
@@ -222,7 +222,7 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         found = [
             hang
             for hang in hangs(run.facts, pauses, 60 * self.parameters.minimum)
-            if hang.missing
+            if (hang.missing or len(set(map(collective_of, hang.waiting))) > 1)
             and hang.start < stall.start + stall.seconds
             and stall.start < hang.start + hang.seconds
         ]
