@@ -22,14 +22,10 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs 
 COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say how much
 
 
-def query() -> str:
-    """The query of the table, with all chosen."""
-    (table,) = (
-        panel
-        for panel in panels(dashboards()["trainwatch-cluster"])
-        if panel["title"] == "Alerts by run and rule"
-    )
-    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", table["targets"][0]["expr"])
+def query(title: str = "Alerts by run and rule") -> str:
+    """The first query of a panel, with all chosen."""
+    (panel,) = (each for each in panels(dashboards()["trainwatch-cluster"]) if each["title"] == title)
+    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][0]["expr"])
 
 
 def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
@@ -77,17 +73,18 @@ def test_the_advice_is_the_most_specific_one_whose_evidence_is_an_alert_of_the_s
     late = {"DataStarved": 8}
     runs = {"plain": late, "cores": late | {"CPUBottleneck": 2}, "storage": late | {"IOBottleneck": 1}}
     test = cluster(runs | {"both": late | {"CPUBottleneck": 8, "IOBottleneck": 8}, "slow": {"Straggler": 1}})
-    for run, rows, text in (
-        ("plain", 8, "of DataStarved"),
-        ("cores", 8, "because of CPUBottleneck"),
-        ("storage", 8, "because of IOBottleneck"),
-        ("both", 8, "because of IOBottleneck"),
-        ("slow", 1, "of Straggler"),
+    advice = query("What to do")
+    for run, text in (
+        ("plain", "of DataStarved"),
+        ("cores", "because of CPUBottleneck"),
+        ("storage", "because of IOBottleneck"),
+        ("both", "because of IOBottleneck"),
+        ("slow", "of Straggler"),
     ):
         chosen = f'label_replace(label_replace(vector(1), "run", "{run}", "", ""), '
         chosen += f'"recommendation", "{text}", "", "")'
-        test.equals(f"sum(({query()}) and on (run, recommendation) {chosen})", 30, rows)
-    test.equals(f"count({query()})", 30, 5)
+        test.equals(f"count(({advice}) and on (run, recommendation) {chosen})", 30, 1)
+    test.equals(f"count({advice})", 30, 5)
     test.run(tmp_path)
 
 
@@ -102,3 +99,15 @@ def test_idle_gpus_are_a_problem_unless_something_found_explains_the_time(
     assert all_rules()["LowGPUUtilization"].topic == ANY_TOPIC
     idle = {"LowGPUUtilization": 2}
     shown(tmp_path, "a", idle | cause, expected=cause or idle)
+
+
+def test_an_accepted_rule_hides_no_other_problem(tmp_path: Path) -> None:
+    test = cluster({"a": {"Straggler": 1, "CommunicationBound": 7}, "b": {"DataStarved": 8, "BatchSize": 2}})
+    for run, rule in (("a", "Straggler"), ("b", "DataStarved")):
+        of = f'alertname="TrainwatchFindingAccepted", alertstate="firing", run="{run}", rule="{rule}"'
+        test.add({f'ALERTS{{{of}, accepted="yes"}}': [1] * 3})
+    test.equals(f"sum({query()})", 30, 9)
+    for number, rule in ((7, "CommunicationBound"), (2, "BatchSize")):
+        test.equals(f'sum(({query()}) * on (rule) trainwatch:rule_distance{{rule="{rule}"}} ^ 0)', 30, number)
+    test.equals(f"count({query('What to do')})", 30, 2)
+    test.run(tmp_path)

@@ -164,7 +164,9 @@ def _pass_of(rule: Entry, known: Mapping[str, int]) -> int:
 def _recording(rule: Entry) -> Entry:
     if "record" in rule:
         return {name: rule[name] for name in ("record", "expr", "labels") if name in rule}
-    labels = {**rule["labels"], "alertname": rule["alert"], "alertstate": "firing"}
+    # A label that is only passed on is already there.
+    own = {name: text for name, text in rule["labels"].items() if text != f"{{{{ $labels.{name} }}}}"}
+    labels = {**own, "alertname": rule["alert"], "alertstate": "firing"}
     return {"record": "ALERTS", "expr": f"clamp({rule['expr']}, 1, 1)", "labels": labels}
 
 

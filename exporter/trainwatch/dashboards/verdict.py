@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from trainwatch.dashboards import accepted
 from trainwatch.dashboards.looks import GREEN, GREY, VERMILION, words
 from trainwatch.dashboards.queries import FIRING, OF_CLUSTER, last
 from trainwatch.prometheus_rules.groups import FINDING, INFO, STATUS
-from trainwatch.prometheus_rules.meta import BUILD, KNOWN, NOT_FAILED, UNFINISHED
+from trainwatch.prometheus_rules.meta import BUILD, KNOWN, NOT_FAILED, TARGET, UNFINISHED
 from trainwatch.rules.cpu_bottleneck import CPUBottleneck
 from trainwatch.status import Status
 
 COLOURS = {Status.FOUND: VERMILION, Status.FAILED: VERMILION, Status.HEALTHY: GREEN}
-OF_THE_RUN = f'{{run="$run", {OF_CLUSTER}}}'  # on all of its nodes, whichever are chosen
+OF_THE_RUN = f'{{run="$run",{OF_CLUSTER}}}'  # on all of its nodes, whichever are chosen
+COUNTED = f'{{{accepted.COUNTED},run="$run",{OF_CLUSTER}}}'
 SAMPLES = f"trainwatch_samples_total{OF_THE_RUN}"
 LEAN = f'{BUILD}{{{OF_CLUSTER}, profile="lean"}}'
 ENOUGH = CPUBottleneck.parameters_type().patience  # samples, of most rules
@@ -49,14 +51,15 @@ OF_ONE_RUN = (
         last(f"{STATUS}{OF_THE_RUN}"),
         absent=True,
     ),
-    Case(Status.FOUND, "see below", last(f"{FINDING}{OF_THE_RUN}")),
+    Case(Status.FOUND, "see below", last(f"{FINDING}{COUNTED}")),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter of this run is down",
-        f"{UNFINISHED}{OF_THE_RUN} and on (cluster, job, instance) up == 0",
+        f"{UNFINISHED}{OF_THE_RUN} and {TARGET} up == 0",
     ),
     Case(Status.COLLECTING, "too few samples yet", f"{SAMPLES} < {ENOUGH}"),
     Case(Status.NOT_ENOUGH_DATA, "the run was too short", f"{last(SAMPLES)} < {ENOUGH}"),
+    Case(Status.HEALTHY, "nothing found but accepted findings", last(f"{FINDING}{OF_THE_RUN}")),
     Case(Status.HEALTHY, "none of the evaluated rules fired"),
 )
 OF_THE_CLUSTER = (
@@ -67,13 +70,14 @@ OF_THE_CLUSTER = (
         last(f"{INFO}{{{OF_CLUSTER}}}"),
         absent=True,
     ),
-    Case(Status.FOUND, "see the alerts below", FIRING),
+    Case(Status.FOUND, "see the alerts below", f"{FIRING} unless on (cluster, run, rule) {accepted.NOW}"),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter is down",
-        f"{KNOWN}{{{OF_CLUSTER}}} and on (cluster, job, instance) up == 0",
+        f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0",
     ),
     Case(Status.NOT_ENOUGH_DATA, "no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}", absent=True),
+    Case(Status.HEALTHY, "no alert fires but those of accepted findings", FIRING),
     Case(Status.HEALTHY, "no alert fires; some nodes have only rules of the lean profile", LEAN),
     Case(Status.HEALTHY, "no alert fires"),
 )
@@ -100,4 +104,6 @@ def mappings(cases: Sequence[Case]) -> list[dict[str, Any]]:
 def _holds(number: int, case: Case) -> str:
     if not case.series:
         return f"vector({number})"
-    return f"vector({number}) {'unless' if case.absent else 'and'} group({case.series})"
+    if case.absent:
+        return f"{number} * absent({case.series})"
+    return f"{number - 1} + group({case.series})"  # both are 1, and have no labels

@@ -26,6 +26,7 @@ from trainwatch.rules.silences import (
 UNFINISHED = "run_instance:trainwatch_run_unfinished:bool"
 KNOWN = "instance:trainwatch_exporter_known:bool"
 BUILD = "trainwatch_exporter_build_info"
+ACCEPTED = "trainwatch_finding_accepted_info"
 TAKEN, MISSED = "trainwatch_sampler_ticks_total", "trainwatch_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
 # Both remember while an exporter is down, until it is up again.
@@ -258,8 +259,7 @@ def _finding_accepted() -> Silence:
     return Silence(
         "FindingAccepted",
         Alert(
-            "max by (cluster, run, rule, reason, until, by) (\n"
-            "  last_over_time(trainwatch_finding_accepted_info[5m])\n)",
+            f"max by (cluster, run, rule, reason, until, by) (\n  last_over_time({ACCEPTED}[5m])\n)",
             "{{ $labels.rule }} of run {{ $labels.run }} is accepted until {{ $labels.until }}",
             "Reason: {{ $labels.reason }}{{ with $labels.by }} (by {{ . }}){{ end }}. "
             "Alerts of this rule and run notify nobody until then.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.dashboards import variables, verdict, waste
+from trainwatch.dashboards import accepted, variables, verdict, waste
 from trainwatch.dashboards.looks import (
     SEVERITY,
     VERMILION,
@@ -46,7 +46,9 @@ NO_PRICE = "enter the price of a node at the top"
 RUNS = 'run=~"$runs"'
 NODES = f'{OF_JOB}, instance=~"$nodes"'
 FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
-ANY_FIRING = 'ALERTS{alertstate="firing"}'  # also of what is not chosen at the top
+ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
+OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
+NOT_ACCEPTED = f"unless on (cluster, run, rule) {accepted.NOW}"
 OF_RUNS = f"{RUNS}, {NODES}"
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
 RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
@@ -161,8 +163,9 @@ def _numbers() -> list[Panel]:
         ),
         stat(
             "Alerts",
-            """Firing alerts of Trainwatch. "Alerts by run and rule" lists them.""",
-            now(or_zero(f"count({FIRING})", RULES_LOADED)),
+            """Firing alerts of Trainwatch, without those of accepted findings. "Alerts by run and rule" lists
+            them.""",
+            now(or_zero(f"count({FIRING} {NOT_ACCEPTED})", RULES_LOADED)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -190,7 +193,7 @@ def _runs() -> list[Panel]:
             rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
             rows(energy()),
             rows(priced(node_hours())),
-            rows(f"count by (cluster, run) ({FIRING})"),
+            rows(f"count by (cluster, run) ({FIRING} {NOT_ACCEPTED})"),
             rows(names()),
             columns={
                 "cluster": "Cluster",
@@ -251,28 +254,30 @@ def _findings() -> list[Panel]:
         section("What is wrong"),
         table(
             "Alerts by run and rule",
-            """The problems of each run with the number of nodes, GPUs or ranks, and what to do. Alerts that
-            see the same problem are one row, as on the run's own dashboard. That one also knows in which
-            part of a step a rank is slow. Fix critical ones first: these runs have stalled or are about to
-            fail.""",
-            rows(_problems()),
+            """The problems of each run with the number of nodes, GPUs or ranks. Alerts that see the same
+            problem are one row, as on the run's own dashboard. Fix critical ones first: these runs have
+            stalled or are about to fail. Accepted findings are listed with their end and reason, and not
+            counted.""",
+            rows(_least_last(f"count by (cluster, run, rule, severity) ({_problems(FIRING)})")),
+            rows(_least_last(_accepted())),
             columns={
                 "severity": "Severity",
                 "cluster": "Cluster",
                 "run": "Run",
                 "rule": "Rule",
-                "Value": "Times",
-                "recommendation": "What to do",
+                "Value #A": "Times",
+                "accepted": "Accepted",
             },
+            width=13,
             height=10,
             sort_by=("Severity", False),
             nothing="no alert; the verdict says whether any could fire",
             overrides=[
                 run_column(),
-                by_name("Rule", custom__width=200),
-                by_name("Times", custom__width=80),
+                by_name("Rule", custom__width=170),
+                by_name("Times", custom__width=70),
                 by_name("Cluster", custom__width=120),
-                wrapped("What to do", 700),
+                wrapped("Accepted", 200),
                 by_name(
                     "Severity",
                     custom__width=100,
@@ -285,6 +290,19 @@ def _findings() -> list[Panel]:
                     ),
                 ),
             ],
+        ),
+        stat(
+            "What to do",
+            """The most specific advice that the alerts of a run support, for up to five problems. A run's own
+            dashboard has the advice for all of its problems, and knows in which part of a step a rank is
+            slow.""",
+            now(f"topk(5, {_advice()})", "{{run}}, {{rule}}: {{recommendation}}"),
+            width=11,
+            height=10,
+            show="name",
+            sideways=True,
+            size=14,
+            nothing="no alert; the verdict says whether any could fire",
         ),
         time_series(
             "Alerts by rule",
@@ -321,31 +339,40 @@ def _findings() -> list[Panel]:
     ]
 
 
-def _problems() -> str:
-    """Returns the number of alerts by run and rule: of rules with the same topic, the closest to the cause.
+def _least_last(alerts: str) -> str:
+    return f'label_replace({alerts}, "severity", "{LEAST}", "severity", "info")'
+
+
+def _accepted() -> str:
+    """Returns the alerts of accepted findings by run and rule, with their end and reason."""
+    alerts = f"{FIRING} * on (cluster, run, rule) group_left (accepted) {accepted.of_cluster()}"
+    return f"count by (cluster, run, rule, severity, accepted) ({alerts})"
+
+
+def _problems(alerts: str) -> str:
+    """Returns the alerts that report a problem: of rules with the same topic, those closest to the cause.
 
     As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
     """
-    closest = f"{_ranked(FIRING)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
-    effects = f'label_replace({LOST}, "topic", "{ANY_TOPIC}", "", "")'
-    shown = f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
-    words_of = f"on (cluster, run, rule) group_left (recommendation) 0 * {_advice()}"
-    counted = f"count by (cluster, run, rule, severity) ({shown}) + {words_of}"
-    return f'label_replace({counted}, "severity", "{LEAST}", "severity", "info")'
+    closest = f"{_ranked(alerts)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
+    effects = f'label_replace({LOST} {NOT_ACCEPTED}, "topic", "{ANY_TOPIC}", "", "")'
+    return f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
 
 
 def _ranked(alerts: str) -> str:
-    """Returns the alerts that report a problem, with their topic and distance from the cause."""
-    return f"0 * {alerts} + on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
+    """Returns the alerts that are not accepted, with their topic and distance from the cause."""
+    distance = f"on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
+    return f"0 * ({alerts} {NOT_ACCEPTED}) + {distance}"
 
 
 def _advice() -> str:
     """Returns one advice by run and rule: the most specific one whose evidence is an alert of the run."""
     others = f'label_replace({ANY_FIRING}, "of", "$1", "rule", "(.+)")'
-    known = f"topk by (of) (1, {ADVICE}{{{OF_CLUSTER}}})"
+    known = f"topk by (of) (1, {ADVICE})"
     specific = f"0 * {others} + on (of) group_left (rule, recommendation) {known}"
-    own = f"on (rule) group_left (recommendation) topk by (rule) (1, {INFO}{{{OF_CLUSTER}}})"
-    return f"topk by (cluster, run, rule) (1, {specific} or 0 * {ANY_FIRING} * {own})"
+    own = f"on (rule) group_left (recommendation) topk by (rule) (1, {INFO})"
+    texts = f"topk by (cluster, run, rule) (1, {specific} or 0 * {ANY_FIRING} * {own})"
+    return f"{texts} and on (cluster, run, rule) ({_problems(OF_ANY_JOB)})"
 
 
 def _nodes() -> list[Panel]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.dashboards import findings, slow_rank, verdict
+from trainwatch.dashboards import accepted, findings, slow_rank, verdict
 from trainwatch.dashboards.catalogue import histograms, system
 from trainwatch.dashboards.catalogue import steps as steps_of_run
 from trainwatch.dashboards.looks import GREEN, VERMILION, by_name, by_pattern, coloured, steps, words, wrapped
@@ -89,6 +89,7 @@ def dashboard() -> Dashboard:
             _details(),
         ],
         price(),
+        accepted.rules(),
         findings.problems(),
         slow_rank.slowest_rank(),
         slow_rank.slow_component(),
@@ -120,9 +121,9 @@ def _verdict() -> list[Panel]:
             "Verdict",
             """The state of the run: found, healthy, not enough data (and what is missing), collecting, or
             failed. It checks that the exporter is scraped, that the run exists, and that rules judged it,
-            before it says that nothing was found.""",
+            before it says that nothing was found. Accepted findings are not counted.""",
             now(verdict.chain(verdict.OF_ONE_RUN)),
-            width=12,
+            width=10,
             size=26,
             mappings=verdict.mappings(verdict.OF_ONE_RUN),
             nothing="Prometheus does not answer",
@@ -132,16 +133,29 @@ def _verdict() -> list[Panel]:
             """How the run ended. With `trainwatch run`, finished, the exit status or the signal that ended
             it, or out of memory; otherwise "ended without saying so".""",
             now(f"count by (reason) ({ended}) or on () {unknown}", "{{reason}}"),
-            width=6,
+            width=5,
             size=22,
             show="name",
         ),
         stat(
             "Findings",
-            """Number of problems that were found in the time range. The table below lists them.""",
+            """Number of problems that were found in the time range, without accepted ones. The table below
+            lists them.""",
             now(or_zero(f"count(count by (rule) ({last(findings.FOUND)}))", last(JUDGED))),
             width=3,
             thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "Accepted",
+            """Number of accepted findings (`trainwatch accept`). They decide no verdict. The
+            table below has their end and reason.""",
+            now(
+                or_zero(
+                    f"count(count by (rule) ({last(findings.FOUND_AND_ACCEPTED)}))",
+                    last(JUDGED),
+                )
+            ),
+            width=3,
         ),
         stat(
             "Rules that judge it",
