@@ -49,7 +49,8 @@ NOW_AND_BEFORE = words(
 def problems() -> Variable:
     """Returns the rules that report a problem: of those with the same topic, the closest to the cause.
 
-    Idle GPUs count as another problem only if nothing found explains the time. Accepted findings do not count.
+    Idle GPUs count as another problem only if nothing found explains the time. Accepted findings do not
+    count.
     """
     found = last(f"{FINDING}{{{accepted.COUNTED}, {OF_RUN}}}")
     every = f"max by (rule, topic) ({DISTANCE}{{{OF_CLUSTER}}}) and on (rule) {found}"

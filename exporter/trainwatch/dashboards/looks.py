@@ -59,7 +59,7 @@ def hidden_column(name: str) -> Override:
     return by_name(name, custom__hidden=True)
 
 
-def dashed_thresholds() -> Override:
+def dashed_thresholds(in_legend: bool) -> Override:
     """Draws the lines of rule parameters dashed, in the colour of text, never filled."""
     return by_pattern(
         f"^{THRESHOLD} ",
@@ -68,6 +68,7 @@ def dashed_thresholds() -> Override:
         custom__lineWidth=1,
         custom__fillOpacity=0,
         custom__stacking={"mode": "none", "group": "thresholds"},
+        **({} if in_legend else {"custom__hideFrom": {"tooltip": False, "viz": False, "legend": True}}),
     )
 
 

@@ -33,7 +33,7 @@ LEGEND_BESIDE = {
     "displayMode": "table",
     "placement": "right",
     "calcs": ["lastNotNull"],
-    "width": 230,
+    "width": 280,
 }
 # Instead of "No data": nothing that is missing looks healthy.
 NOTHING = "not measured; the verdict in Run overview or Cluster says why"
@@ -73,7 +73,8 @@ def time_series(
 ) -> Panel:
     """Draws lines over time, or `stacked` areas for parts of a sum. `points` limits their number.
 
-    The axis reaches `at_least` that high. `many` series have their legend to the right.
+    The axis reaches `at_least` that high. `many` series have their legend to the right, where the long names
+    of thresholds would hide the values; the description then explains the dashed line.
     """
     custom = {
         "drawStyle": "line",
@@ -100,7 +101,7 @@ def time_series(
     fields = _fields(
         custom,
         unit,
-        [*overrides, dashed_thresholds()],
+        [*overrides, dashed_thresholds(in_legend=not many)],
         lowest,
         highest,
         color=colours,
@@ -312,7 +313,12 @@ def device_heatmap(title: str, description: str, *targets: Target, height: int =
 def histogram_heatmap(title: str, description: str, target: Target, unit: str) -> Panel:
     """Draws a histogram over time: the brightness is the share of each bucket, in per cent of the column."""
     look = {
-        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+        "yAxis": {
+            "axisPlacement": "left",
+            "reverse": False,
+            "unit": unit,
+            **({"decimals": 0} if unit == "percentunit" else {}),  # otherwise 56.0 % next to 48 %
+        },
         "cellValues": {"unit": "percentunit", "decimals": 1},
         "color": VISIBLE,
         "rowsFrame": {"layout": "auto", "value": "share"},

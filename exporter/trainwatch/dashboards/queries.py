@@ -90,10 +90,13 @@ def named_device(expression: str, word: str, label: str, digits: int) -> str:
     return f"max by (device) ({named})"
 
 
-def threshold(rule: str, name: str, side: str = "above", percent: bool = True) -> Target:
-    """Returns a line at a rule's parameter, as in the rules that Prometheus evaluates."""
-    value = f"max({parameter(rule, name)})"
-    return lines(f"{value} / 100" if percent else value, f"{THRESHOLD} {side} ({rule}.{name})")
+def threshold(rule: str, name: str, measured: str, side: str = "above", percent: bool = True) -> Target:
+    """Returns a line at a rule's parameter, as in the rules that Prometheus evaluates.
+
+    It is there only while the series `measured` are: a lone line would look like a value that is not near it.
+    """
+    value = f"max({parameter(rule, name)}){' / 100' if percent else ''}"
+    return lines(f"{value} and on () {measured}", f"{THRESHOLD} {side} ({rule}.{name})")
 
 
 def parameter(rule: str, name: str) -> str:

@@ -89,8 +89,34 @@ def _balance() -> list[Panel]:
       / on (gpu) group_left ()
     sum by (gpu) ({in_range(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")})
     """
+    distance = f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}"
     return [
         section("Is the load of a node's GPUs balanced?"),
+        time_series(
+            "Distance between GPUs",
+            """Largest Kolmogorov-Smirnov distance between the utilisation distributions of two GPUs of a
+            node: 0 is equal, 1 is disjoint. LoadBalancing fires above the dashed line: use one process
+            per GPU, and equal shares of the work. It covers the last 15 minutes (`live_window`). The first
+            value appears after `patience` samples.""",
+            lines(distance, "{{instance}}"),
+            threshold("LoadBalancing", "threshold", distance, percent=False),
+            highest=1,
+            nothing="not measured, or not for long enough (LoadBalancing.patience)",
+        ),
+        shares(
+            "Mean utilisation of each GPU",
+            """Exact means of all samples. If one line differs from the others, that GPU gathers results
+            for all, or has no work.""",
+            lines(
+                f"""
+                {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
+                  / {per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")}
+                """,
+                f"GPU {{{{gpu}}}}{variables.OF_WHICH_NODE}",
+            ),
+            many=True,
+            overrides=numbered("GPU"),
+        ),
         repeated(
             bar_chart(
                 "Cumulative distribution of each GPU of $instance",
@@ -110,35 +136,12 @@ def _balance() -> list[Panel]:
             "instance",
             in_a_row=2,
         ),
-        time_series(
-            "Distance between GPUs",
-            """Largest Kolmogorov-Smirnov distance between the utilisation distributions of two GPUs of a
-            node: 0 is equal, 1 is disjoint. LoadBalancing fires above the dashed line: use one process
-            per GPU, and equal shares of the work. It covers the last 15 minutes (`live_window`). The first
-            value appears after `patience` samples.""",
-            lines(f"run_instance:trainwatch_gpu_load_distance:max{{{OF_RUN}}}", "{{instance}}"),
-            threshold("LoadBalancing", "threshold", percent=False),
-            highest=1,
-        ),
-        shares(
-            "Mean utilisation of each GPU",
-            """Exact means of all samples. If one line differs from the others, that GPU gathers results
-            for all, or has no work.""",
-            lines(
-                f"""
-                {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
-                  / {per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")}
-                """,
-                f"GPU {{{{gpu}}}}{variables.OF_WHICH_NODE}",
-            ),
-            many=True,
-            overrides=numbered("GPU"),
-        ),
     ]
 
 
 def _waiting() -> list[Panel]:
     low = f"trainwatch_gpu_low_samples_total{{{OF_RUN}}}"
+    busy, storage = (f"run_instance:trainwatch_{cause}_starved:ratio{{{OF_RUN}}}" for cause in ("cpu", "io"))
     return [
         section("What do GPUs wait for?"),
         shares(
@@ -147,15 +150,16 @@ def _waiting() -> list[Panel]:
             while some core was pinned ("busy core": CPUBottleneck), or waited for I/O ("storage":
             IOBottleneck). Above the dashed line the rule fires: fix that cause first.""",
             lines(
-                f"max by (cluster, instance) (run_instance:trainwatch_cpu_starved:ratio{{{OF_RUN}}})",
+                f"max by (cluster, instance) ({busy})",
                 f"busy core{variables.OF_WHICH_NODE}",
             ),
             lines(
-                f"max by (cluster, instance) (run_instance:trainwatch_io_starved:ratio{{{OF_RUN}}})",
+                f"max by (cluster, instance) ({storage})",
                 f"storage{variables.OF_WHICH_NODE}",
             ),
-            threshold("CPUBottleneck", "threshold"),
-            threshold("IOBottleneck", "threshold"),
+            threshold("CPUBottleneck", "threshold", busy),
+            threshold("IOBottleneck", "threshold", storage),
+            many=True,
         ),
         bars(
             "Samples with an idle GPU",

@@ -402,7 +402,12 @@ def _usage() -> list[Panel]:
                 "GPU",
             ),
             lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
-            threshold("LowGPUUtilization", "threshold_p95", "below"),
+            threshold(
+                "LowGPUUtilization",
+                "threshold_p95",
+                f"trainwatch_gpu_utilization_samples_count{{{OF_RUN}}}",
+                "below",
+            ),
             width=10,
             height=10,
             overrides=coloured(("GPU", "CPU")),

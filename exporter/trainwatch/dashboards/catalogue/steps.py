@@ -148,8 +148,9 @@ def _outliers() -> list[Panel]:
             """The least share of a rank's step time that steps above the limit cost beyond the mean, in the
             last StepOutlier.live_window minutes. StepOutlier fires above the dashed line.""",
             lines(lost, RANK),
-            threshold("StepOutlier", "time_lost"),
+            threshold("StepOutlier", "time_lost", lost),
             unit="percentunit",
+            many=True,
             overrides=numbered("rank"),
         ),
         time_series(
@@ -202,6 +203,7 @@ def _data() -> list[Panel]:
         f"sum by (le) ({per_second(f'trainwatch_dataloader_{what}_seconds_bucket{{{OF_RANK}}}')})"
         for what in ("wait", "fetch")
     )
+    waiting = f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}"
     return [
         section("Data", collapsed=True),
         time_series(
@@ -221,8 +223,9 @@ def _data() -> list[Panel]:
             "Share of step time that waits for data",
             """Share of each rank in the last 15 minutes (`live_window`). DataStarved fires above the dashed
             line; Trainwatch / Run overview shows its recommendation.""",
-            lines(f"run_instance_rank:trainwatch_data_wait:ratio{{{OF_RANK}}}", RANK),
-            threshold("DataStarved", "threshold"),
+            lines(waiting, RANK),
+            threshold("DataStarved", "threshold", waiting),
+            many=True,
             overrides=numbered("rank"),
         ),
         stat(
@@ -293,6 +296,7 @@ def _ranks() -> list[Panel]:
             one line is above the others, they wait for that rank (Straggler).""",
             lines(OWN_TIME, RANK),
             unit="s",
+            many=True,
             overrides=numbered("rank"),
         ),
         shares(
@@ -301,7 +305,8 @@ def _ranks() -> list[Panel]:
             not overlap with computing. High on all ranks: exchange less or faster (CommunicationBound, the
             dashed line). High on all but one: they wait for that one.""",
             lines(communication, RANK),
-            threshold("CommunicationBound", "threshold"),
+            threshold("CommunicationBound", "threshold", communication),
+            many=True,
             overrides=numbered("rank"),
         ),
         stat(
@@ -322,7 +327,7 @@ def _ranks() -> list[Panel]:
             unit="s",
             width=6,
             height=8,
-            nothing="one rank has no peers",
+            nothing="not known, or only one rank",
         ),
         bars(
             "What the slowest rank takes longer for",

@@ -62,7 +62,7 @@ def _overview() -> list[Panel]:
         lines(f"clamp({named_device(cores, 'core', 'cpu', 3)}, 0.01, 1)", "{{device}}"),
         height=22,  # the labels of 40 rows do not overlap
     )
-    return [repeated(heatmap, "instance")]
+    return [repeated(heatmap, "instance", in_a_row=4)]
 
 
 def _gpus() -> list[Panel]:
@@ -76,7 +76,12 @@ def _gpus() -> list[Panel]:
             multiprocessor, and 100 % if training hangs in a collective. The dashed line is the threshold
             of LowGPUUtilization.""",
             lines(mean_of_samples("trainwatch_gpu_utilization_samples"), GPU),
-            threshold("LowGPUUtilization", "threshold_p95", "below"),
+            threshold(
+                "LowGPUUtilization",
+                "threshold_p95",
+                f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}",
+                "below",
+            ),
             unit="percentunit",
             highest=1,
         ),
@@ -84,9 +89,9 @@ def _gpus() -> list[Panel]:
             "GPU memory",
             """Used share of the memory. If utilisation is low too, a larger batch fits (BatchSize). A
             steadily rising line is a leak (GPUMemoryLeak). Near the top the run may fail with out of
-            memory (GPUMemoryNearlyFull).""",
+            memory (GPUMemoryNearlyFull, the dashed line).""",
             lines(memory, GPU),
-            threshold("GPUMemoryNearlyFull", "threshold"),
+            threshold("GPUMemoryNearlyFull", "threshold", memory),
             unit="percentunit",
             highest=1,
         ),
@@ -117,7 +122,7 @@ def _gpus() -> list[Panel]:
                 f"max by (instance, reason) ({throttled})",
                 f"{{{{reason}}}}{ON_NODE}",
             ),
-            threshold("ThermalThrottling", "threshold"),
+            threshold("ThermalThrottling", "threshold", throttled),
             unit="percentunit",
         ),
     ]
@@ -134,15 +139,18 @@ def _host() -> list[Panel]:
             GPUs are idle, CPUBottleneck fires: one pinned core is enough, even if the mean is low.""",
             lines(f"max by (cluster, instance) ({cores})", f"busiest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({cores})", f"mean of cores{ON_NODE}"),
-            threshold("CPUBottleneck", "cpu_threshold"),
+            threshold("CPUBottleneck", "cpu_threshold", cores),
+            many=True,
         ),
         shares(
             "I/O wait",
             """Share of the time in which a core only waited for a disk or a network file system. High with
-            idle GPUs: storage is too slow (IOBottleneck). Prefetch, or keep the data on local storage.""",
+            idle GPUs: storage is too slow (IOBottleneck, the dashed line). Prefetch, or keep the data on a
+            local disk.""",
             lines(f"max by (cluster, instance) ({waiting})", f"highest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({waiting})", f"mean of cores{ON_NODE}"),
-            threshold("IOBottleneck", "io_threshold"),
+            threshold("IOBottleneck", "io_threshold", waiting),
+            many=True,
         ),
         time_series(
             "Memory",
@@ -152,6 +160,7 @@ def _host() -> list[Panel]:
             lines(f"trainwatch_memory_total_bytes{{{OF_NODE}}}", f"total{ON_NODE}"),
             lines(f"trainwatch_swap_used_bytes{{{OF_NODE}}}", f"swap{ON_NODE}"),
             unit="bytes",
+            many=True,
         ),
         time_series(
             "Network",
@@ -160,6 +169,7 @@ def _host() -> list[Panel]:
             _bytes("network_receive", "received"),
             _bytes("network_transmit", "sent"),
             unit="Bps",
+            many=True,
         ),
     ]
 
