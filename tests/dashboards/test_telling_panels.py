@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from statistics import mean
 
 from trainwatch.demo.scenarios import all_scenarios
@@ -59,7 +61,7 @@ def test_cpu_bottleneck_gpu_rows_are_dark_while_core_rows_are_bright(look: Look)
     assert min(of(rows, "core")) > 0.9
     found = firing(look, "cpu-bottleneck")
     assert list(found) == ["DataStarved"]  # of all rules that see it, the one closest to the cause
-    assert "If other cores are free, give the data loader more workers" in found["DataStarved"]
+    assert found["DataStarved"].startswith("All cores are full, so more workers cannot help")
     assert verdict(look, "cpu-bottleneck") == "▲ found: see below"
     starved = last(look("trainwatch-histograms", "cpu-bottleneck"), "Starved samples by cause")
     assert starved["busy core\xa0"] > starved["fires above (CPUBottleneck.threshold)"]
@@ -74,12 +76,19 @@ def test_io_bottleneck_gpus_and_cores_are_dark_and_cores_wait_for_storage(look: 
     assert "Prefetch, keep the data on local storage" in firing(look, "io-bottleneck")["DataStarved"]
 
 
-def test_cluster_gives_the_advice_that_the_run_gives(look: Look) -> None:
-    for scenario, words in (("cpu-bottleneck", "more workers"), ("io-bottleneck", "local storage")):
-        names = look("trainwatch-run", scenario, minutes=10).lines("What to do")
-        of_cluster = look("trainwatch-cluster", scenario, minutes=10).lines("What to do")
-        assert list(of_cluster) == [f"{run_of(scenario)}, {name}" for name in names]
-        assert words in next(iter(of_cluster))
+def test_cores_are_full_or_free_only_if_a_busy_core_is_a_finding(look: Look) -> None:
+    assert look("trainwatch-run", "cpu-bottleneck").variables["cores"] == "full cores"
+    reader = look("trainwatch-run", "io-bottleneck")
+    assert reader.variables["cores"] == ""
+    with_finding = json.dumps(reader.dashboard).replace('=\\"CPUBottleneck\\"', '=\\"IOBottleneck\\"')
+    assert replace(reader, dashboard=json.loads(with_finding)).variables["cores"] == "free cores"
+
+
+def test_cluster_gives_the_advice_that_the_alerts_of_a_run_support(look: Look) -> None:
+    for scenario, words in (("cpu-bottleneck", "If all are full"), ("io-bottleneck", "local storage")):
+        (name,) = look("trainwatch-cluster", scenario, minutes=10).lines("What to do")
+        assert name.startswith(f"{run_of(scenario)}, DataStarved: ")
+        assert words in name
 
 
 def test_few_dataloaders_one_core_for_each_rank_is_bright(look: Look) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.prometheus_rules.advice import ADVICE, advice_group
+from trainwatch.prometheus_rules.advice import ADVICE, BUSY_CORES, advice_group
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.rules import all_rules
 from trainwatch.rules.straggler import HOST
@@ -12,7 +12,7 @@ RULES = advice_group(Options())["rules"]
 
 
 def test_advice_names_evidence_that_rules_and_ranks_have() -> None:
-    known = {*all_rules(), *COMPONENTS, HOST}
+    known = {*all_rules(), *BUSY_CORES, *COMPONENTS, HOST}
     for rule in RULES:
         assert rule["record"] == ADVICE
         assert rule["labels"]["rule"] in all_rules()

@@ -12,10 +12,11 @@ from trainwatch.dashboards import accepted
 from trainwatch.dashboards.looks import SEVERITY, VERMILION, by_name, hidden_column, words, wrapped
 from trainwatch.dashboards.page import Dashboard, panel_id
 from trainwatch.dashboards.panels import Panel, stat, table
-from trainwatch.dashboards.queries import OF_CLUSTER, OF_RUN, last, now, rows
+from trainwatch.dashboards.queries import OF_CLUSTER, OF_RUN, in_range, last, now, rows
 from trainwatch.dashboards.variables import Variable, hidden, named, priced
-from trainwatch.prometheus_rules.advice import ADVICE
+from trainwatch.prometheus_rules.advice import ADVICE, FREE_CORES, FULL_CORES
 from trainwatch.prometheus_rules.groups import DISTANCE, FINDING, INFO, LOST
+from trainwatch.rules.data_loading import CORES_FULL
 from trainwatch.rules.topics import ANY_TOPIC
 from trainwatch.status import Status
 
@@ -59,6 +60,20 @@ def problems() -> Variable:
     return hidden(
         named("problems", "Problems", f"{closest} unless on (rule) ({effects})", "rule", several=True)
     )
+
+
+def busy_cores() -> Variable:
+    """Returns whether the run's cores are full, if CPUBottleneck fires; nothing if that is not measured."""
+    total, count = (
+        f"sum({in_range(f'trainwatch_cpu_utilization_samples_{part}{{{OF_RUN}}}')})"
+        for part in ("sum", "count")
+    )
+    choice = " or ".join(
+        f'label_replace({total} / {count} {comparison} {CORES_FULL}, "cores", "{name}", "", "")'
+        for comparison, name in ((">", FULL_CORES), ("<=", FREE_CORES))
+    )
+    fires = last(f'{FINDING}{{rule="CPUBottleneck", {OF_RUN}}}')
+    return hidden(named("cores", "Busy cores", f"({choice}) and on () {fires}", "cores"))
 
 
 def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) -> Panel:
@@ -152,7 +167,8 @@ def _advice() -> str:
     """
     others = f'label_replace({last(f"{FINDING}{{{OF_RUN}}}")}, "of", "$1", "rule", "(.+)")'
     component = 'label_replace(vector(1), "of", "$part", "", "")'
-    specific = f"{ADVICE}{{{OF_PROBLEMS}, {OF_CLUSTER}}} and on (of) ({others} or {component})"
+    cores = 'label_replace(vector(1), "of", "$cores", "", "")'
+    specific = f"{ADVICE}{{{OF_PROBLEMS}, {OF_CLUSTER}}} and on (of) ({others} or {component} or {cores})"
     texts = f"topk by (rule) (1, {specific} or 0 * {INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
     costs = f"max by (rule) ({last(COST_SHARE)})"
     return f"0 * ({texts}) + on (rule) group_left () ({costs} or 0 * group by (rule) ({last(FOUND)}))"

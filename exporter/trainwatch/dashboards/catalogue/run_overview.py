@@ -93,6 +93,7 @@ def dashboard() -> Dashboard:
         findings.problems(),
         slow_rank.slowest_rank(),
         slow_rank.slow_component(),
+        findings.busy_cores(),
         by_range(
             "gpu_samples",
             "trainwatch_gpu_utilization_samples_bucket",
