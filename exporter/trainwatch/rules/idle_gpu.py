@@ -54,6 +54,7 @@ class IdleGPU(Rule[IdleGPUParameters, Held]):
     )
     bands = Bands("GPU", [Worst("{} GPU hours without work", "{:.2f}".format)])
     view = "balance"
+    topic = "uneven GPUs"
     is_symptom = True
     symptom = IDLE_GPUS
     about_gpus = True

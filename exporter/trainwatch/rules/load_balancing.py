@@ -76,6 +76,8 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         "for shards of different sizes, and for GPUs that the run does not use."
     )
     view = "balance"
+    topic = "uneven GPUs"
+    distance = 1  # from IdleGPU: a GPU without work is why the load is uneven
     is_symptom = True
 
     about_gpus = True
