@@ -11,14 +11,16 @@ from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.runs.model import NodeFacts, NodeSamples
 
-from tests.support.source import INTERVAL, MemorySource, node_samples, run_facts
+from tests.support.source import INTERVAL, MemorySource, node_samples, rank_facts, run_facts
 
 ROWS = 401  # the first has no gain
 
 
-def result(rule: str, samples: NodeSamples, neighbours: Any = (), **parameters: float) -> RuleResult:
+def result(
+    rule: str, samples: NodeSamples, neighbours: Any = (), ranks: Any = (), **parameters: float
+) -> RuleResult:
     settings = Settings.parse([f"{rule}.{name}={value}" for name, value in parameters.items()])
-    facts = run_facts(nodes=[NodeFacts("node-a", neighbours=neighbours)])
+    facts = run_facts(nodes=[NodeFacts("node-a", neighbours=neighbours)], ranks=ranks)
     analysis = evaluate(MemorySource(samples, facts=facts), settings)
     return next(found for found in analysis.rules if found.rule == rule)
 
@@ -63,6 +65,23 @@ def test_a_limit_decides_after_its_patience() -> None:
 def test_a_run_without_a_limit_is_not_judged() -> None:
     found = result("CPUThrottled", limited(2.0, limit=np.nan))
     assert (found.status, found.finding) == ("not enough data", "No CPU limit of the run's cgroup was seen.")
+
+
+@pytest.mark.parametrize(
+    ("waited", "throttled", "lost"),
+    [(100.0, 0.0, 200 / 3), (50.0, 10.0, 60.0), (0.0, 100.0, 200 / 3), (0.0, 0.0, 5.0)],
+)
+def test_a_limit_costs_what_more_cores_would_save_if_a_rank_waited(
+    waited: float, throttled: float, lost: float
+) -> None:
+    """In 200 s, the run wanted 6 cores and got 4: with 6, it would have taken 133 s."""
+    ranks = (
+        rank_facts(0, component_seconds={"data_wait": waited}, paused_seconds={"throttled": throttled}),
+        rank_facts(1, component_seconds={"data_wait": 5.0}),
+        rank_facts(2, node="node-b", component_seconds={"data_wait": 200.0}),
+    )
+    assert result("CPUThrottled", limited(2.0), ranks=ranks).seconds_lost == pytest.approx(lost)
+    assert result("CPUThrottled", limited(0.2), ranks=ranks).seconds_lost == 0
 
 
 def shared(
@@ -118,3 +137,24 @@ def test_without_measurements_of_its_cores_neighbours_are_not_judged() -> None:
 def test_it_decides_after_its_patience() -> None:
     assert result("NoisyNeighbour", shared(2.0, 2.0, rows=120)).status == "not enough data"
     assert result("NoisyNeighbour", shared(2.0, 2.0, rows=121)).status == "found"
+
+
+@pytest.mark.parametrize(
+    ("own", "share"),
+    [
+        (2.0, 1.0),  # with 2 / (1 - 1 / 2) cores it would not have waited
+        (3.0, 1 - (1 - 4 / 6) / 0.5),  # it wants 6 cores and may use 4
+        (1.0, 1.0),
+    ],
+)
+def test_waits_that_a_run_would_not_have_alone_are_lost(own: float, share: float) -> None:
+    """Main threads waited for half of the time; the rank that waited longest delays all others."""
+    ranks = [rank_facts(rank, paused_seconds={"no_core": 40.0 + rank}) for rank in (0, 1)]
+    found = result("NoisyNeighbour", shared(2.0, others=2.0, own=own), ranks=ranks)
+    assert found.status == "found"
+    assert found.seconds_lost == pytest.approx(41 * share)
+
+
+def test_without_the_waits_of_its_ranks_no_seconds_are_estimated() -> None:
+    found = result("NoisyNeighbour", shared(2.0, others=2.0), ranks=[rank_facts()])
+    assert (found.status, found.seconds_lost) == ("found", 0)

@@ -127,6 +127,14 @@ def test_ranks_on_several_nodes_are_peers_and_both_sides_numbers_are_in_the_text
     assert {key: found.details[key] for key in wanted} == pytest.approx(wanted)
 
 
+@pytest.mark.parametrize(("often", "lost"), [(1.04, 0.0), (1.08, 300 * 0.04 + 300 * 0.08)])
+def test_a_rank_that_fired_costs_time_below_the_thresholds_too(often: float, lost: float) -> None:
+    """Half of its windows are above 5 % of the step, the others below."""
+    slow = np.repeat([1.04, often], 300)
+    own = np.column_stack((np.ones(600), slow, np.ones(600)))
+    assert result(*synchronous(own)).seconds_lost == pytest.approx(lost)
+
+
 @pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "communication"])
 def test_the_cause_is_the_component_with_the_largest_excess(component: str) -> None:
     own = np.tile([0.5, 0.5, 0.75], (100, 1))

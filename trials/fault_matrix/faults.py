@@ -11,6 +11,7 @@ from random import Random
 from typing import ClassVar
 
 from trainwatch.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
+from trainwatch.demo.processes import MAIN_THREAD
 from trainwatch.demo.scenario import Busy, Step, Work
 
 from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
@@ -104,7 +105,7 @@ class CpuLimit(LateData):
     cpu_limit = 3.0
 
     def prepare(self) -> None:
-        self.throttled = self.severity / (1 + self.severity)
+        self.throttled = self.severity  # whoever wants a share more than the limit is stopped for that share
 
 
 class ManyWorkers(Fault):
@@ -147,7 +148,8 @@ class NoisyNeighbour(Fault):
     neighbours = 0.6
 
     def prepare(self) -> None:
-        self.waits_for_cores = self.severity / (1 + self.severity)
+        waits = self.extra / (self.step + self.extra)  # of the time: all that makes the steps longer
+        self.waits_for_cores = waits / (MAIN_THREAD + waits)
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         work = super().work(rank, number, random)

@@ -83,6 +83,20 @@ class OwnCores(Measurement[Contention]):
         """Returns how many of the run's cores everything else used on average; NaN if unknown."""
         return float(self.total.others[0]) / self.seconds if self.seconds else np.nan
 
+    @property
+    def waits_because_of_others(self) -> float:
+        """Returns the share of its waits for a core that the run would not have if it were alone.
+
+        Alone, it waits only for cores that it wants beyond those that it may use.
+        """
+        ran, waited = float(self.total.ran[0]), float(self.total.waited[0])
+        if not waited or not self.own_cores > 0:
+            return 0.0
+        share = waited / (ran + waited)
+        wanted = self.own_cores / (1 - share) if share < 1 else np.inf
+        alone = max(0.0, 1 - self.allowed / wanted)
+        return max(0.0, 1 - alone / share)
+
 
 class LimitedCores(Measurement[Portion]):
     """The seconds of cores that a CPU limit grants, and those for which it stopped the run's cgroup."""
@@ -91,6 +105,7 @@ class LimitedCores(Measurement[Portion]):
         self.stopped = PortionSoFar()
         self.periods = PortionSoFar()  # in which the limit was enforced, and those in which it was used up
         self.limit = np.nan
+        self.seconds = 0.0  # with a limit
         self._last_time = Last()
         self._last = {name: Last() for name in ("throttled_seconds", "cpu_periods", "throttled_periods")}
 
@@ -101,6 +116,7 @@ class LimitedCores(Measurement[Portion]):
         elapsed = increases(samples.times[there], self._last_time, after_reset=False)
         gains = {name: _gains(samples.of_run(name), last)[there] for name, last in self._last.items()}
         self.periods.add(gains["cpu_periods"], gains["throttled_periods"], ends)
+        self.seconds += float(elapsed.sum())
         if there.any():
             self.limit = float(limit[there][-1])
         return [("", self.stopped.add(limit[there] * elapsed, gains["throttled_seconds"], ends))]

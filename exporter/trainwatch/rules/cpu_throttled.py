@@ -22,6 +22,7 @@ from trainwatch.rules.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Pa
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
+from trainwatch.runs.model import RunFacts, longest_pause, ranks_of
 from trainwatch.status import Status
 from trainwatch.words import exact_percent, percent, too_few
 
@@ -40,7 +41,7 @@ class CPUThrottledParameters(Parameters):
 
 @rule
 class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
-    """Estimates no lost time: DataStarved does."""
+    """Seconds lost: the time for which the run was stopped, as far as a rank waited meanwhile."""
 
     parameters_type = CPUThrottledParameters
     subject = "The CPU limit of the cgroup"
@@ -114,6 +115,10 @@ class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
             tallies.triggered,
             tallies.triggered,
             sum(node.stopped.seen for node in nodes.values()),
+            max(
+                (_lost(run.facts, name, node) for name, node in nodes.items() if tallies.of(name).triggered),
+                default=0.0,
+            ),
             details={
                 "nodes": {
                     name: {
@@ -144,3 +149,18 @@ class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
             f"{exact_percent(worst.stopped.percent)} of the CPU time that it grants. It was used up in "
             f"{percent(worst.periods.percent)} of the periods."
         )
+
+
+def _lost(facts: RunFacts, name: str, node: LimitedCores) -> float:
+    """Returns for how many seconds the limit delayed a node.
+
+    A run that wants 5 cores and may use 4 takes 25 % longer, unless its GPUs have enough work meanwhile: no
+    rank waits for its data or is throttled itself then.
+    """
+    stopped = node.stopped.part / node.stopped.whole if node.stopped.whole else 0.0
+    waited = (
+        sum(process.component_seconds.get("data_wait", 0.0) for process in processes)
+        + longest_pause(processes, "throttled")
+        for processes in ranks_of(facts, name).values()
+    )
+    return min(node.seconds * stopped / (1 + stopped), max(waited, default=0.0))

@@ -39,7 +39,7 @@ class MaxInitializationTimeParameters(Parameters):
 
 @rule
 class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization]):
-    """Seconds lost: the time beyond the threshold, on the node that took longest."""
+    """Seconds lost: the time until the first step, on the node that took longest."""
 
     parameters_type = MaxInitializationTimeParameters
     subject = "A slow start"
@@ -134,7 +134,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             triggered,
             triggered,
             steps,
-            slowest.took - 60 * self.parameters.threshold if slowest else 0.0,
+            slowest.took if slowest else 0.0,
             details=_details(nodes, starts, run.facts),
         )
 

@@ -24,6 +24,7 @@ from trainwatch.rules.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Pe
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
 from trainwatch.rules.registry import rule
 from trainwatch.rules.topics import IDLE_GPUS
+from trainwatch.runs.model import RunFacts, longest_pause, ranks_of
 from trainwatch.status import Status
 from trainwatch.words import exact_percent, number, share, too_few
 
@@ -45,7 +46,7 @@ class NoisyNeighbourParameters(Parameters):
 
 @rule
 class NoisyNeighbour(Rule[NoisyNeighbourParameters, Contention]):
-    """Estimates no lost time: DataStarved does."""
+    """Seconds lost: the wait of a rank's main thread for a core, less what the run would wait alone."""
 
     parameters_type = NoisyNeighbourParameters
     subject = "Other processes on the run's cores"
@@ -126,6 +127,10 @@ class NoisyNeighbour(Rule[NoisyNeighbourParameters, Contention]):
             tallies.triggered,
             tallies.triggered,
             sum(int(node.total.seen[0]) for node in nodes.values()),
+            max(
+                (_lost(run.facts, name, node) for name, node in nodes.items() if tallies.of(name).triggered),
+                default=0.0,
+            ),
             details={
                 "nodes": {
                     name: {
@@ -173,6 +178,13 @@ def _portion(view: Contention) -> Portion:
 def _percent(node: OwnCores) -> float:
     share = float(node.total.waited_for_others[0])
     return 100 * share if share == share else 0.0
+
+
+def _lost(facts: RunFacts, name: str, node: OwnCores) -> float:
+    """Returns for how many seconds others kept the cores from the rank of a node that waited longest."""
+    ranks = ranks_of(facts, name).values()
+    longest = max((longest_pause(processes, "no_core") for processes in ranks), default=0.0)
+    return longest * node.waits_because_of_others
 
 
 def _named(users: tuple[tuple[str, float], ...]) -> str:

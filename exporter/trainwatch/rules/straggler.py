@@ -110,7 +110,10 @@ class StragglerParameters(Parameters):
 
 @rule
 class Straggler(Rule[StragglerParameters, Peers]):
-    """Seconds lost: the straggler's own time beyond the median of the others, in the windows that fired."""
+    """Seconds lost: the straggler's own time beyond the median of the others.
+
+    All windows count in which others certainly waited for it, also those below the thresholds.
+    """
 
     parameters_type = StragglerParameters
     subject = "Waiting for a slow rank"
@@ -135,15 +138,21 @@ class Straggler(Rule[StragglerParameters, Peers]):
         return judgement(enough, (view.excess, self._slow(view) & ~crowded))
 
     def _slow(self, view: Peers) -> Booleans:
-        """Returns which ranks the others wait for, whatever the reason."""
+        """Returns which ranks the others wait for, whatever the reason, for longer than the thresholds."""
+        return np.asarray(
+            self._certain(view)
+            & (view.excess > fraction(self.parameters.threshold) * view.step)
+            & (view.excess > self.parameters.minimum / 1000)
+        )
+
+    def _certain(self, view: Peers) -> Booleans:
+        """Returns which ranks the others wait for, however short."""
         parameters = self.parameters
         # The more windows are compared, the more of them are far from the others by chance: this many
         # standard errors keep the odds for all windows together.
         deviations = np.sqrt(parameters.deviations**2 + 2 * np.log(view.windows))
         return np.asarray(
             view.slowest
-            & (view.excess > fraction(parameters.threshold) * view.step)
-            & (view.excess > parameters.minimum / 1000)
             & (view.excess > deviations * view.error)
             & (view.waits_less > fraction(parameters.waiting) * view.excess)
         )
@@ -290,7 +299,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             (np.where(slow, found.compared(compared).excess * found.steps, 0)).sum(axis=1)
             for found, slow in zip(windows, fired, strict=True)
         ]
-        by_rank = np.max(lost, axis=0, initial=0.0)
+        by_rank = self._lost(windows, fired, compared)
         accused, held = None, []
         if triggered:
             most = max(float(seconds.max()) for seconds in lost)
@@ -329,6 +338,15 @@ class Straggler(Rule[StragglerParameters, Peers]):
             },
             held=held,
         )
+
+    def _lost(self, windows: Sequence[Windows], fired: Sequence[Booleans], compared: int) -> Times:
+        """Returns the seconds that each rank cost, 0 unless it fired; by the lengths that find most of it."""
+        slow = np.any([found.any(axis=1) for found in fired], axis=0)
+        lost = []
+        for found in windows:
+            view = found.compared(compared)
+            lost.append(np.where(self._certain(view), view.excess * found.steps, 0).sum(axis=1))
+        return np.where(slow, np.max(lost, axis=0, initial=0.0), 0.0)
 
 
 class Rank(NamedTuple):

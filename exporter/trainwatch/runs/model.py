@@ -553,6 +553,11 @@ def ranks_of(facts: RunFacts, node: str) -> dict[int, list[RankFacts]]:
     return dict(sorted(ranks.items()))
 
 
+def longest_pause(processes: Iterable[RankFacts], reason: str) -> float:
+    """Returns for how many seconds a rank could not run so far: a later process continues the counts."""
+    return max((process.paused_seconds.get(reason, 0.0) for process in processes), default=0.0)
+
+
 def workers_of(process: RankFacts) -> int | None:
     """Returns the workers of the training loader, otherwise of the largest one; None: no loader is known."""
     known = [loader for loader in process.loaders if loader.workers is not None]
