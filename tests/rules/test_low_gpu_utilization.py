@@ -9,18 +9,18 @@ import pytest
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import GpuFacts, NodeFacts, Steps
+from trainwatch.runs.model import GpuFacts, NodeFacts
 
-from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, run_facts
+from tests.support.source import MemorySource, node_samples, run_facts
 
 NAN = float("nan")
 
 
-def result(gpu: Any, *steps: Steps, **parameters: float) -> RuleResult:
+def result(gpu: Any, **parameters: float) -> RuleResult:
     settings = Settings.parse([f"LowGPUUtilization.{name}={value}" for name, value in parameters.items()])
     samples = node_samples(np.zeros((len(gpu), 1)), gpu)
     facts = run_facts(nodes=[NodeFacts("node-a", gpus=tuple(GpuFacts(name) for name in "0123"))])
-    analysis = evaluate(MemorySource(samples, *steps, facts=facts), settings)
+    analysis = evaluate(MemorySource(samples, facts=facts), settings)
     return next(found for found in analysis.rules if found.rule == "LowGPUUtilization")
 
 
@@ -123,30 +123,3 @@ def test_it_is_listed_after_the_cause_although_it_lost_more_time() -> None:
     samples = node_samples(np.ones((1500, 1)), np.tile([0.0, 0.3], (1500, 1)))
     rules = [found for found in evaluate(MemorySource(samples)).rules if found.status == "found"]
     assert [found.rule for found in rules] == ["CPUBottleneck", "LowGPUUtilization", "LoadBalancing"]
-
-
-def started(idle: int, busy: int, pauses: int = 0) -> RuleResult:
-    """A GPU that is idle until the first step, then busy, and at last pauses; all in readings."""
-    gpu = np.concatenate((np.zeros(idle), np.ones(busy), np.zeros(pauses))).reshape(-1, 1)
-    return result(gpu, node_steps([10.0] * 10, start=START + INTERVAL * idle))
-
-
-@pytest.mark.parametrize(("busy", "status"), [(300, "not enough data"), (501, "healthy"), (3000, "healthy")])
-def test_before_the_first_step_no_gpu_is_accused(busy: int, status: str) -> None:
-    found = started(900, busy)
-    assert (found.status, found.triggered, found.seconds_lost) == (status, 0, 0)
-    assert found.debugger_triggered, "as Debugger judges it"
-
-
-def test_too_few_readings_since_the_first_step_are_said() -> None:
-    assert started(900, 300).finding == "Too few readings since the first step: a decision needs 500."
-
-
-def test_without_a_known_step_all_time_counts() -> None:
-    assert result(np.zeros((1001, 1))).status == "found"
-
-
-def test_the_time_before_the_first_step_is_not_lost() -> None:
-    found = started(900, 1200, pauses=100)
-    assert found.status == "found"
-    assert found.seconds_lost == pytest.approx(100 * INTERVAL)

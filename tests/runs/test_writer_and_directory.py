@@ -454,8 +454,7 @@ writer = module.RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 def give(ticks):
     for tick in ticks:
         writer.sample(sample(tick))
-    while not writer._queue.empty():
-        time.sleep(0.01)
+    writer._queue.join()
 give(range(20))
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))

@@ -121,7 +121,7 @@ class HeldSoFar(State):
         """Returns the tally of the last scan alone."""
         tally = Tally()
         if self.last is not None:
-            tally.add(self.last, times=np.array([self.last_scan]))
+            tally.add(self.last)
         return tally
 
     @property

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from trainwatch.measurements.measure import Measure, RunMeasurements
-from trainwatch.measurements.progress import PROGRESS, known
 from trainwatch.measurements.recent_readings import Quantity, RecentOfGpus, RecentReadings
 from trainwatch.measurements.scraped import (
     CPU_SAMPLES,
@@ -38,14 +37,13 @@ HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMP
 class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
     """Decides on the last `window` readings of a GPU, once there are more than `patience`.
 
-    Until the first step, GPUs have no work yet: those that fired only in windows with that time are left out.
-    Seconds lost: the time since then for which the GPU that idled most, of those that fired, did nothing.
+    Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing.
     """
 
     symptom = IDLE_GPUS
     about_gpus = True
     is_symptom = True
-    details_of = (USAGE, PROGRESS)
+    details_of = (USAGE,)
     # By recorded series: the quantity, and the parameter of the bound. Its value is the share of the samples
     # up to the bound.
     recorded: ClassVar[Mapping[str, tuple[Quantity, str]]]
@@ -107,38 +105,20 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         gpus = judged_gpus(run.facts, run.of(USAGE), tallies)
-        every = sum(gpu.tally.triggered for gpu in gpus)
-        fired = [gpu for gpu in gpus if gpu.tally.triggered and self._fired_in_steps(run, gpu)]
-        triggered = sum(gpu.tally.triggered for gpu in fired)
-        judged = tallies.judged if triggered or self._has_window_of_steps(run) else 0
-        status = status_of(triggered, judged)
+        fired = [gpu for gpu in gpus if gpu.tally.triggered]
+        status = status_of(tallies.triggered, tallies.judged)
         details = self.details(run, fired)
         if fired:
             details["last_timestamp"] = int(max(gpu.tally.last_fired for gpu in fired) * 1e6)
         return Verdict(
             status,
             self._finding(run, fired, len(gpus), status),
-            triggered,
-            triggered,
+            tallies.triggered,
+            tallies.triggered,
             self.datapoints(run),
-            max((_idle_seconds(run, gpu) for gpu in fired), default=0.0),
+            max((gpu.measured.idle_readings for gpu in fired), default=0.0) * run.facts.interval,
             details=details,
-            debugger_triggered=every if every > triggered else None,
         )
-
-    def _fired_in_steps(self, run: RunMeasurements, gpu: JudgedGpu[GpuUsage]) -> bool:
-        """Returns whether a GPU fired in a window without the time before the first step."""
-        return not gpu.tally.last_fired < self._first_window_of_steps(run, gpu.node)
-
-    def _has_window_of_steps(self, run: RunMeasurements) -> bool:
-        """Returns whether some node was sampled for a whole window since its first step."""
-        nodes = run.of(PROGRESS).items()
-        return any(node.last_time >= self._first_window_of_steps(run, name) for name, node in nodes)
-
-    def _first_window_of_steps(self, run: RunMeasurements, node: str) -> float:
-        """Returns when the first window without the time before the first step ended; without steps, -inf."""
-        parameters: Any = self.parameters
-        return _first_step(run, node) + float(parameters.window) * run.facts.interval
 
     def _finding(
         self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int, status: Status
@@ -147,11 +127,9 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
         most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
         if not most:
             return self.unseen
-        if status is not Status.NOT_ENOUGH_DATA:
-            return self.finding(fired, gpus)
-        if most > parameters.patience:
-            return f"Too few readings since the first step: a decision needs {parameters.window}."
-        return too_few("readings of a GPU", most, parameters.patience)
+        if status is Status.NOT_ENOUGH_DATA:
+            return too_few("readings of a GPU", most, parameters.patience)
+        return self.finding(fired, gpus)
 
     @abstractmethod
     def alerts(self, enough: str) -> list[Alert]:
@@ -168,16 +146,3 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
     @abstractmethod
     def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
         """Returns Debugger's box plots in percent of the GPUs that fired, by node."""
-
-
-def _first_step(run: RunMeasurements, node: str) -> float:
-    """Returns when the first step of a node began, in seconds since the epoch; -inf if none is known."""
-    recorded = run.nodes[node][PROGRESS].first_start
-    counted = [rank.first_step_start for rank in run.facts.ranks if rank.node == node]
-    return min(known(recorded, *(start for start in counted if start is not None)), default=-np.inf)
-
-
-def _idle_seconds(run: RunMeasurements, gpu: JudgedGpu[GpuUsage]) -> float:
-    """Returns for how long a GPU did nothing since the first step; before that it is taken as idle."""
-    before = _first_step(run, gpu.node) - run.nodes[gpu.node][PROGRESS].first_sample
-    return max(0.0, gpu.measured.idle_readings * run.facts.interval - max(0.0, before))
