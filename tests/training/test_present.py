@@ -82,6 +82,25 @@ def test_counts_grow_by_name_from_every_thread(ledgers: Path) -> None:
     assert run.totals.counts == {"tokens": 8000, "samples": 2}
 
 
+def test_counts_wait_for_the_ledger_that_another_thread_makes(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading, time
+        from trainwatch.training import session
+        create = session.create_ledger
+        def slowly(*arguments):
+            time.sleep(0.3)
+            return create(*arguments)
+        session.create_ledger = slowly
+        threads = [threading.Thread(target=trainwatch.count, args=("tokens", 2)) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        ledgers,
+    )
+    assert run.totals.counts == {"tokens": 8}
+
+
 def test_a_count_that_cannot_be_costs_only_its_ledger(ledgers: Path) -> None:
     run_to_end("trainwatch.count('tokens', 5)", ledgers)
     (path,) = open_ledgers(ledgers)

@@ -123,8 +123,13 @@ def count(name: str, amount: float = 1) -> None:
         if not start_run():
             return
         ledger = session.ledger
-    if ledger is not None:
+    if ledger is None:
+        return
+    if name in ledger.counts:
         ledger.add_to_count(name, amount)
+    else:
+        with session.lock:  # two threads may begin with the same name
+            ledger.add_to_count(name, amount)
 
 
 def start_run() -> bool:
@@ -239,15 +244,16 @@ def _start(
     _share_key(launch)
     label = launch.run if launch.unique else ""
     directory = ledger_directory()
-    session.settled = True
     try:
-        ledger = create_ledger(directory, label, ranks, launch)
+        session.ledger = ledger = create_ledger(directory, label, ranks, launch)
     except OSError as error:
         complain(
             "ledger", f"no ledger in {directory} ({error.strerror or error}): training continues unrecorded"
         )
         return
-    session.ledger, session.unnamed = ledger, None if launch.unique else launch
+    finally:
+        session.settled = True  # not before there is a ledger: other threads ask without the lock
+    session.unnamed = None if launch.unique else launch
     session.ranks = (ranks.rank, ranks.world_size)
     os.environ[WORKER_OF] = ledger.path
     recorder.attach(ledger.memory)
