@@ -120,12 +120,25 @@ def test_a_wrapper_script_around_each_rank_splits_no_run(ledgers: Path, script: 
     assert list(runs(ledgers).values()) == [{0, 1}]
 
 
+# Ranks wait for each other: the agent ends all as soon as one has failed.
+FAILS_AT_FIRST = """
+import os, sys, time
+from pathlib import Path
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+trained = Path(__file__).parent
+(trained / f"{attempt}.{os.environ['RANK']}.trained").touch()
+while len(list(trained.glob(f"{attempt}.*.trained"))) < 2:
+    time.sleep(0.01)
+sys.exit(attempt == "0")
+"""
+
+
 @with_torch
 @pytest.mark.parametrize("flags", ["--standalone", "--rdzv-backend c10d --rdzv-endpoint localhost:0"])
 def test_a_restart_of_an_elastic_job_is_an_attempt_of_its_run(
     ledgers: Path, script: Path, flags: str
 ) -> None:
-    script.write_text(TRAINS + "import os, sys\nsys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n")
+    script.write_text(TRAINS + FAILS_AT_FIRST)
     shell(f"{TORCHRUN} {flags} --max-restarts 1 --nproc-per-node 2 {script}", ledgers)
     (run,) = runs(ledgers)
     assert runs(ledgers) == {run: {0, 1}}
