@@ -101,6 +101,31 @@ def test_counts_wait_for_the_ledger_that_another_thread_makes(ledgers: Path) -> 
     assert run.totals.counts == {"tokens": 8}
 
 
+def test_threads_that_add_names_at_once_keep_all_of_them(ledgers: Path) -> None:
+    run = run_to_end(
+        """
+        import threading, time
+        from trainwatch.training import ledger
+        put = ledger._put_text
+        def slowly(*arguments):
+            time.sleep(0.2)
+            put(*arguments)
+        trainwatch.count("first")
+        ledger._put_text = slowly
+        def work(number):
+            trainwatch.count("tokens", 2)
+            trainwatch.count(f"count {number}")
+            trainwatch.gauge(f"gauge {number}", number)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        """,
+        ledgers,
+    )
+    assert run.totals.counts == {"first": 1, "tokens": 6, "count 0": 1, "count 1": 1, "count 2": 1}
+    assert run.totals.gauges == {"gauge 0": 0, "gauge 1": 1, "gauge 2": 2}
+
+
 def test_a_count_that_cannot_be_costs_only_its_ledger(ledgers: Path) -> None:
     run_to_end("trainwatch.count('tokens', 5)", ledgers)
     (path,) = open_ledgers(ledgers)

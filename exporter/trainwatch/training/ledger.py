@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from _thread import allocate_lock
 
 from trainwatch.training import layout
 from trainwatch.training.launch import Launch
@@ -27,13 +28,14 @@ class Ledger:
     `lockf` locks of the process on it.
     """
 
-    __slots__ = ("counts", "fd", "gauges", "memory", "named", "of_framework", "path")
+    __slots__ = ("counts", "fd", "gauges", "memory", "named", "naming", "of_framework", "path")
 
     def __init__(self, path: str, fd: int, memory: mmap.mmap) -> None:
         self.path = path
         self.fd = fd
         self.memory = memory
         self.named = memoryview(memory)[layout.GAUGES_AT :].cast("d")  # values of gauges and counts
+        self.naming = allocate_lock()  # held while a name is added: two threads may begin with the same one
         self.gauges: dict[str, int] = {}  # the index in `named` of each name
         self.counts: dict[str, int] = {}  # likewise
         self.of_framework: set[str] = set()  # those names that the script has not set itself
@@ -56,34 +58,49 @@ class Ledger:
     def set_gauge(self, name: str, value: float) -> None:
         """Stores a gauge of the script. Raises ValueError for a bad name, or for one too many."""
         if name not in self.gauges or name in self.of_framework:
+            with self.naming:
+                self._name_gauge_of_script(name)
+        self.named[self.gauges[name]] = value
+
+    def offer_gauge(self, name: str, value: float) -> None:
+        """Stores a gauge of the framework, if its name fits, there is room, and the script has none."""
+        if name not in self.of_framework:
+            with self.naming:
+                full = len(self.of_framework) == layout.FRAMEWORK_GAUGES
+                if name in self.gauges or full or not _fits(name):
+                    return
+                self._add_gauge(name)
+                self.of_framework.add(name)
+        self.named[self.gauges[name]] = value
+
+    def add_to_count(self, name: str, amount: float) -> None:
+        """Adds to a count of the script. Raises ValueError for a bad name, or for one too many."""
+        if name not in self.counts:
+            with self.naming:
+                self._name_count(name)
+        at = self.counts[name]
+        self.named[at] += amount  # no call in between: no other thread's amount is lost
+
+    def _name_gauge_of_script(self, name: str) -> None:
+        is_new = name not in self.gauges
+        if is_new or name in self.of_framework:
             if len(self.gauges) - len(self.of_framework) == layout.SCRIPT_GAUGES:
                 raise ValueError(
                     f"gauge {name!r} is one too many: a process has at most {layout.SCRIPT_GAUGES}"
                 )
             self.of_framework.discard(name)
-        self._store_gauge(name, value)
+        if is_new:
+            self._add_gauge(name)
 
-    def offer_gauge(self, name: str, value: float) -> None:
-        """Stores a gauge of the framework, if its name fits, there is room, and the script has none."""
-        if name not in self.of_framework:
-            if name in self.gauges or len(self.of_framework) == layout.FRAMEWORK_GAUGES or not _fits(name):
-                return
-            self.of_framework.add(name)
-        self._store_gauge(name, value)
+    def _add_gauge(self, name: str) -> None:
+        self._add_name("gauge", self.gauges, layout.GAUGES_AT, layout.COUNTER_GAUGES, name)
 
-    def _store_gauge(self, name: str, value: float) -> None:
-        if name not in self.gauges:
-            self._add_name("gauge", self.gauges, layout.GAUGES_AT, layout.COUNTER_GAUGES, name)
-        self.named[self.gauges[name]] = value
-
-    def add_to_count(self, name: str, amount: float) -> None:
-        """Adds to a count of the script. Raises ValueError for a bad name, or for one too many."""
-        at = self.counts.get(name)
-        if at is None:
-            if len(self.counts) == layout.COUNTS:
-                raise ValueError(f"count {name!r} is one too many: a process has at most {layout.COUNTS}")
-            at = self._add_name("count", self.counts, layout.COUNTS_AT, layout.COUNTER_COUNTS, name)
-        self.named[at] += amount  # no call in between: no other thread's amount is lost
+    def _name_count(self, name: str) -> None:
+        if name in self.counts:
+            return
+        if len(self.counts) == layout.COUNTS:
+            raise ValueError(f"count {name!r} is one too many: a process has at most {layout.COUNTS}")
+        self._add_name("count", self.counts, layout.COUNTS_AT, layout.COUNTER_COUNTS, name)
 
     def _add_name(self, kind: str, names: dict[str, int], first: int, counter: int, name: str) -> int:
         """Stores the next name of a section, and returns where its value is in `named`."""

@@ -123,13 +123,8 @@ def count(name: str, amount: float = 1) -> None:
         if not start_run():
             return
         ledger = session.ledger
-    if ledger is None:
-        return
-    if name in ledger.counts:
+    if ledger is not None:
         ledger.add_to_count(name, amount)
-    else:
-        with session.lock:  # two threads may begin with the same name
-            ledger.add_to_count(name, amount)
 
 
 def start_run() -> bool:
