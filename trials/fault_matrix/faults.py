@@ -35,6 +35,19 @@ class Fault(Training):
         return Truth(self.rules, self.says, place, lost(self, self.extra) if self.costs_time else None)
 
 
+class Longer(Fault):
+    """All ranks take longer in one part of every n-th step."""
+
+    part: ClassVar[str]
+    every: ClassVar[int] = 1
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        work = super().work(rank, number, random)
+        hit = number % self.every == self.every - 1
+        longer = getattr(work, self.part) + (self.every * self.extra if hit else 0.0)
+        return replace(work, **{self.part: longer})
+
+
 class LateData(Fault):
     """Each step waits for its batch."""
 
@@ -108,11 +121,12 @@ class CpuLimit(LateData):
         self.throttled = self.severity  # whoever wants a share more than the limit is stopped for that share
 
 
-class ManyWorkers(Fault):
+class ManyWorkers(Longer):
     """Each rank has 16 loader workers for its four cores; all ranks compute longer."""
 
     name = "too many workers"
     rules = ("Dataloader", "CPUBottleneck")
+    part = "forward"
     says = "too many"
     cpu = (0.94, 1.0)
     fetch_cpu_share = 0.25
@@ -120,10 +134,6 @@ class ManyWorkers(Fault):
     def prepare(self) -> None:
         self.workers = 4 * CORES_PER_RANK
         self.fetch_seconds = self.workers * self.step
-
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        work = super().work(rank, number, random)
-        return replace(work, forward=work.forward + self.extra)
 
 
 class WrongAffinity(LateData):
@@ -140,20 +150,17 @@ class WrongAffinity(LateData):
         self.core_count = self.ranks
 
 
-class NoisyNeighbour(Fault):
+class NoisyNeighbour(Longer):
     """Main threads wait for cores that another user's processes take; all ranks compute longer."""
 
     name = "noisy neighbour"
     rules = ("NoisyNeighbour",)
+    part = "forward"
     neighbours = 0.6
 
     def prepare(self) -> None:
         waits = self.extra / (self.step + self.extra)  # of the time: all that makes the steps longer
         self.waits_for_cores = waits / (MAIN_THREAD + waits)
-
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        work = super().work(rank, number, random)
-        return replace(work, forward=work.forward + self.extra)
 
 
 class SlowRank(Fault):
@@ -200,19 +207,6 @@ class SlowCollection(SlowRank):
     name = "slow rank: garbage collection"
     part = "gc"
     says = "excess is gc"
-
-
-class Longer(Fault):
-    """All ranks take longer in one part of every n-th step."""
-
-    part: ClassVar[str]
-    every: ClassVar[int] = 1
-
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        work = super().work(rank, number, random)
-        hit = number % self.every == self.every - 1
-        longer = getattr(work, self.part) + (self.every * self.extra if hit else 0.0)
-        return replace(work, **{self.part: longer})
 
 
 class SlowLink(Longer):
@@ -285,17 +279,14 @@ class SlowCopies(Longer):
     part = "host_to_device"
 
 
-class SmallBatch(Fault):
+class SmallBatch(Longer):
     """GPUs are idle between kernels for the share that is added to a step; memory is three quarters free."""
 
     name = "small batch"
     rules = ("BatchSize",)
+    part = "forward"
     cpu = (0.1, 0.25)
     celsius = 48.0
-
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        work = super().work(rank, number, random)
-        return replace(work, forward=work.forward + self.extra)
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         load = random.uniform(0.96, 1.0) / (1 + self.severity)
@@ -305,16 +296,13 @@ class SmallBatch(Fault):
         return 0.24
 
 
-class Uneven(Fault):
+class Uneven(Longer):
     """One GPU works all the time, the others only for the rest of a step, as with DataParallel."""
 
     name = "one GPU does more"
     rules = ("LoadBalancing",)
+    part = "forward"
     fewest_ranks = 4
-
-    def work(self, rank: int, number: int, random: Random) -> Work:
-        work = super().work(rank, number, random)
-        return replace(work, forward=work.forward + self.extra)
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         end = step.end if rank == self.target else step.start + (step.end - step.start) / (1 + self.severity)

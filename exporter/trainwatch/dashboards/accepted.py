@@ -14,6 +14,7 @@ OF_ACCEPTED = 'rule=~"$accepted"'
 COUNTED = 'rule!~"$accepted"'
 OF_THE_RUN = f'{{run="$run", {OF_JOB}}}'
 NOW = 'ALERTS{accepted="yes"}'  # the alert FindingAccepted of each run and rule
+NOT_NOW = f"unless on (cluster, run, rule) {NOW}"
 UNTIL_NOW = 600  # seconds; a run's last samples are at most so much later than its last accepted finding
 
 

@@ -70,7 +70,7 @@ OF_THE_CLUSTER = (
         last(f"{INFO}{{{OF_CLUSTER}}}"),
         absent=True,
     ),
-    Case(Status.FOUND, "see the alerts below", f"{FIRING} unless on (cluster, run, rule) {accepted.NOW}"),
+    Case(Status.FOUND, "see the alerts below", f"{FIRING} {accepted.NOT_NOW}"),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter is down",

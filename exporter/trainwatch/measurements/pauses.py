@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -117,3 +117,8 @@ class NodePauses(Measurement[None]):
         if len(steps):
             self.ranks.setdefault(steps.rank, Pauses(self.longer_than)).add(steps)
         return ()
+
+
+def by_rank(nodes: Mapping[str, NodePauses]) -> dict[tuple[str, int], Pauses]:
+    """Returns the pauses of all ranks by node and rank."""
+    return {(name, rank): pauses for name, node in nodes.items() for rank, pauses in node.ranks.items()}

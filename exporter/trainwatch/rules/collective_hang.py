@@ -28,7 +28,7 @@ from trainwatch.measurements.hangs import (
     longest_standstill,
 )
 from trainwatch.measurements.measure import Measure, RunMeasurements
-from trainwatch.measurements.pauses import NodePauses
+from trainwatch.measurements.pauses import NodePauses, by_rank
 from trainwatch.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
 from trainwatch.rules import dumped_hang
 from trainwatch.rules.base import Rule, Verdict, status_of
@@ -194,11 +194,7 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         if run.facts.dumps:
             return dumped_hang.verdict(run.facts.dumps)
-        pauses = {
-            (name, rank): measured
-            for name, node in run.of(self.measure).items()
-            for rank, measured in node.ranks.items()
-        }
+        pauses = by_rank(run.of(self.measure))
         threshold = 60 * self.parameters.threshold
         found = [hang for hang in hangs(run.facts, pauses, threshold) if self._fires(hang)]
         ranks = len({(process.node, process.rank) for process in run.facts.ranks})

@@ -291,15 +291,13 @@ class Straggler(Rule[StragglerParameters, Peers]):
         aligned = Aligned([rank.times for rank in ranks])
         windows = aligned.windows(LENGTHS)
         compared = max(1, sum(found.steps.shape[1] for found in windows))
-        judged = [self.judge(found.compared(compared)) for found in windows]
+        views = [found.compared(compared) for found in windows]
+        judged = [self.judge(view) for view in views]
         fired = [found.fired for found in judged]
         enough = sum(int(found.enough.any(axis=0).sum()) for found in judged)
         triggered = sum(int(found.sum()) for found in fired)
-        lost = [
-            (np.where(slow, found.compared(compared).excess * found.steps, 0)).sum(axis=1)
-            for found, slow in zip(windows, fired, strict=True)
-        ]
-        by_rank = self._lost(windows, fired, compared)
+        lost = [_excess(view, slow) for view, slow in zip(views, fired, strict=True)]
+        by_rank = self._lost(views, fired)
         accused, held = None, []
         if triggered:
             most = max(float(seconds.max()) for seconds in lost)
@@ -308,8 +306,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             accused = _accused(
                 run.facts, aligned, windows[place], ranks, row, fired[place][row], judged[place]
             )
-            excess = windows[place].compared(compared).excess
-            held = _held(ranks, aligned.ends(windows[place]), judged[place], excess)
+            held = _held(ranks, aligned.ends(windows[place]), judged[place], views[place].excess)
         crowded = accused is not None and accused.crowded
         if crowded:
             triggered, by_rank, held = 0, np.zeros(len(ranks)), []
@@ -339,14 +336,16 @@ class Straggler(Rule[StragglerParameters, Peers]):
             held=held,
         )
 
-    def _lost(self, windows: Sequence[Windows], fired: Sequence[Booleans], compared: int) -> Times:
+    def _lost(self, views: Sequence[Peers], fired: Sequence[Booleans]) -> Times:
         """Returns the seconds that each rank cost, 0 unless it fired; by the lengths that find most of it."""
         slow = np.any([found.any(axis=1) for found in fired], axis=0)
-        lost = []
-        for found in windows:
-            view = found.compared(compared)
-            lost.append(np.where(self._certain(view), view.excess * found.steps, 0).sum(axis=1))
+        lost = [_excess(view, self._certain(view)) for view in views]
         return np.where(slow, np.max(lost, axis=0, initial=0.0), 0.0)
+
+
+def _excess(view: Peers, counted: Booleans) -> Times:
+    """Returns (ranks,) the seconds beyond the others' in the windows that count."""
+    return np.asarray(np.where(counted, view.excess * view.steps, 0).sum(axis=1))
 
 
 class Rank(NamedTuple):

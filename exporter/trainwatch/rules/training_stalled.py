@@ -16,7 +16,7 @@ import numpy as np
 
 from trainwatch.measurements.hangs import hangs
 from trainwatch.measurements.measure import Measure, RunMeasurements
-from trainwatch.measurements.pauses import NodePauses, Pause, Standstills
+from trainwatch.measurements.pauses import NodePauses, Pause, Standstills, by_rank
 from trainwatch.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
 from trainwatch.measurements.steps import STEP_DURATIONS
 from trainwatch.rules.bands import Interval
@@ -214,14 +214,9 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
 
     def _missing(self, run: RunMeasurements, stall: Pause) -> str:
         """Returns a sentence on whom, or what, ranks wait for during a stall, if that is known."""
-        pauses = {
-            (name, rank): measured
-            for name, node in run.of(self.measure).items()
-            for rank, measured in node.ranks.items()
-        }
         found = [
             hang
-            for hang in hangs(run.facts, pauses, 60 * self.parameters.minimum)
+            for hang in hangs(run.facts, by_rank(run.of(self.measure)), 60 * self.parameters.minimum)
             if (hang.missing or len(set(map(collective_of, hang.waiting))) > 1)
             and hang.start < stall.start + stall.seconds
             and stall.start < hang.start + hang.seconds

@@ -48,7 +48,6 @@ NODES = f'{OF_JOB}, instance=~"$nodes"'
 FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
 ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
 OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
-NOT_ACCEPTED = f"unless on (cluster, run, rule) {accepted.NOW}"
 OF_RUNS = f"{RUNS}, {NODES}"
 LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
 RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
@@ -165,7 +164,7 @@ def _numbers() -> list[Panel]:
             "Alerts",
             """Firing alerts of Trainwatch, without those of accepted findings. "Alerts by run and rule" lists
             them.""",
-            now(or_zero(f"count({FIRING} {NOT_ACCEPTED})", RULES_LOADED)),
+            now(or_zero(f"count({FIRING} {accepted.NOT_NOW})", RULES_LOADED)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -193,7 +192,7 @@ def _runs() -> list[Panel]:
             rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
             rows(energy()),
             rows(priced(node_hours())),
-            rows(f"count by (cluster, run) ({FIRING} {NOT_ACCEPTED})"),
+            rows(f"count by (cluster, run) ({FIRING} {accepted.NOT_NOW})"),
             rows(names()),
             columns={
                 "cluster": "Cluster",
@@ -355,14 +354,14 @@ def _problems(alerts: str) -> str:
     As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
     """
     closest = f"{_ranked(alerts)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
-    effects = f'label_replace({LOST} {NOT_ACCEPTED}, "topic", "{ANY_TOPIC}", "", "")'
+    effects = f'label_replace({LOST} {accepted.NOT_NOW}, "topic", "{ANY_TOPIC}", "", "")'
     return f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
 
 
 def _ranked(alerts: str) -> str:
     """Returns the alerts that are not accepted, with their topic and distance from the cause."""
     distance = f"on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
-    return f"0 * ({alerts} {NOT_ACCEPTED}) + {distance}"
+    return f"0 * ({alerts} {accepted.NOT_NOW}) + {distance}"
 
 
 def _advice() -> str:
