@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,6 +102,7 @@ def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not
     tmp_path: Path, ledgers: Path
 ) -> None:
     script = """
+import json
 import os
 def work(): spin(20_000)
 def give_up(): os.stat(".")
@@ -204,6 +207,7 @@ def test_a_forked_child_has_samples_of_its_own_and_no_fork_sees_the_thread(
     tmp_path: Path, ledgers: Path
 ) -> None:
     script = f"""
+import json
 import os
 def child(): spin(1000)
 def parent(): spin(1000)
@@ -312,6 +316,7 @@ os.execv(sys.executable, [sys.executable, "second.py"])
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
     script = f"""
 import sys
+import time
 sys.setswitchinterval(0.01)
 until({LONG_ENOUGH}, lambda: spin(1000))
 assert sys.getswitchinterval() == 0.01
@@ -437,3 +442,38 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
     assert "no line samples of process" in process.stderr
     assert "File too large" in process.stderr
     assert list(ledgers.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("main_thread", "waits"),
+    [
+        ("while True: pass", "for the interpreter lock"),
+        ("lock = _thread.allocate_lock(); lock.acquire(); lock.acquire()", "for a lock of the program"),
+    ],
+)
+def test_the_interpreter_lock_is_among_cpythons_own_variables_and_no_lock_of_a_program_is(
+    main_thread: str, waits: str
+) -> None:
+    script = f"""
+import _thread
+from trainwatch.training.main_thread import variables_of_the_interpreter
+print(variables_of_the_interpreter(), flush=True)
+if {waits == "for the interpreter lock"}:
+    _thread.start_new_thread(sum, (range(10**12),))  # one long call never gives the interpreter lock back
+{main_thread}
+"""
+    environment = {**os.environ, "PYTHONPATH": EXPORTER}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        variables = json.loads(process.stdout.readline().replace("(", "[").replace(")", "]"))
+        path = Path(f"/proc/{process.pid}/syscall")
+        while (call := path.read_text().split())[0] not in ("202", "98"):  # futex, on x86-64 and on ARM
+            time.sleep(0.01)
+        among = any(begin <= int(call[1], 16) < end for begin, end in variables)
+        assert among == (waits == "for the interpreter lock")
+    finally:
+        process.kill()
+        process.communicate()

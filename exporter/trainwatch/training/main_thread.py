@@ -21,21 +21,29 @@ _NOT_IN_A_CALL = b"-1"  # a page fault: the page is read from a disk
 
 
 class MainThread:
-    """Reads /proc. What this system does not show counts as running; times are then 0."""
+    """Reads /proc. What this system does not show counts as running; times are then 0.
+
+    Who asks gave the interpreter lock back just now. A main thread that still waits for that lock only waits
+    for this question, and would run without it: it counts as running.
+    """
 
     def __init__(self) -> None:
         folder = f"/proc/self/task/{os.getpid()}"
         self._calls = _CALLS.get(os.uname().machine, {})
+        self._interpreter = variables_of_the_interpreter()
         self._call, self._stat, self._times = (
             _File(f"{folder}/{name}") for name in ("syscall", "stat", "schedstat")
         )
 
     def state(self) -> int:
         """Returns the place in STATES now."""
-        call = self._call.read().split(b" ", 1)[0].strip()
+        call, _, arguments = self._call.read().strip().partition(b" ")
         if not call or call == b"running":
             return RUNNING
         found = DISK if call == _NOT_IN_A_CALL else self._calls.get(call, OTHER)
+        if found == LOCK:
+            address = int(arguments.partition(b" ")[0] or b"0", 16)
+            return RUNNING if any(begin <= address < end for begin, end in self._interpreter) else LOCK
         if found != DISK:
             return found
         # A pipe or a socket is read by the same calls: then the wait can be interrupted.
@@ -49,6 +57,32 @@ class MainThread:
     def close(self) -> None:
         for file in (self._call, self._stat, self._times):
             file.close()
+
+
+_variables: list[tuple[int, int]] = []
+
+
+def variables_of_the_interpreter() -> list[tuple[int, int]]:
+    """Returns where CPython's own variables are: the interpreter lock is among them, a program's locks not.
+
+    They are read once: forked processes have them at the same addresses.
+    """
+    if _variables:
+        return _variables
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                addresses, permissions, _, _, _, *path = line.split(maxsplit=5)
+                begin, end = (int(address, 16) for address in addresses.split("-"))
+                if path:
+                    ours = path[0].rpartition("/")[2].startswith(("python", "libpython"))
+                else:  # variables that are 0 at the start have a mapping without a name behind the others
+                    ours = bool(_variables) and _variables[-1][1] == begin
+                if ours and "w" in permissions:
+                    _variables.append((begin, end))
+    except (OSError, ValueError):  # then a main thread that waits for its turn counts as waiting for a lock
+        pass
+    return _variables
 
 
 class _File:
