@@ -25,6 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Prints why tests failed that then passed: `make test` runs what fails once more."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"failed, and run once more: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
+
+
 @pytest.fixture
 def ledgers() -> Iterator[Path]:
     """A folder for ledgers, in shared memory if there is such a thing (as it is by default)."""

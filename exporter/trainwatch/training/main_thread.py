@@ -23,8 +23,8 @@ _NOT_IN_A_CALL = b"-1"  # a page fault: the page is read from a disk
 class MainThread:
     """Reads /proc. What this system does not show counts as running; times are then 0.
 
-    Who asks gave the interpreter lock back just now. A main thread that still waits for that lock only waits
-    for this question, and would run without it: it counts as running.
+    The thread that reads gave the interpreter lock back just now. A main thread that still waits for it
+    would run if nothing were read: it counts as running.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def variables_of_the_interpreter() -> list[tuple[int, int]]:
                 begin, end = (int(address, 16) for address in addresses.split("-"))
                 if path:
                     ours = path[0].rpartition("/")[2].startswith(("python", "libpython"))
-                else:  # variables that are 0 at the start have a mapping without a name behind the others
+                else:  # a mapping without a name, next to the others, has those that are 0 at the start
                     ours = bool(_variables) and _variables[-1][1] == begin
                 if ours and "w" in permissions:
                     _variables.append((begin, end))
