@@ -80,6 +80,22 @@ def test_a_stall_says_who_is_missing_also_before_it_is_a_hang(minutes: float) ->
     )
 
 
+@pytest.mark.parametrize(("others", "who"), [
+    (1, "1 of 2 ranks has finished no step"),
+    (3, "3 of 4 ranks have finished no step"),
+])  # fmt: skip
+def test_a_stall_names_the_killed_rank_and_none_that_waits_for_it(others: int, who: str) -> None:
+    waiting = [trained(rank, waits(2), minutes=2) for rank in range(others)]
+    killed = trained(others, stay("backward", 0.01), minutes=0.01, killed=True)
+    found = result(*waiting, killed, rule="TrainingStalled")
+    assert found.status == "found"
+    assert found.finding == (
+        f"{who} for 2 min (usually one every 1.00 s). Rank {others} on node-a is dead: it ended without "
+        f"saying so, last seen in the backward pass; {others} rank{'s' * (others > 1)} "
+        f"wait{'s' * (others == 1)} for it in backward (2 min)."
+    )
+
+
 def test_a_stall_says_that_collectives_do_not_match() -> None:
     ranks = [trained(rank, waits(2, "all_gather" if rank else "all_reduce"), minutes=2) for rank in range(4)]
     assert result(*ranks, rule="TrainingStalled").finding.endswith(

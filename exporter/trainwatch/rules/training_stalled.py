@@ -202,6 +202,9 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
                 starts = sorted(pause.start for _, pause in lasting)
                 if (lead := starts[1] - starts[0]) > rank.usual:
                     others = f"; rank {rank.rank} stopped first, {duration(lead)} before the next"
+            elif stalled < len(ranks) and self._missing(run, first):  # those that are there only wait
+                who = f"{stalled} of {len(ranks)} ranks"
+                verb = f"{'has' if stalled == 1 else 'have'} finished no step for"
             elif stalled > 1:
                 others = f", and {count(stalled - 1, 'more rank')} after it"
         else:
