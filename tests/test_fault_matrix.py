@@ -24,7 +24,7 @@ from trials.fault_matrix.page import (
     tables,
     wrong_table,
 )
-from trials.fault_matrix.play import Alert, Finding, Seen, read_report
+from trials.fault_matrix.play import Alert, Finding, Seen, play, read_report
 from trials.fault_matrix.score import Result, Share, wilson
 from trials.fault_matrix.training import WORKLOADS, Training, Truth
 
@@ -63,6 +63,12 @@ def test_not_enough_data_on_a_planted_fault_is_missed() -> None:
     assert nothing.outcome == "missed"
     assert nothing.place_is_right is None
     assert nothing.has_estimate_within is None
+
+
+def test_a_fault_that_no_rule_can_name_counts_and_is_never_right() -> None:
+    swapping = replace(HEALTHY_RUN, case=replace(CASE, kind="swapping"))
+    assert swapping.is_fault
+    assert (swapping.outcome, said(HOT, result=swapping).outcome) == ("missed", "wrong cause")
 
 
 def test_any_finding_or_alert_in_a_healthy_run_is_a_false_accusation() -> None:
@@ -114,13 +120,15 @@ def test_the_matrix_has_24_faults_in_three_severities_and_as_many_healthy_runs()
     assert len(faults) == len(FAULTS) * len(SEVERITIES) <= len(matrix) - len(faults)
     assert len(set(matrix)) == len(matrix) == len({case.name for case in matrix})
     assert {case.workload for case in faults} == {workload.name for workload in WORKLOADS}
-    assert {case.seed for case in matrix} == {REPORTED, REPORTED + MORE_SEEDS}
+    assert {case.seed for case in faults} == {REPORTED}
+    assert {case.seed for case in matrix} == {REPORTED + MORE_SEEDS * number for number in range(3)}
+    assert max(case.seed for case in cases([0])) < 100  # those for tuning
 
 
 def test_the_truth_is_known_before_the_run_and_grows_with_the_severity() -> None:
     for case in cases([REPORTED]):
         truth = case.training().truth()
-        assert bool(truth.rules) is (case.severity > 0)
+        assert case.severity or not truth.rules
         if truth.seconds_lost is not None and case.severity > SEVERITIES[0]:
             milder = replace(case, severity=SEVERITIES[0]).training().truth().seconds_lost
             assert milder is not None
@@ -152,6 +160,25 @@ def test_wrong_results_stay_in_the_tables() -> None:
 def test_a_case_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--only", "nobody"])
+
+
+@pytest.mark.parametrize("kind", ["rank killed", "XID error"])
+def test_a_killed_rank_and_the_gpu_of_an_xid_error_are_named(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Training, "length", 240.0)
+    case = Case(kind, 1.0, "data-parallel", 0)
+    seen, _ = play(case, "node", {"up"})
+    assert Result(case, case.training().truth(), seen).outcome == "right"
+
+
+def test_a_silent_exporter_is_down_while_its_run_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "length", 240.0)
+    case = Case("silent exporter", 1.0, "single GPU", 0)
+    seen, (up,) = play(case, "node", {"up"})
+    values = [value for _, value in up[1]]
+    assert values == [1] * 8 + [0] * 9  # every 15 s, from 0 to 240 s
+    assert Result(case, case.training().truth(), seen).outcome == "missed"
 
 
 @pytest.mark.servers

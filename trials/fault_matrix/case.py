@@ -13,7 +13,7 @@ from trials.fault_matrix.training import WORKLOADS, Training, Workload
 
 KINDS = {kind.name: kind for kind in (*FAULTS, *HEALTHY)}
 LONGEST_INTERVAL = 240  # seconds between evaluations of a group of rules
-MORE_SEEDS = 50  # healthy runs of the same shape and workload have seeds that differ by this
+MORE_SEEDS = 30  # healthy runs of the same shape and workload have seeds that differ by this
 
 
 @dataclass(frozen=True)

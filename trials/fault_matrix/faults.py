@@ -7,23 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from queue import Empty, Queue
 from random import Random
 from typing import ClassVar
 
+import pynvml
 from trainwatch.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
+from trainwatch.demo.node import INTERVAL
 from trainwatch.demo.processes import MAIN_THREAD
+from trainwatch.demo.runs import SimulatedRun
 from trainwatch.demo.scenario import Busy, Step, Work
+from trainwatch.demo.simulation import SimulatedNode
+from trainwatch.nvidia.nvml import NvmlError
 
 from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
 
 SEVERITIES = (0.05, 0.2, 1.0)
 OFTEN, SELDOM = 5, 50  # steps between checkpoints
+GSP_ERROR = 119  # an XID
 
 
 class Fault(Training):
     """A run with a fault."""
 
-    rules: ClassVar[tuple[str, ...]]
+    rules: ClassVar[tuple[str, ...]]  # each of which names the cause; empty if none can
     says: ClassVar[str] = ""
     place: ClassVar[str] = ""  # "rank" or "GPU", if one of them has the fault
     of: ClassVar[str] = "step"  # the severity is a share of it
@@ -161,6 +168,22 @@ class NoisyNeighbour(Longer):
     def prepare(self) -> None:
         waits = self.extra / (self.step + self.extra)  # of the time: all that makes the steps longer
         self.waits_for_cores = waits / (MAIN_THREAD + waits)
+
+
+class Swapping(Longer):
+    """The host swaps: steps wait, with idle GPUs, for memory that the kernel reads back from a disk."""
+
+    name = "swapping"
+    rules = ()
+    part = "forward"
+    cpu = (0.1, 0.25)
+    io_wait = (0.3, 0.5)
+    memory = 0.98
+    swap = 0.6
+
+    def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
+        begin = step.start + step.work.data_wait + self.extra
+        yield Busy(rank, begin, step.computed, random.uniform(*self.gpu_load))
 
 
 class SlowRank(Fault):
@@ -358,6 +381,35 @@ class Mismatch(Hang):
         return "communication", "all_gather" if rank == self.target else "all_reduce"
 
 
+class KilledRank(Hang):
+    """One rank is killed in its backward pass. Its launcher does not notice, so the others wait for it."""
+
+    name = "rank killed"
+    says = "dead"
+    place = "rank"
+    fewest_ranks = 2
+
+    def stuck(self, rank: int) -> tuple[str, str]:
+        return ("backward", "") if rank == self.target else ("communication", "gradients")
+
+    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+        if run.stalled and run.alive and not run.killed:
+            node.kill(run, self.target)
+
+
+class HostMemoryLeak(Fault):
+    """The memory of the host grows, until the end of the run, by a share of what is free."""
+
+    name = "host memory leak"
+    rules = ()
+    of = "free memory"
+    costs_time = False
+
+    def at(self, elapsed: float) -> HostMemoryLeak:
+        self.memory = 0.4 + 0.58 * min(elapsed / self.length, 1.0) * self.severity
+        return self
+
+
 class GpuMemoryLeak(Fault):
     """The memory of one GPU grows, until the end of the run, by a share of what is free."""
 
@@ -397,9 +449,8 @@ class ThermalThrottling(Fault):
 
 
 class LateBreak(Fault):
-    """A GPU breaks: what follows is a share of the time before."""
+    """Something breaks for good: what follows is a share of the time before."""
 
-    place = "GPU"
     of = "time before"
     costs_time = False
 
@@ -411,20 +462,83 @@ class GpuLost(LateBreak):
     """NVML does not answer for a GPU until the end of the run."""
 
     name = "GPU lost"
+    place = "GPU"
     rules = ("GPULost", "GPUError")
 
-    def break_gpus(self, nvml: SimulatedNvml, elapsed: float) -> None:
-        nvml.gpus[self.target].lost = self.broken(elapsed)
+    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+        node.nvml.gpus[self.target].lost = self.broken(elapsed)
 
 
 class EccErrors(LateBreak):
     """A GPU has an uncorrectable memory error."""
 
     name = "ECC error"
+    place = "GPU"
     rules = ("GPUError",)
 
-    def break_gpus(self, nvml: SimulatedNvml, elapsed: float) -> None:
-        nvml.gpus[self.target].uncorrected_errors = int(self.broken(elapsed))
+    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+        node.nvml.gpus[self.target].uncorrected_errors = int(self.broken(elapsed))
+
+
+class XidEvents(SimulatedNvml):
+    """Has XID errors, each of which is counted before the simulation continues."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._coming: Queue[tuple[int, int]] = Queue()
+        self._taken = False
+
+    def report(self, gpu: int, xid: int) -> None:
+        self._coming.put((gpu, xid))
+        self._coming.join()
+
+    def event_set(self) -> Queue[tuple[int, int]]:
+        return self._coming
+
+    def free_event_set(self, events: object) -> None:
+        pass
+
+    def watch_xids(self, handle: object, events: object) -> None:
+        pass
+
+    def wait_for_event(self, events: object, milliseconds: int) -> tuple[int, int]:
+        """Returns the next error. Whoever waits again has counted the last one."""
+        if self._taken:
+            self._taken = False
+            self._coming.task_done()
+        try:
+            event = self._coming.get(timeout=milliseconds / 1000)
+        except Empty:
+            raise NvmlError("nvmlEventSetWait_v2", pynvml.NVML_ERROR_TIMEOUT) from None
+        self._taken = True
+        return event
+
+
+class XidErrors(LateBreak):
+    """The driver reports an XID error of a GPU once: its system processor (GSP) does not respond."""
+
+    name = "XID error"
+    rules = ("GPUError",)
+    says = f"XID {GSP_ERROR}"
+    place = "GPU"
+
+    def nvml(self) -> XidEvents:
+        self._events = XidEvents()
+        return self._events
+
+    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+        if self.broken(elapsed) and not self.broken(elapsed - INTERVAL):
+            self._events.report(self.target, GSP_ERROR)
+
+
+class SilentExporter(LateBreak):
+    """The exporter ends, and training continues: nobody records or publishes anything of it."""
+
+    name = "silent exporter"
+    rules = ("ExporterDown",)
+
+    def is_silent(self, elapsed: float) -> bool:
+        return self.broken(elapsed)
 
 
 class IdleGpu(Fault):
@@ -462,4 +576,5 @@ FAULTS: Sequence[type[Fault]] = (
     NoisyNeighbour, SlowCompute, SlowData, SlowHost, SlowCollection, SlowLink, LateCollective,
     OftenCheckpoint, SlowCheckpoint, Recompilation, Pauses, SlowCopies, SmallBatch, Uneven, LoaderHang,
     CollectiveHang, Mismatch, GpuMemoryLeak, ThermalThrottling, GpuLost, EccErrors, IdleGpu, SlowStart,
+    Swapping, HostMemoryLeak, KilledRank, XidErrors, SilentExporter,
 )  # fmt: skip

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.page import DOCS, markdown, replace_part
-from trials.fault_matrix.case import cases
 from trials.fault_matrix.faults import FAULTS
 from trials.fault_matrix.healthy import HEALTHY
 from trials.fault_matrix.score import NOTHING_SAID, Result, Share, share
@@ -15,6 +14,7 @@ from trials.fault_matrix.training import Training
 
 PAGE = DOCS / "accuracy.md"
 FIRST, LAST = FOLDER / "first.json", FOLDER / "last.json"
+NO_RULE = "no rule can"
 CLEAR = 0.2  # the severity from which the goals hold
 
 
@@ -61,7 +61,7 @@ def tables(matrices: Mapping[str, Stored]) -> dict[str, list[str]]:
 def catalogue() -> list[str]:
     """Returns what each fault and each healthy run is, and the rules that name the cause."""
     rows = [
-        (fault.name, _docstring(fault), ", ".join(f"`{rule}`" for rule in fault.rules), fault.of)
+        (fault.name, _docstring(fault), ", ".join(f"`{rule}`" for rule in fault.rules) or NO_RULE, fault.of)
         for fault in FAULTS
     ]
     rows += [(healthy.name, _docstring(healthy), "none", "-") for healthy in HEALTHY]
@@ -75,11 +75,13 @@ def _docstring(kind: type[Training]) -> str:
 def _circumstances(which: str, stored: Stored) -> list[str]:
     seeds = ", ".join(map(str, stored.seeds))
     faults = sum(result.is_fault for result in stored.results)
-    planned = len(cases(stored.seeds))
+    known = {result.case.kind for result in stored.results}
+    later = [fault.name for fault in FAULTS if fault.name not in known]
     return [
         f"The {which} matrix was measured on {stored.date} with Trainwatch {stored.version}, seed {seeds}. "
-        f"It has {faults} faulty and {len(stored.results) - faults} healthy runs of the {planned} of "
-        f"`--full`, in random order. Machine: {stored.machine}.",
+        f"It has {faults} faulty and {len(stored.results) - faults} healthy runs, in random order."
+        + (f" It is older than these faults: {', '.join(later)}." if later else "")
+        + f" Machine: {stored.machine}.",
         "",
     ]
 

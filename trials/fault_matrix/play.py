@@ -19,6 +19,7 @@ from trainwatch.demo.node import INTERVAL, make_exporter
 from trainwatch.demo.runs import Place, SimulatedRun
 from trainwatch.demo.simulation import SimulatedNode
 from trainwatch.demo.write import Written
+from trainwatch.sampling.sample import Sample
 
 from trials.fault_matrix.case import Case
 from trials.fault_matrix.training import Training
@@ -74,6 +75,7 @@ def _simulate(
     written = Written(training, case.seed, instance, start, recording, None)
     clock = SimulatedClock(start)
     node = SimulatedNode(case.name, start, directory)
+    node.nvml = training.nvml()
     run = SimulatedRun(
         training, case.seed, instance, directory, start, duration=training.length, place=_place(training)
     )
@@ -86,7 +88,9 @@ def _simulate(
         for tick in range(1 + int(training.length / INTERVAL)):
             if tick:
                 clock.advance(INTERVAL)
-            training.break_gpus(node.nvml, tick * INTERVAL)
+            if training.is_silent(tick * INTERVAL):
+                break
+            training.strike(node, run, tick * INTERVAL)
             exporter.tick()
             if tick % every == 0:
                 text = exporter.scrape("text").decode()
@@ -95,7 +99,12 @@ def _simulate(
                 exporter.catch_up()
     finally:
         exporter.close()
-        written.end(clock.time(), run.ended_well)
+    while run.alive:  # without the exporter
+        node.collect(Sample(clock.time()))
+        if round((clock.time() - start) / INTERVAL) % every == 0:
+            scrapes.add(round(1000 * clock.time()), None, read)
+        clock.advance(INTERVAL)
+    written.end(start + training.length, run.ended_well)
     return list(scrapes.series())
 
 

@@ -35,7 +35,7 @@ class Result:
 
     @property
     def is_fault(self) -> bool:
-        return bool(self.truth.rules)
+        return self.case.severity > 0
 
     @property
     def own_alerts(self) -> list[Alert]:

@@ -7,7 +7,9 @@ from random import Random
 from typing import ClassVar
 
 from trainwatch.demo.gpus import SimulatedNvml
+from trainwatch.demo.runs import SimulatedRun
 from trainwatch.demo.scenario import Scenario, Work, compute
+from trainwatch.demo.simulation import SimulatedNode
 
 SECONDS = 12 * 60.0  # of a run
 SETUP = 12.0  # until the first step
@@ -37,7 +39,7 @@ WORKLOADS = (
 class Truth:
     """What is wrong with a run. It is written before the run starts."""
 
-    rules: tuple[str, ...]  # each of which names the cause; none: nothing is wrong
+    rules: tuple[str, ...]  # each of which names the cause; none: nothing is wrong, or no rule can name it
     says: str = ""  # words that the finding must have, if the rule knows several causes
     place: str = ""  # "rank 2" or "GPU 2"; empty: the whole run
     seconds_lost: float | None = None  # None: it costs no time, or nobody can know how much
@@ -81,8 +83,16 @@ class Training(Scenario):
         """Returns what is wrong: nothing."""
         return Truth(())
 
-    def break_gpus(self, nvml: SimulatedNvml, elapsed: float) -> None:
-        """Breaks a GPU, if that is the fault, `elapsed` seconds after the run's start."""
+    def nvml(self) -> SimulatedNvml:
+        """Returns the driver of the run's node."""
+        return SimulatedNvml()
+
+    def strike(self, node: SimulatedNode, run: SimulatedRun, elapsed: float) -> None:
+        """Breaks a GPU or kills a process, if that is the fault, `elapsed` seconds after the run's start."""
+
+    def is_silent(self, elapsed: float) -> bool:
+        """Returns whether the exporter has ended by then."""
+        return False
 
     def work(self, rank: int, number: int, random: Random) -> Work:
         share = self.workload.communication

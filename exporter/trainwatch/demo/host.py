@@ -10,6 +10,7 @@ from trainwatch.demo.scenario import CORES
 
 TICKS = 100  # of the kernel's clock, per second
 MEMORY_KIBIBYTES = 1024 * 1024 * 1024
+SWAP_KIBIBYTES = 64 * 1024 * 1024
 SECTOR_BYTES = 512
 NETWORK_BYTES = 2e6  # per second, each way
 
@@ -45,10 +46,10 @@ class SimulatedHost:
         self._waited["cpu"] += seconds * max(0.0, sum(busy) / CORES - 0.9) * 10
         self._waited["io"] += seconds * sum(waiting) / CORES
 
-    def write(self, memory: float) -> None:
-        """Writes the files; `memory` is the used share of the host's memory."""
+    def write(self, memory: float, swap: float = 0.0) -> None:
+        """Writes the files; `memory` and `swap` are the used shares of the host's memory and swap space."""
         self._put("stat", self._stat())
-        self._put("meminfo", _meminfo(memory))
+        self._put("meminfo", _meminfo(memory, swap))
         self._put("diskstats", self._diskstats())
         self._put("net/dev", self._net_dev())
         for resource, seconds in self._waited.items():
@@ -76,13 +77,14 @@ class SimulatedHost:
         return f"{head}  eth0: {amount} {amount // 1500} 0 0 0 0 0 0 {amount} {amount // 1500} 0 0 0 0 0 0\n"
 
 
-def _meminfo(used: float) -> str:
+def _meminfo(used: float, swap: float) -> str:
     available = round(MEMORY_KIBIBYTES * (1 - used))
+    swap_total = SWAP_KIBIBYTES if swap else 0
     values = {
         "MemTotal": MEMORY_KIBIBYTES,
         "MemFree": available // 2,
         "MemAvailable": available,
-        "SwapTotal": 0,
-        "SwapFree": 0,
+        "SwapTotal": swap_total,
+        "SwapFree": round(swap_total * (1 - swap)),
     }
     return "".join(f"{name}: {kibibytes} kB\n" for name, kibibytes in values.items())

@@ -30,7 +30,7 @@ class SimulatedProcess:
         self.pid = pid
         self._cores = cores
         self._directory = procfs / str(pid)
-        self._parent = parent
+        self.parent = parent
         self._directory.mkdir(parents=True)
         allowed = ",".join(map(str, cores))
         (self._directory / "status").write_text(
@@ -48,7 +48,7 @@ class SimulatedProcess:
         """Writes the CPU time since its start, and for how long its main thread ran and waited for a core."""
         (self._directory / "schedstat").write_text(f"{1e9 * ran:.0f} {1e9 * waited:.0f} 1\n")
         fields = ["0"] * (FIELDS - 2)
-        fields[0], fields[1] = "S", str(self._parent)
+        fields[0], fields[1] = "S", str(self.parent)
         fields[11] = str(round(TICKS * cpu_seconds))
         fields[19] = str(self.pid)  # its start, which no other process has
         fields[36] = str(self._cores[0])
@@ -120,6 +120,10 @@ class SimulatedProcesses:
         """Advances the processes of a run that uses so many cores."""
         self._of[run].advance(seconds, cores, scenario)
 
+    def kill(self, run: SimulatedRun, pid: int) -> None:
+        """Ends a rank's process and its loader workers."""
+        self._of[run].kill(pid)
+
     def end(self, run: SimulatedRun) -> None:
         self._of.pop(run).end()
 
@@ -140,6 +144,7 @@ class _OfRun:
         ]
         self._neighbour: SimulatedProcess | None = None
         self._procfs, self._place = procfs, place
+        self._rank_count = len(self._ranks)
         self._cpu_seconds = self._neighbours_seconds = 0.0
         self._ran = self._waited = 0.0  # seconds of each main thread
 
@@ -148,7 +153,7 @@ class _OfRun:
         self._ran += MAIN_THREAD * seconds
         self._waited += MAIN_THREAD * seconds * scenario.waits_for_cores / (1 - scenario.waits_for_cores)
         for process in self._ranks:
-            process.use(self._cpu_seconds / len(self._ranks), self._ran, self._waited)
+            process.use(self._cpu_seconds / self._rank_count, self._ran, self._waited)
         if self._group is not None:
             self._group.advance(seconds, scenario.throttled, max(scenario.io_wait))
         if scenario.neighbours:
@@ -161,6 +166,11 @@ class _OfRun:
         elif self._neighbour is not None:
             self._neighbour.end()
             self._neighbour, self._neighbours_seconds = None, 0.0
+
+    def kill(self, pid: int) -> None:
+        for process in [each for each in (*self._ranks, *self._workers) if pid in (each.pid, each.parent)]:
+            process.end()
+            (self._ranks if process.pid == pid else self._workers).remove(process)
 
     def end(self) -> None:
         for process in (*self._ranks, *self._workers, *filter(None, [self._neighbour])):

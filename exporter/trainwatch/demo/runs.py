@@ -50,6 +50,7 @@ class SimulatedRun:
         self.scenario, self.name, self.start, self.duration = scenario, name, start, duration
         self.place = place or Place()
         self.stalled = False
+        self.killed: set[int] = set()  # PIDs of ranks that were killed while the others live
         self.ended_well = False  # the run is over, and its processes ended normally
         self.cpu_seconds = 0.0
         self._on_step = on_step
@@ -105,6 +106,12 @@ class SimulatedRun:
             for ledger in self.ledgers:
                 ledger.stay(self.scenario, until)
 
+    def kill(self, rank: int) -> RankLedger:
+        """Kills one rank, after training has hung, and returns its ledger, which says nothing of it."""
+        ledger = next(ledger for ledger in self.ledgers if ledger.rank == rank)
+        self.killed.add(ledger.pid)
+        return ledger
+
     def end(self, moment: float, well: bool = True) -> None:
         """Ends the processes at `moment`; kills those that hang, or all of them unless it ends `well`."""
         self.ended_well = well and not self.stalled
@@ -126,7 +133,7 @@ class SimulatedRun:
     def load(self, gpu: int, since: float, until: float) -> tuple[float, bool]:
         """Returns the share of the time in which its GPU had work, and whether heat throttled it."""
         if self.stalled and self.alive:
-            load = 1.0
+            load = 0.0 if self.pids[gpu % len(self.pids)] in self.killed else 1.0
         else:
             seconds = sum(
                 busy.load * (min(busy.end, until) - max(busy.begin, since))

@@ -99,6 +99,7 @@ class Scenario:
     cpu: Range = (0.25, 0.5)
     io_wait: Range = (0.0, 0.04)
     memory: float = 0.4  # share of the host's
+    swap: float = 0.0  # used share of the host's swap space; without any use it has none
     disk_bytes: float = 180e6  # read per second
     neighbours: float = 0.0  # share of the run's cores that processes of another user take
     waits_for_cores: float = 0.005  # share of the time in which main threads could run, but have no core

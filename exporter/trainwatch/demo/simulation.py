@@ -50,7 +50,7 @@ class SimulatedNode(Collector):
                 self.owners[ledger.path] = run.place.uid
         self._processes.begin(run)
         self._use_gpus(self._elapsed)
-        self._host.write(self._memory())
+        self._write_host()
 
     def collect(self, sample: Sample) -> None:
         """Advances everything to the sample's time."""
@@ -75,8 +75,16 @@ class SimulatedNode(Collector):
         self._processes.end(run)
         run.end(moment, well)
 
-    def _memory(self) -> float:
-        return max((run.scenario.memory for run in self.runs if run.alive), default=IDLE)
+    def kill(self, run: SimulatedRun, rank: int) -> None:
+        """Kills the process of one rank, and its loader workers; the other ranks of the run continue."""
+        ledger = run.kill(rank)
+        self.living.discard(ledger.path)
+        self._processes.kill(run, ledger.pid)
+
+    def _write_host(self) -> None:
+        living = [run.scenario for run in self.runs if run.alive]
+        memory = max((scenario.memory for scenario in living), default=IDLE)
+        self._host.write(memory, max((scenario.swap for scenario in living), default=0.0))
 
     def _advance_host(self, until: float, seconds: float) -> None:
         busy, waiting, disk_bytes = [IDLE] * CORES, [0.0] * CORES, 0.0
@@ -89,7 +97,7 @@ class SimulatedNode(Collector):
             if run.alive:
                 self._processes.advance(run, seconds, sum(own), present)
         self._host.advance(seconds, busy, waiting, disk_bytes)
-        self._host.write(self._memory())
+        self._write_host()
 
     def _advance_gpus(self, until: float, seconds: float) -> None:
         idle = set(range(len(self.nvml.gpus)))
@@ -110,8 +118,11 @@ class SimulatedNode(Collector):
         for run in self.runs:
             pids = run.pids
             for own, gpu_number in enumerate(run.place.gpus if pids else ()):
+                pid = pids[own % len(pids)]
+                if pid in run.killed:
+                    continue
                 gpu = self.nvml.gpus[gpu_number]
-                gpu.pids = (pids[own % len(pids)],)
+                gpu.pids = (pid,)
                 present = run.scenario.at(elapsed - run.start)
                 share = present.gpu_memory(run.first_gpu + own, elapsed - run.start)
                 gpu.memory_bytes = round(MEMORY_BYTES * share)
