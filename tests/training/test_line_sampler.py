@@ -102,7 +102,6 @@ def test_next_to_busy_processes_a_line_that_gives_up_the_interpreter_lock_is_not
     tmp_path: Path, ledgers: Path
 ) -> None:
     script = """
-import json
 import os
 def work(): spin(20_000)
 def give_up(): os.stat(".")
@@ -207,7 +206,6 @@ def test_a_forked_child_has_samples_of_its_own_and_no_fork_sees_the_thread(
     tmp_path: Path, ledgers: Path
 ) -> None:
     script = f"""
-import json
 import os
 def child(): spin(1000)
 def parent(): spin(1000)
@@ -316,7 +314,6 @@ os.execv(sys.executable, [sys.executable, "second.py"])
 def test_the_switch_interval_of_the_program_is_kept(tmp_path: Path, ledgers: Path) -> None:
     script = f"""
 import sys
-import time
 sys.setswitchinterval(0.01)
 until({LONG_ENOUGH}, lambda: spin(1000))
 assert sys.getswitchinterval() == 0.01
