@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from trainwatch import analysis
 from trainwatch.cli import main
 from trainwatch.report.html import render_html
 from trainwatch.report.sentences import gaps
+from trainwatch.report.verdict import verdict
 from trainwatch.runs.model import Gap
 from trainwatch.runs.recording.files import RunFile
 from trainwatch.runs.recording.writer import RecordingWriter
+from trainwatch.status import Status
+from trainwatch.words import share
 
 from tests.support import analysis as made
 from tests.support.recording import START, header, sample, step, the_part, totals, without_checksums
@@ -151,6 +155,38 @@ def test_each_kind_of_gap_has_its_sentence() -> None:
         "Steps of n1 are missing before 2023-11-14 22:15:00 UTC: damaged.",
         "Totals of ranks of n2 are missing after 2023-11-14 22:14:00 UTC: damaged.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("missing", "status"),
+    [
+        (59, Status.HEALTHY),
+        (60, Status.HEALTHY),
+        (61, Status.NOT_ENOUGH_DATA),
+        (1200, Status.NOT_ENOUGH_DATA),
+    ],
+)
+def test_a_run_with_more_than_5_percent_of_its_samples_missing_is_not_called_healthy(
+    missing: int, status: Status
+) -> None:
+    silent = Gap("samples", "the exporter did not run", "n1", START, None, missing)
+    run = made.nothing_found()
+    run = replace(run, nodes=["n1"], start=START, end=START + 600, interval=0.5, gaps=[silent])
+    said = verdict(run)
+    assert said.status is status
+    if status is Status.NOT_ENOUGH_DATA:
+        assert (
+            said.sentence
+            == f"Not enough data: {share(missing / 1200, 1.0)} of the run’s samples are missing."
+        )
+        assert said.details[0].startswith("What was recorded looks healthy: ")
+    many_nodes = replace(run, nodes=["n1", "n2"])
+    assert verdict(many_nodes).status is (Status.HEALTHY if missing <= 120 else Status.NOT_ENOUGH_DATA)
+
+
+def test_steps_that_only_the_totals_include_do_not_make_a_healthy_run_unknown() -> None:
+    late = Gap("steps", "their records were not read in time", "n1", START, None, 5000)
+    assert verdict(replace(made.nothing_found(), gaps=[late])).status is Status.HEALTHY
 
 
 def test_many_gaps_are_cut_short_and_names_in_them_are_no_markup() -> None:

@@ -33,6 +33,11 @@ from trainwatch.words import (
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
 # Rules on the start and on pauses: a run that only these have judged may lose its time anywhere else.
 ONLY_PAUSES = ("MaxInitializationTime", "StepOutlier", "TrainingStalled", "CollectiveHang")
+MOST_UNRECORDED = 0.05  # of the run's samples: with more missing, nobody knows whether it was healthy
+WHY_UNRECORDED = (
+    "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
+    "`trainwatch run`, says why sampling stopped."
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     else:
         missing, remedy = _missing(analysis)
         sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
+        if _knows_where_time_goes(analysis):
+            details.insert(0, f"What was recorded looks healthy: {_judged(analysis)}")
     if status is not Status.NOT_ENOUGH_DATA and (unjudged := _unjudged(analysis)):
         details.append(unjudged)
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
@@ -113,9 +120,20 @@ def status_of_run(analysis: Analysis) -> Status:
     states = counts(analysis)
     if any(rule.decides for rule in decided(analysis)):
         return Status.FOUND
-    if any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis)):
-        return Status.HEALTHY
+    if _knows_where_time_goes(analysis):
+        return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
     return Status.COLLECTING if Status.COLLECTING in states else Status.NOT_ENOUGH_DATA
+
+
+def unrecorded(analysis: Analysis) -> float:
+    """Returns the share of the run's samples that is missing, 0..1; 0 if its duration is not known."""
+    whole = (shares.run_seconds(analysis) or 0.0) * len(analysis.nodes)
+    missing = sum(gap.count or 0 for gap in analysis.gaps if gap.what == "samples")
+    return min(missing * analysis.interval / whole, 1.0) if whole > 0 else 0.0
+
+
+def _knows_where_time_goes(analysis: Analysis) -> bool:
+    return any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis))
 
 
 def _judged(analysis: Analysis) -> str:
@@ -143,6 +161,8 @@ def _unjudged(analysis: Analysis) -> str:
 
 def _missing(analysis: Analysis) -> tuple[str, str]:
     """Returns what is missing to judge the run, and the one thing that would provide it."""
+    if (gone := unrecorded(analysis)) > MOST_UNRECORDED and _knows_where_time_goes(analysis):
+        return f"{share(gone, 1.0)} of the run’s samples are missing", WHY_UNRECORDED
     if Status.COLLECTING in counts(analysis) and not analysis.steps:
         return "no step has finished yet", analysis.no_steps
     if analysis.no_steps or not (analysis.steps or analysis.is_trace):
