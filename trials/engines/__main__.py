@@ -40,7 +40,9 @@ def main(words: Sequence[str] | None = None) -> int:
     table = markdown(("simulated", "alerts", *(engine.title for engine in engines)), rows)
     print("\n".join(table))
     if arguments.markdown:
-        write_table(PAGE, "python -m trials.engines", table)
+        written = sys.argv[1:] if words is None else words
+        flags = [flag for flag in written if flag != "--markdown"]
+        write_table(PAGE, " ".join(["python -m trials.engines", *flags]), table)
     return int(any(not cell.startswith("same") for row in rows for cell in row[2:]))
 
 
