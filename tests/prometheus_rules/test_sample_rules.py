@@ -195,6 +195,20 @@ def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path
     test.run(tmp_path)
 
 
+def test_a_gpu_that_fluctuated_stops_alerting_at_the_first_evaluation_after_its_run(
+    rules: Path, tmp_path: Path
+) -> None:
+    gpu = np.ones((2 * ROWS, 1))
+    gpu[::10] = 0.0
+    test = RuleTest(rules)
+    test.add(only(gpu_series(gpu, "ended"), "trainwatch_gpu_utilization"))
+    labels = 'job="trainwatch",instance="node-a",run="ended"'
+    test.add({f"trainwatch_run_end_time_seconds{{{labels}}}": [None] * (AT // 15 + 1) + [AT + 10] * 40})
+    test.firing("LowGPUUtilization", AT, 1, trouble="fluctuating")
+    test.firing("LowGPUUtilization", AT + 240, 0)
+    test.run(tmp_path)
+
+
 def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(gpu_series(np.empty((ROWS, 0)), "run"))

@@ -85,9 +85,7 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
                 description=f"{WHERE} was used {parameters.threshold_p5:g} % or less in "
                 "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
                 "(fires above 5 %), though it was busy in others.",
-                # A long step or evaluation is short, but this alert must end before its causes: those
-                # are kept for a few minutes after the end of a run.
-                keep_firing=2 * MINUTE,
+                # It keeps firing for no longer: its causes, which silence it, end soon after their run.
             ),
         ]
 
