@@ -30,7 +30,7 @@ CHANGES = {
     "CollectiveHang": ("> 300 and", "> 60 and"),
     "CommunicationBound": ("ratio > 0.5", "ratio > 0.001"),
     "DataStarved": ("ratio > 0.2", "ratio > 0.001"),
-    "Dataloader": ("ratio < 0.7", "ratio < 70"),
+    "Dataloader": ("ratio < 0.7 and", "ratio < 70 or"),
     "GPUError": ("xid_errors:delta5m > 0", "xid_errors:delta5m > 1"),
     "GPUMemoryIncrease": ("rise > 0.05", "rise > 0.5"),
     "GPUMemoryLeak": ("growth_ratio > 0.02", "growth_ratio > 0.9"),

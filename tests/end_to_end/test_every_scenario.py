@@ -28,7 +28,7 @@ def test_a_scenario_is_told_with_exactly_these_alerts_in_these_words(shown: Film
         for each in EXPECTED[scenario].told
         for labels in each.alerts(scenario)
     }
-    assert told.keys() == expected.keys()
+    assert told.keys() == expected.keys(), shown.times(scenario)
     for key, each in expected.items():
         each.check(told[key])
 
@@ -41,7 +41,7 @@ def test_of_its_symptoms_exactly_these_are_silenced(shown: Film, scenario: str) 
         for labels in shown.silenced()
         if labels["run"] == run_of(scenario)
     }
-    assert Counter(rule for rule, _, _ in silenced) == EXPECTED[scenario].silenced
+    assert Counter(rule for rule, _, _ in silenced) == EXPECTED[scenario].silenced, shown.times(scenario)
 
 
 def test_no_alert_is_of_anything_else(shown: Film) -> None:

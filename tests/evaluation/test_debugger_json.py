@@ -89,7 +89,7 @@ def test_parameters_are_lines_in_debuggers_order(reports: dict[str, dict[str, An
     assert lines["LowGPUUtilization"][:2] == ["threshold_p95:70", "threshold_p5:10"]
     assert lines["LowGPUUtilization"][2:] == ["window:500", "patience:1000"]
     assert lines["StepOutlier"] == ["threshold:3", "mode:None", "n_outliers:10", "stddev:3"]
-    assert lines["Dataloader"] == ["min_threshold:70", "max_threshold:200"]
+    assert lines["Dataloader"] == ["min_threshold:70", "max_threshold:200", "data_wait:10"]
     assert lines["BatchSize"][:3] == [
         "cpu_threshold_p95:70",
         "gpu_threshold_p95:70",

@@ -241,6 +241,13 @@ def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(
     test.run(tmp_path)
 
 
+SEEN_BY_DATALOADER = (
+    "trainwatch_dataloader_workers",
+    "trainwatch_step_component_seconds_total",
+    "trainwatch_step_duration_seconds_sum",
+)
+
+
 def loader(workers: int | None, phase: str = "train") -> LoaderTotals:
     return LoaderTotals(phase, workers, None, None, (0,) * (len(WAIT_BOUNDS) + 1), 0.0, None)
 
@@ -249,22 +256,29 @@ def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(rules: P
     test = RuleTest(rules)
     cases = {
         "few": ({0: [loader(3)], 1: [loader(3)]}, 0.6, 1),
+        "few-enough": ({0: [loader(3)], 1: [loader(3)]}, 0.6, 0),
+        "few-at": ({0: [loader(3)], 1: [loader(3)]}, 0.6, 0),
         "at": ({0: [loader(4)], 1: [loader(3)]}, 0.7, 0),
         "many": ({0: [loader(21)]}, 2.1, 1),
         "at-most": ({0: [loader(20)]}, 2.0, 0),
         "training-counts": ({0: [loader(8), loader(30, "eval")]}, 0.8, 0),
         "largest-other": ({0: [loader(8, "predict"), loader(2, "eval")]}, 0.8, 0),
     }
-    steps = [node_steps([1.0] * 400, rank=rank) for rank in (0, 1)]
+    # Of one rank only: it waits just below, at and above 10 % of its steps' time.
+    waits = {"few-enough": 0.0624, "few-at": 0.0625, "few": 0.0626}
     for run, (loaders, share, fires) in cases.items():
-        scraped = scraped_steps(steps, 20, run, instance=run, loaders=loaders)
-        cores = scraped_samples(node_samples(np.zeros((600, 10)), node=run), run)
-        test.add(only(scraped, "trainwatch_dataloader_workers"))
+        waited = (0.0, waits.get(run, 0.0))
+        steps = [node_steps([0.625] * 820, rank=rank, data_wait=waited[rank]) for rank in (0, 1)]
+        scraped = scraped_steps(steps, 34, run, instance=run, loaders=loaders)
+        cores = scraped_samples(node_samples(np.zeros((1020, 10)), node=run), run)
+        test.add(only(scraped, *SEEN_BY_DATALOADER))
         test.add(only(cores, "trainwatch_cpu_utilization_ratio", "trainwatch_samples_total"))
         test.equals(f'run_instance:trainwatch_dataloader_workers_per_core:ratio{{run="{run}"}}', 180, share)
         test.status("Dataloader", 180, fires, run=run)
         test.firing("Dataloader", 60, 0, run=run)
-        test.firing("Dataloader", 240, fires, run=run)
+        # The wait is known since the second evaluation, workers since the first.
+        test.firing("Dataloader", 240, int(fires and share > 1), run=run)
+        test.firing("Dataloader", 480, fires, run=run)
     test.add(
         only(scraped_samples(node_samples(np.zeros((600, 10))), "no-loader"), "trainwatch_samples_total")
     )

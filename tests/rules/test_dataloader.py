@@ -11,8 +11,9 @@ from trainwatch.runs.model import Loader, RankFacts
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
 
-def result(cores: int, *ranks: RankFacts) -> RuleResult:
-    chunks = [node_steps(np.full(30, 1.0), rank=one.rank, data_wait=0.25) for one in ranks]
+def result(cores: int, *ranks: RankFacts, percent: float = 25.0) -> RuleResult:
+    """Steps of 12.5 s wait for data for some percent of their time."""
+    chunks = [node_steps(np.full(30, 12.5), rank=one.rank, data_wait=percent / 8) for one in ranks]
     source = MemorySource(node_samples(np.zeros((60, cores))), *chunks, facts=run_facts(ranks=ranks))
     return next(found for found in evaluate(source).rules if found.rule == "Dataloader")
 
@@ -30,6 +31,50 @@ def test_it_fires_beyond_70_and_200_percent_of_the_cores(workers: int, status: s
     assert (found.status, found.triggered) == (status, status == "found")
 
 
+@pytest.mark.parametrize(
+    ("workers", "percent", "status"),
+    [
+        (0, 0, "healthy"),
+        (6, 9, "healthy"),
+        (6, 10, "healthy"),
+        (6, 11, "found"),
+        (7, 50, "healthy"),
+        (21, 0, "found"),
+    ],
+)
+def test_too_few_fire_only_if_steps_wait_for_more_than_10_percent_of_their_time(
+    workers: int, percent: float, status: str
+) -> None:
+    assert result(10, loading(workers), percent=percent).status == status
+
+
+def test_the_rank_that_waits_most_decides_and_debuggers_count_does_not_look_at_time() -> None:
+    ranks = [loading(1, rank) for rank in range(2)]
+    chunks = [node_steps(np.full(30, 1.0), rank=rank, data_wait=wait) for rank, wait in ((0, 0.0), (1, 0.3))]
+    source = MemorySource(node_samples(np.zeros((60, 8))), *chunks, facts=run_facts(ranks=ranks))
+    found = next(rule for rule in evaluate(source).rules if rule.rule == "Dataloader")
+    assert found.status == "found"
+    assert found.finding.endswith("; steps of a rank waited for data for up to 30 % of their time.")
+    quick = result(8, *ranks, percent=0.4)
+    assert (quick.status, quick.triggered, quick.debugger_triggered) == ("healthy", 0, 1)
+    assert quick.finding == (
+        "node-a has 8 cores and 2 workers that load data (25 %), memory is pinned, each prefetches 2; steps "
+        "of a rank waited for data for up to 0.4 % of their time."
+    )
+
+
+def test_without_a_step_it_is_unknown_whether_few_workers_are_too_few() -> None:
+    def without_steps(workers: int) -> RuleResult:
+        source = MemorySource(node_samples(np.zeros((60, 8))), facts=run_facts(ranks=[loading(workers)]))
+        return next(rule for rule in evaluate(source).rules if rule.rule == "Dataloader")
+
+    few = without_steps(2)
+    assert few.status == "not enough data"
+    assert few.finding.endswith("; no step was timed, so it is unknown whether they are too few.")
+    assert without_steps(8).status == "healthy"
+    assert without_steps(17).status == "found"
+
+
 def test_workers_of_all_ranks_of_a_node_count_together() -> None:
     assert result(8, *(loading(2, rank) for rank in range(4))).status == "healthy"
     assert result(8, loading(2)).status == "found"
@@ -44,15 +89,15 @@ def test_it_notes_pinned_memory_prefetching_and_how_long_steps_waited() -> None:
     found = result(8, loading(2))
     assert found.finding == (
         "node-a has 8 cores and 2 workers that load data (25 %, too few), memory is pinned, "
-        "each prefetches 2."
+        "each prefetches 2; steps of a rank waited for data for up to 25 % of their time."
     )
     details = found.details
     assert (details["cores"], details["dataloaders"]) == (8, 2)
     assert (details["pin_memory"], details["prefetch"]) == (True, 2)
     waits = details["dataloading_time"]
-    assert waits["p50"] == pytest.approx(0.25, rel=0.005)
+    assert waits["p50"] == pytest.approx(3.125, rel=0.005)
     assert (len(waits["probs"]), len(waits["binedges"]), sum(waits["probs"])) == (100, 101, 30)
-    assert found.datapoints == 30
+    assert found.datapoints == 375
 
 
 @pytest.mark.parametrize("ranks", [[], [rank_facts()], [loading(None)]])

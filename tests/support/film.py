@@ -42,6 +42,7 @@ SPEED = 10
 GRAFANA_URL, DOCS_URL = "https://grafana.test", "https://docs.test"
 SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed
 TICKS_A_MINUTE = 120
+CAUGHT_UP = 1.25  # times as many ticks in a minute: its node was behind by a quarter of one
 
 LAST = "slow-start"  # the run that ends last
 BEGUN_AGO = "9m"  # it is shown from its tenth minute on, as it does nothing for 23
@@ -150,11 +151,21 @@ class Film:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the machine was too busy for it: a scrape took longer than there is between two, or
-        Prometheus left out an evaluation."""
-        (slowest,) = self.prometheus.query("max(max_over_time(scrape_duration_seconds[1h]))")
-        too_slow = float(slowest["value"][1]) >= parse_duration(faster("15s"))
-        return too_slow or self.prometheus.own("prometheus_rule_group_iterations_missed_total") > 0
+        """Whether the machine was too busy for it: a scrape took longer than there is between two,
+        Prometheus left out an evaluation, or a node fell behind and had to catch up."""
+        slowest = self._most("max_over_time(scrape_duration_seconds[1h])")
+        ticks = self._most(
+            f"max_over_time(rate(trainwatch_sampler_ticks_total[{faster('1m')}])[1h:{faster('15s')}])"
+        )
+        return (
+            slowest >= parse_duration(faster("15s"))
+            or ticks > CAUGHT_UP * SPEED * TICKS_A_MINUTE / 60
+            or self.prometheus.own("prometheus_rule_group_iterations_missed_total") > 0
+        )
+
+    def _most(self, query: str) -> float:
+        (most,) = self.prometheus.query(f"max({query})")
+        return float(most["value"][1])
 
     def told(self) -> dict[frozenset[tuple[str, str]], dict[str, Any]]:
         """The alerts of all notifications, by their labels; of each what was told of it first."""
@@ -169,6 +180,19 @@ class Film:
         """The alerts that reached Alertmanager, and nobody else."""
         told = self.told()
         return [labels for its_key, labels in self.known.items() if its_key not in told]
+
+    def times(self, scenario: str) -> str:
+        """Returns when what was told of a scenario began and ended, to find the cause of a failure."""
+        lines = {
+            " ".join(
+                (alert["labels"]["rule"], *each, alert["status"], alert["startsAt"], alert["endsAt"])
+            ): None
+            for notification in self.webhooks
+            for alert in notification["alerts"]
+            if alert["labels"]["run"] == run_of(scenario)
+            for each in [[alert["labels"].get(name, "") for name in ("trouble", "gpu", "rank")]]
+        }
+        return "\n".join(("told, in this order:", *lines))
 
     def _untold(self) -> list[Labels]:
         """Alerts that fire now, are not inhibited, and have not been told."""

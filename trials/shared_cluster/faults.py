@@ -284,9 +284,13 @@ class StartsSlowly(Fault):
 
 
 class FewWorkers(Fault):
-    """The run has half a worker, 0.62 or 0.75 workers per core; the threshold is 0.7, for the whole run."""
+    """The run has half a worker, 0.62 or 0.75 workers per core; the threshold is 0.7, for the whole run.
+    Steps wait for data for 15 % of their time; the threshold is 10 %."""
 
     rule = "Dataloader"
+
+    def work(self, rank: int, number: int, random: Random) -> Work:
+        return compute(0.34, random, data_wait=0.06)
 
 
 FAULTS: Sequence[type[Fault]] = (

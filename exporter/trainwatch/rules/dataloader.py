@@ -1,7 +1,9 @@
 """Dataloader: the number of data-loading workers does not suit the number of cores.
 
 Source: SageMaker Debugger's Dataloader (which its report leaves out). Debugger guesses the workers from how
-many were active in a second; here they are the configured workers of the loaders.
+many were active in a second; here they are the configured workers of the loaders. Debugger does not look at
+time: too few workers fire even if no step ever waits for a batch. Here the wait of steps decides. Debugger's
+count is in the JSON.
 """
 
 from __future__ import annotations
@@ -9,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from trainwatch.measurements.measure import RunMeasurements
+from trainwatch.measurements.measure import Measure, RunMeasurements
 from trainwatch.measurements.own_cores import OWN_CORES
 from trainwatch.measurements.progress import PROGRESS
 from trainwatch.measurements.scraped import (
     SAMPLES,
+    STEPS,
     Moment,
     Scraped,
+    Vector,
     both,
     column,
     divided,
@@ -28,11 +32,12 @@ from trainwatch.measurements.scraped import (
     without,
 )
 from trainwatch.measurements.sketch import SizeSketch
+from trainwatch.measurements.steps import RankComponents
 from trainwatch.measurements.usage import USAGE
 from trainwatch.rules.base import Rule, Verdict
 from trainwatch.rules.cpu_throttled import LIMIT
-from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.parameters import AnyPercent, Parameters, fraction
+from trainwatch.rules.judgement import Booleans, Judgement, Tallies, judgement
+from trainwatch.rules.parameters import AnyPercent, Parameters, Percent, fraction
 from trainwatch.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
 from trainwatch.rules.registry import rule
 from trainwatch.rules.remedies import HOOKS
@@ -44,19 +49,32 @@ from trainwatch.words import count, percent
 PER_CORE = "run_instance:trainwatch_dataloader_workers_per_core:ratio"
 WORKERS = "trainwatch_dataloader_workers"
 ALL_WORKERS = "run_instance:trainwatch_dataloader_workers:sum"
+WAITED = "run_instance:trainwatch_data_wait:most_ratio"
+WAIT = "trainwatch_step_component_seconds_total"
 CORES = "trainwatch_cpu_utilization_ratio"  # a series per core
 CPUS = "trainwatch_run_cpus"
 HISTOGRAM_BINS = 100  # Debugger's number
+DATA_WAITS = Measure(RankComponents, "data_wait")
+
+
+class Loading(NamedTuple):
+    """The workers and the waits of each node; elementwise."""
+
+    per_core: Times  # workers per core that the run may use
+    waited: Times  # the largest share of its step time that a rank waited for data; NaN: not timed
 
 
 @dataclass(frozen=True)
 class DataloaderParameters(Parameters):
     min_threshold: Annotated[AnyPercent, "too few workers: below this share of the run's cores"] = 70
     max_threshold: Annotated[AnyPercent, "too many workers: above this share of the run's cores"] = 200
+    data_wait: Annotated[
+        Percent, "too few workers: only if a rank waits for data for more than this share of its step time"
+    ] = 10
 
 
 @rule
-class Dataloader(Rule[DataloaderParameters, Times]):
+class Dataloader(Rule[DataloaderParameters, Loading]):
     """Fires once per node. It estimates no lost time: DataStarved does."""
 
     parameters_type = DataloaderParameters
@@ -64,7 +82,8 @@ class Dataloader(Rule[DataloaderParameters, Times]):
     question = "Does the number of data-loading workers suit the number of cores?"
     description = (
         "Compares the workers of all training loaders on a node with the cores that the run may use there. "
-        "Too few leave cores idle that could prepare data; too many only compete for the cores."
+        "Too few leave cores idle that could prepare data: they count only if steps wait for it. Too many "
+        "only compete for the cores."
     )
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
     topic = "data loading"
@@ -73,16 +92,24 @@ class Dataloader(Rule[DataloaderParameters, Times]):
     symptom = IDLE_GPUS
 
     measure = PROGRESS
-    details_of = (USAGE, OWN_CORES)
+    details_of = (USAGE, OWN_CORES, DATA_WAITS)
 
-    def judge(self, view: Times) -> Judgement:
-        """Decides on workers per core."""
-        few, many = fraction(self.parameters.min_threshold), fraction(self.parameters.max_threshold)
-        return judgement(~np.isnan(view), (view, (view < few) | (view > many)))
+    def judge(self, view: Loading) -> Judgement:
+        """Decides on workers per core; whether few of them are too few is known only if waits were timed."""
+        few, many = self._beyond(view.per_core)
+        late = view.waited > fraction(self.parameters.data_wait)
+        known = ~np.isnan(view.per_core) & ~(few & np.isnan(view.waited))
+        return judgement(known, (view.per_core, (few & late) | many))
+
+    def _beyond(self, per_core: Times) -> tuple[Booleans, Booleans]:
+        """Returns which nodes have few workers per core, and which have many."""
+        least, most = fraction(self.parameters.min_threshold), fraction(self.parameters.max_threshold)
+        return per_core < least, per_core > most
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
         cpus = scraping.held(CPUS)
+        waits = scraping.held(f'{WAIT}{{component="data_wait"}}')
         return PrometheusRules(
             targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
@@ -107,22 +134,33 @@ class Dataloader(Rule[DataloaderParameters, Times]):
                     {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
                     """,
                 ),
+                # Since each rank's start: that is steadier than the last minutes.
+                Record(
+                    WAITED,
+                    f"""
+                    max without (rank) (
+                      sum without (phase, component) ({waits})
+                        / sum without (phase) ({scraping.held(f"{STEPS}_sum")})
+                    )
+                    """,
+                ),
             ],
             alerts=[
                 Alert(
-                    f"{PER_CORE} < {ratio(low)}\n  or {PER_CORE} > {ratio(high)}",
+                    f"{PER_CORE} < {ratio(low)} and {WAITED} > {ratio(self.parameters.data_wait)}\n"
+                    f"  or {PER_CORE} > {ratio(high)}",
                     severity="info",
                     pending=240,  # ranks start their loaders at different times
                     summary="The number of data-loading workers does not suit the cores of "
                     "{{ $labels.instance }}",
                     description="The loaders of run {{ $labels.run }} have {{ $value | humanizePercentage }} "
                     "as many workers as the run may use cores of {{ $labels.instance }} "
-                    f"(fires below {low:g} % and above {high:g} %).",
+                    f"(fires below {low:g} %, if steps wait for data, and above {high:g} %).",
                 )
             ],
         )
 
-    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Times]:
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Loading]:
         workers = now.held(WORKERS, scraping.hold)
         training = {labels: value for labels, value in workers.items() if ("phase", "train") in labels}
         of_rank = {
@@ -141,8 +179,9 @@ class Dataloader(Rule[DataloaderParameters, Times]):
         allowed |= {labels: limit for labels, limit in limits.items() if limit < allowed.get(labels, 0.0)}
         shares |= both(found, allowed, divided)
         nodes = list(shares)
-        records = {ALL_WORKERS: found, PER_CORE: shares}
-        return Scraped(nodes, column(shares, nodes), now.held(SAMPLES, scraping.hold), records)
+        records = {ALL_WORKERS: found, PER_CORE: shares, WAITED: _most_waited(now, scraping.hold)}
+        view = Loading(column(shares, nodes), column(now.recorded(WAITED), nodes))
+        return Scraped(nodes, view, now.held(SAMPLES, scraping.hold), records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         found = [_Loaders(name, run) for name in run.nodes]
@@ -152,19 +191,24 @@ class Dataloader(Rule[DataloaderParameters, Times]):
                 Status.NOT_ENOUGH_DATA,
                 f"No data loader was seen. {HOOKS} see PyTorch's; pass others through `trainwatch.watch`.",
             )
-        view = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
-        fired = list(compress(known, self.judge(view).fired))
-        shown = max(fired or known, key=lambda loaders: abs(loaders.percent - 100))
+        per_core = np.array([(loaders.workers or 0) / loaders.cores for loaders in known])
+        judged = self.judge(Loading(per_core, np.array([loaders.waited for loaders in known]) / 100))
+        fired = list(compress(known, judged.fired))
+        unknown = list(compress(known, ~judged.enough))
+        shown = max(fired or unknown or known, key=lambda loaders: abs(loaders.percent - 100))
         wrong = (", too few" if shown.percent < 100 else ", too many") if fired else ""
         loading = f"{count(shown.workers or 0, 'worker')} that load data ({percent(shown.percent)}{wrong})"
+        few, many = self._beyond(per_core)
+        wait = shown.wait_in_words() if few[known.index(shown)] else ""
         return Verdict(
-            Status.FOUND if fired else Status.HEALTHY,
-            f"{shown.node} has {shown.of_cores()} {loading}{shown.notes()}.",
+            Status.FOUND if fired else Status.NOT_ENOUGH_DATA if unknown else Status.HEALTHY,
+            f"{shown.node} has {shown.of_cores()} {loading}{shown.notes()}{wait}.",
             len(fired),
             len(fired),
             int(sum(loaders.seconds for loaders in known)),
             recommendation=shown.advice() if fired else None,
             details=_details(known),
+            debugger_triggered=int(np.count_nonzero(few | many)),
         )
 
 
@@ -186,6 +230,8 @@ class _Loaders:
         self.percent = 100 * (self.workers or 0) / self.cores if self.cores else 0.0
         self.seconds = max(0.0, progress.last_end - progress.first_start)
         self.waits = progress.data_waits
+        shares = [rank.percent for rank in measured[DATA_WAITS].ranks.values() if rank.whole]
+        self.waited = max(shares, default=np.nan)  # percent of the step time of the rank that waited most
         loaders = [loader for process in processes for loader in process.loaders]
         self.pin_memory = _agreed(loader.pin_memory for loader in loaders)
         self.prefetch = _agreed(loader.prefetch_factor for loader in loaders)
@@ -209,9 +255,26 @@ class _Loaders:
             more = f", or raise its {what} to {self.workers} cores"
         return f"Give each rank {count(each, 'worker')} (num_workers={each}){more}."
 
+    def wait_in_words(self) -> str:
+        """Returns "; steps of a rank waited for data for up to 47 % of their time", or that it is unknown."""
+        if np.isnan(self.waited):
+            return "; no step was timed, so it is unknown whether they are too few"
+        return f"; steps of a rank waited for data for up to {percent(self.waited)} of their time"
+
     def notes(self) -> str:
         pinned = {True: ", memory is pinned", False: ", memory is not pinned"}.get(self.pin_memory, "")
         return pinned + (f", each prefetches {self.prefetch}" if self.prefetch is not None else "")
+
+
+def _most_waited(now: Moment, hold: float) -> Vector:
+    """Returns the largest share of its step time that a rank of each node waited for data."""
+    waits = now.held(WAIT, hold, 'component="data_wait"')
+    took = summed(now.held(f"{STEPS}_sum", hold), "phase")
+    shares = both(summed(waits, "phase", "component"), took, divided)
+    return {
+        node: max((share for share in of_ranks if share == share), default=np.nan)
+        for node, of_ranks in grouped(shares, "rank").items()
+    }
 
 
 def _agreed(values: Iterable[Any]) -> Any:
