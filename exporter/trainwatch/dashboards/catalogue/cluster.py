@@ -432,13 +432,13 @@ def _energy_and_cost() -> list[Panel]:
             lines(f"sum by (cluster, run) ({of_run(usage.RUN_POWER)})", "{{run}} {{cluster}}"),
             unit="watt",
             stacked=True,
+            width=24,
         ),
         bars(
             "Energy by run",
             """Energy of each run's GPUs within the time range, without the host, cooling and losses.""",
             now(f"sort_desc({energy()})", "{{run}} {{cluster}}"),
             unit="kwatth",
-            width=6,
         ),
         bars(
             "Wasted GPU hours by run",
@@ -446,7 +446,6 @@ def _energy_and_cost() -> list[Panel]:
             other ranks. Fixing its findings can save them. Initialization before the first step counts.""",
             now(f"sort_desc({wasted_hours()})", "{{run}} {{cluster}}"),
             unit="h",
-            width=6,
         ),
         time_series(
             "Cost per hour",
