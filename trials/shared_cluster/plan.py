@@ -240,10 +240,13 @@ def _plant(
         begin, end = 0.0, run.job.setup_seconds
     elif isinstance(fault, FewWorkers):
         part = run.parts[0]
-        run.job.workers = max(1, round(fault.of(0.4, 0.62, 0.78) * len(part.cores) / len(part.gpus)))
+        run.job.workers = fault.workers = max(
+            1, round(fault.of(0.4, 0.62, 0.78) * len(part.cores) / len(part.gpus))
+        )
         share = run.job.workers * len(part.gpus) / len(part.cores)
         strength = "clear" if share < 0.6 else "near" if share < 0.7 else "miss"
         begin, end = 0.0, seconds
+        run.job.episodes.append(Episode(fault, begin, end))
     else:
         end = begin + fault.lasts
         if isinstance(fault, Leak):
