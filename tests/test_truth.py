@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import json
 import subprocess
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
 
 from benchmarks.page import DOCS, read_table
-from trials.truth.__main__ import main, observe
-from trials.truth.judge import HEAD, holds, judge, table
+from trials.truth import __main__ as command
+from trials.truth.__main__ import main, observe, write_tables
+from trials.truth.judge import HEAD, Outcome, holds, judge, table
 from trials.truth.observed import SCRIPT, Observer, Seen, Trainwatch, environment, torchrun
-from trials.truth.plan import IN_MATRIX, Case, full, healthy, matrix, short, slow_networks, some
+from trials.truth.plan import (
+    COMPONENTS,
+    IN_MATRIX,
+    SINGLE,
+    TRAINER,
+    Case,
+    full,
+    healthy,
+    matrix,
+    others,
+    short,
+    slow_networks,
+    some,
+)
 from trials.truth.rival import wrapped
 
 FAULT = Case("fault", "DDP", 1, "forward", 2, 0.05)
@@ -44,6 +60,41 @@ def test_a_terminal_that_does_not_name_the_rank_of_the_report_is_a_failure(tmp_p
     assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: Rank 2 is slow", 0, 9.0)) == "right"
     assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: healthy", 0, 9.0)) == "failed"
     assert judge(FAULT, Trainwatch().read(FAULT, tmp_path / "empty", "", 1, 9.0)) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("findings", "outcome"),
+    [
+        ([("DataStarved", "Waiting for data", "The training process waited for data for 66 %")], "right"),
+        ([("HostBound", "Waiting for the host", "The training process collected garbage")], "wrong cause"),
+        ([("Dataloader", "An unsuitable number of loader workers", "n has 2 cores")], "wrong cause"),
+        ([("DataStarved", "Not printed", "The training process waited for data")], "failed"),
+        ([], "not found"),
+    ],
+)
+def test_the_first_finding_about_the_only_process_must_name_the_cause(
+    findings: list[tuple[str, str, str]], outcome: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    found = [{"rule": rule, "title": title, "finding": words} for rule, title, words in findings]
+    status = "found" if found else "healthy"
+    verdict = {"status": status, "findings": found}
+    rules = [{"rule": "StepOutlier", "datapoints": 60}]
+    (tmp_path / "run" / "report.json").write_text(json.dumps({"verdict": verdict, "rules": rules}))
+    terminal = "Waiting for data. Waiting for the host. An unsuitable number of loader workers."
+    cases = [case for case in others(1) if case.script == SINGLE]
+    fault, calm = cases[0], cases[-1]
+    seen = Trainwatch().read(fault, tmp_path, terminal, 0, 9.0)
+    assert (fault.place, judge(fault, seen)) == ("data", outcome)
+    if outcome != "failed":
+        assert judge(calm, seen) == ("accused" if findings else "right")
+
+
+def test_other_scripts_have_each_fault_that_their_report_can_name() -> None:
+    faults = Counter((case.script, case.place) for case in others(1) if case.kind == "fault")
+    assert set(faults.values()) == {2}
+    assert {place for script, place in faults if script == TRAINER} == set(COMPONENTS)
+    assert {case.rank for case in others(1) if case.script == TRAINER and case.expected} == {0, 1}
 
 
 def test_the_script_of_the_rival_has_its_wrapper_around_each_step() -> None:
@@ -115,8 +166,45 @@ def test_results_in_the_file_are_not_repeated(tmp_path: Path) -> None:
     assert list(observe([FAULT], Trainwatch(), file=file)) == [(FAULT, NAMED)]
 
 
+def test_a_table_of_the_page_is_written_only_if_all_its_cases_were_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "accuracy.md"
+    before = (DOCS / "accuracy.md").read_text()
+    page.write_text(before)
+    monkeypatch.setattr(command, "PAGE", page)
+    everything = full(1)
+
+    def written(*scripts: str) -> str:
+        results: list[tuple[Case, Outcome]] = [
+            (case, "right") for case in everything if case.script in scripts
+        ]
+        flags = Namespace(full=True, short=False, rival=False, only=[*scripts], minutes=inf, seed=1)
+        write_tables(results, everything, flags)
+        return capsys.readouterr().err
+
+    assert "keeps its table 'others': 16 of its cases were not tried" in written(TRAINER)
+    assert "keeps its table 'truth'" in written("DDP")
+    assert page.read_text() == before
+    assert written(TRAINER, SINGLE) == ""
+    assert '--full --only "HF Trainer" --only "one process" --seed 1`' in page.read_text()
+    assert read_table(page, "truth") == read_table(DOCS / "accuracy.md", "truth")
+
+
+def test_cases_that_cannot_be_tried_here_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "accelerate" else name)
+    with pytest.raises(SystemExit, match="2"):
+        main(["--full", "--only", TRAINER])
+    said = capsys.readouterr().err
+    assert "no HF Trainer: pip install transformers accelerate" in said
+    assert "none of these cases can be tried on this machine" in said
+
+
 def test_the_page_has_the_table_of_the_trial() -> None:
-    assert {len(row) for row in read_table(DOCS / "accuracy.md", "truth")} == {len(HEAD)}
+    for name in ("truth", "others"):
+        assert {len(row) for row in read_table(DOCS / "accuracy.md", name)} == {len(HEAD)}
 
 
 @pytest.mark.parametrize("case", short(1), ids=lambda case: case.name)

@@ -528,7 +528,7 @@ raise SystemExit(9)
     terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
     terminal.until_shown("ready")
     terminal.type("\x03")
-    assert terminal.status() == 9
+    assert terminal.status() == 9, terminal.shown
     assert "interrupts: 1" in terminal.shown
     assert (tmp_path / "run" / "report.html").exists()
 

@@ -19,10 +19,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.page import DOCS, markdown, write_table
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
 from trials.truth.observed import Observer, Seen, Tool, Trainwatch, slow_network_is_possible
-from trials.truth.plan import Case, full, short, some
+from trials.truth.plan import OTHERS, TRAINER, Case, full, short, some
 from trials.truth.rival import PACKAGE, Rival
 
 PAGE = DOCS / "accuracy.md"
+TRAINER_NEEDS = ("transformers", "accelerate")
 
 EXAMPLES = """\
 examples:
@@ -69,9 +70,9 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--markdown", action="store_true", help=f"also write the table into docs/{PAGE.name}")
     arguments = parser.parse_args(words)
-    cases = list((full if arguments.full else short if arguments.short else some)(arguments.seed))
+    everything = list((full if arguments.full else short if arguments.short else some)(arguments.seed))
     cases = [
-        case for case in cases if not arguments.only or any(text in case.name for text in arguments.only)
+        case for case in everything if not arguments.only or any(text in case.name for text in arguments.only)
     ]
     if not cases:
         parser.error(f"--only {' '.join(arguments.only)}: no case has this name; --list prints them")
@@ -80,14 +81,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     if find_spec("torch") is None:
         parser.error("PyTorch is missing: pip install '.[pytorch]'")
-    if not slow_network_is_possible():
-        _say("no slow network: this machine does not permit `tc` in a network namespace (it needs root)")
-        cases = [case for case in cases if case.kind != "slow network"]
-    if which("prometheus") is None:
-        _say("no long runs: their alerts need `prometheus` on the PATH")
-        cases = [case for case in cases if not case.alerts]
+    cases = _possible(cases)
+    if not cases:
+        parser.error("none of these cases can be tried on this machine")
     if not arguments.rival:
-        results = _tried(cases, Trainwatch(), arguments)
+        results = _tried(cases, everything, Trainwatch(), arguments)
         return 0 if (len(results) == len(cases) or arguments.minutes < inf) and holds(results) else 1
     with TemporaryDirectory(prefix="trainwatch-rival-") as folder:
         try:
@@ -95,12 +93,33 @@ def main(words: Sequence[str] | None = None) -> int:
         except subprocess.CalledProcessError:
             _say(f"no rival: {PACKAGE} cannot be installed here")
             return 0
-        _tried([case for case in cases if case.kind != "slow network"], rival, arguments)
+        unwrapped, all_unwrapped = (
+            [case for case in chosen if case.kind != "slow network" and case.script not in OTHERS]
+            for chosen in (cases, everything)
+        )
+        _tried(unwrapped, all_unwrapped, rival, arguments)
     return 0
 
 
-def _tried(cases: Sequence[Case], tool: Tool, arguments: argparse.Namespace) -> list[tuple[Case, Outcome]]:
-    """Tries the cases, and prints or writes their table."""
+def _possible(cases: Sequence[Case]) -> list[Case]:
+    """Returns the cases that can be tried on this machine, and prints why others cannot."""
+    possible = list(cases)
+    if any(case.script == TRAINER for case in cases) and not all(map(find_spec, TRAINER_NEEDS)):
+        _say(f"no {TRAINER}: pip install {' '.join(TRAINER_NEEDS)}")
+        possible = [case for case in possible if case.script != TRAINER]
+    if any(case.kind == "slow network" for case in cases) and not slow_network_is_possible():
+        _say("no slow network: this machine does not permit `tc` in a network namespace (it needs root)")
+        possible = [case for case in possible if case.kind != "slow network"]
+    if any(case.alerts for case in cases) and which("prometheus") is None:
+        _say("no long runs: their alerts need `prometheus` on the PATH")
+        possible = [case for case in possible if not case.alerts]
+    return possible
+
+
+def _tried(
+    cases: Sequence[Case], everything: Sequence[Case], tool: Tool, arguments: argparse.Namespace
+) -> list[tuple[Case, Outcome]]:
+    """Tries the cases, and prints or writes their tables. `everything` would be tried without --only."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     results: list[tuple[Case, Outcome]] = []
@@ -116,12 +135,27 @@ def _tried(cases: Sequence[Case], tool: Tool, arguments: argparse.Namespace) -> 
     print("\n".join(lines))
     _say(f"{len(results)} runs, {(time.monotonic() - begin) / 60:.0f} min")
     if arguments.markdown and complete:
-        flags = [f"--{flag}" for flag in ("full", "short", "rival") if getattr(arguments, flag)]
-        if arguments.minutes < inf:
-            flags.append(f"--minutes {arguments.minutes:g}")
-        command = " ".join(["python -m trials.truth", *flags, f"--seed {arguments.seed}"])
-        write_table(PAGE, command, lines, name="rival" if arguments.rival else "truth")
+        write_tables(results, everything, arguments)
     return results
+
+
+def write_tables(
+    results: Sequence[tuple[Case, Outcome]], everything: Sequence[Case], arguments: argparse.Namespace
+) -> None:
+    """Writes each table of the page of which all cases were tried, or all that --minutes left time for."""
+    flags = [f"--{flag}" for flag in ("full", "short", "rival") if getattr(arguments, flag)]
+    flags += [f'--only "{text}"' for text in arguments.only]
+    if arguments.minutes < inf:
+        flags.append(f"--minutes {arguments.minutes:g}")
+    command = " ".join(["python -m trials.truth", *flags, f"--seed {arguments.seed}"])
+    for name in ("rival",) if arguments.rival else ("truth", "others"):
+        of_table = [row for row in results if (row[0].script in OTHERS) == (name == "others")]
+        needed = {case.name for case in everything if (case.script in OTHERS) == (name == "others")}
+        missing = needed - {case.name for case, _ in of_table}
+        if of_table and (not missing or arguments.minutes < inf):
+            write_table(PAGE, command, markdown(HEAD, [row.cells for row in table(of_table)]), name=name)
+        elif of_table:
+            _say(f"docs/{PAGE.name} keeps its table {name!r}: {len(missing)} of its cases were not tried")
 
 
 def observe(

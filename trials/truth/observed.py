@@ -19,10 +19,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trials.truth.alerts import alerting_ranks
-from trials.truth.plan import RANKS, Case
+from trials.truth.plan import RANKS, SINGLE, TRAINER, Case
 
 SCRIPT = Path(__file__).with_name("train.py")
+TRAINERS_SCRIPT = Path(__file__).with_name("train_hugging_face.py")
 TRAINWATCH = (sys.executable, "-m", "trainwatch")
+FIRST = {  # words of first findings, and the component that they name
+    "waited for data": "data_wait",
+    "collected garbage": "gc",
+    "wrote checkpoints": "checkpoint",
+}
 SECONDS = 300.0  # after which a run is ended
 ENDING = 15.0  # seconds that it may take to end
 SLOW_NETWORK = (
@@ -77,6 +83,8 @@ class Trainwatch:
 
     def read(self, case: Case, folder: Path, terminal: str, status: int, seconds: float) -> Seen:
         """Reads the report. A run that failed has accused nobody, and is no success either."""
+        if case.script == SINGLE or (case.script == TRAINER and case.expected is None):
+            return _first_finding(case, folder, terminal, status, seconds)
         try:
             straggler, communication = (
                 json.loads((folder / "run" / "profiler-reports" / f"{rule}.json").read_text())
@@ -103,6 +111,26 @@ class Trainwatch:
             straggler["Datapoints"],
             seconds,
         )
+
+
+def _first_finding(case: Case, folder: Path, terminal: str, status: int, seconds: float) -> Seen:
+    """Reads the first finding of the report, whichever rule found it: a healthy run has none, and a rank
+    without others is compared with none."""
+    try:
+        report = json.loads((folder / "run" / "report.json").read_text())
+    except (OSError, ValueError) as error:
+        return Seen(case.name, None, "failed", str(error), False, terminal, 0, seconds)
+    verdict, accused, finding = report["verdict"], None, ""
+    if verdict["findings"]:
+        first = verdict["findings"][0]
+        finding = first["finding"]
+        named = (component for words, component in FIRST.items() if words in finding)
+        accused = (0, next(named, first["rule"]))
+        if first["title"] not in terminal:
+            status, finding = 1, f"only the report has the title {first['title']!r}, and not the terminal"
+    judged = next(rule for rule in report["rules"] if rule["rule"] == "StepOutlier")["datapoints"]
+    said = verdict["status"] if status == 0 else "failed"
+    return Seen(case.name, accused, said, finding, False, terminal, judged, seconds)
 
 
 class Observer:
@@ -169,13 +197,17 @@ def end(process: subprocess.Popen[bytes]) -> int:
 
 def torchrun(case: Case) -> list[str]:
     """Returns the training command."""
-    launcher = [sys.executable, "-m", "torch.distributed.run"]
-    return [*launcher, "--standalone", "--nproc-per-node", str(RANKS[case.script]), str(SCRIPT), *case.words]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = TRAINERS_SCRIPT if case.script == TRAINER else SCRIPT
+    return [*launcher, "--nproc-per-node", str(RANKS[case.script]), str(script), *case.words]
 
 
 def environment(case: Case) -> dict[str, str]:
     """Returns the variables of the training command."""
-    return {**os.environ, "PLANTED": case.planted, "OMP_NUM_THREADS": "1"}
+    variables = {**os.environ, "PLANTED": case.planted, "OMP_NUM_THREADS": "1"}
+    if case.script == TRAINER:
+        variables["PYTHONPATH"] = str(SCRIPT.parents[2])  # it imports train.py
+    return variables
 
 
 def slow_network_is_possible() -> bool:

@@ -17,7 +17,11 @@ COMPONENTS = {
     "host before": "host",
     "host after": "host",
 }
-RANKS = {"DDP": 4, "FSDP1": 2, "FSDP2": 2}
+TRAINER = "HF Trainer"  # Hugging Face's, with DistributedDataParallel
+SINGLE = "one process"  # with DistributedDataParallel, too
+OTHERS = (TRAINER, SINGLE)  # scripts with a table of their own
+RANKS = {"DDP": 4, "FSDP1": 2, "FSDP2": 2, TRAINER: 2, SINGLE: 1}
+IN_ONE_PROCESS = ("data", "gc", "checkpoint")  # the rest of a step could be as slow without a fault
 IN_MATRIX = ("DDP", "FSDP2")  # scripts with every fault
 VARIANTS = (  # and other loops
     *(("DDP", name) for name in ("no_sync", "static_graph", "find_unused_parameters", "checkpointing")),
@@ -36,6 +40,7 @@ MOST_HIDDEN = 0.06  # seconds of a step, also where others use the cores
 HIDDEN = 0.015  # seconds per batch, which two workers prepare within a step
 HEALTHY_RUNS = 100
 SLOW_NETWORKS = 4
+HEALTHY_OTHERS = 10  # of each script without the full matrix
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Case:
     """One run, and what its report must say."""
 
     kind: str  # "fault", "hidden", "healthy" or "slow network"
-    script: str  # "DDP" or "FSDP2"
+    script: str  # one of RANKS
     seed: int
     place: str = ""
     rank: int = -1
@@ -89,7 +94,7 @@ class Case:
     def words(self) -> list[str]:
         """Returns the arguments of the script."""
         return [
-            *(["--fsdp", self.script[-1]] if self.script != "DDP" else []),
+            *(["--fsdp", self.script[-1]] if self.script.startswith("FSDP") else []),
             *(["--width", "2048"] if self.kind == "slow network" else []),
             *(["--variant", self.variant] if self.variant else []),
             *("--steps", str(self.steps), "--workers", str(self.workers)),
@@ -137,6 +142,21 @@ def variants(seed: int) -> list[Case]:
     return cases
 
 
+def others(seed: int) -> list[Case]:
+    """Returns faults in both sizes, and healthy runs: a Trainer of Hugging Face, and one process."""
+    places = {TRAINER: tuple(COMPONENTS), SINGLE: IN_ONE_PROCESS}
+    faults = [
+        Case(
+            "fault", script, seed, place, (index + size) % RANKS[script], SIZES[size], WAYS[index % len(WAYS)]
+        )
+        for script in places
+        for index, place in enumerate(places[script])
+        for size in range(len(SIZES))
+    ]
+    calm = [Case("healthy", script, seed + n, steps=CALM) for script in places for n in range(HEALTHY_OTHERS)]
+    return [*faults, *calm]
+
+
 def hidden(seed: int) -> list[Case]:
     """Returns delays in the workers of one rank's loader that prefetching hides."""
     return [
@@ -175,6 +195,7 @@ def full(seed: int) -> list[Case]:
         *hidden(seed),
         *healthy(seed, HEALTHY_RUNS),
         *slow_networks(seed),
+        *others(seed),
     ]
     Random(seed).shuffle(cases)
     return cases
