@@ -90,7 +90,7 @@ truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in al
 	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[pytorch]'
 	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
-	$(BIN)/python -m trials.truth --rival $(TRUTH)
+	$(BIN)/python -m trials.truth --rival $(if $(FULL),,--minutes 3) $(TRUTH)
 
 # What an installation has, and nothing of the development; the tool itself is in an environment of its own.
 sbom: ## write the software bill of materials of an installation (CycloneDX): trainwatch.cdx.json
