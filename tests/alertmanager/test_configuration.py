@@ -105,7 +105,7 @@ def silenced_by(rule: str, **labels: str) -> set[str]:
 def test_each_cause_silences_the_symptom_that_it_explains_and_nothing_else() -> None:
     explain_idle_gpus = {
         *("CPUBottleneck", "CPUThrottled", "CollectiveHang", "DataStarved", "Dataloader"),
-        *("IOBottleneck", "NoisyNeighbour", "TrainingStalled"),
+        *("IOBottleneck", "MemoryPressure", "NoisyNeighbour", "TrainingStalled"),
     }
     expected = {rule: {"LowGPUUtilization", "BatchSize", "IdleGPU"} for rule in explain_idle_gpus}
     expected["CollectiveHang"] |= {"TrainingStalled"}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,16 @@ if {user}: os.setuid({user})
 os.sched_setaffinity(0, {{{core}}})
 print(flush=True)
 while True: pass
+"""
+HOLDS = """
+import mmap, tempfile
+own = bytearray({mebibytes} << 20)
+with tempfile.TemporaryFile() as file:
+    file.truncate({mebibytes} << 20)
+    mapped = mmap.mmap(file.fileno(), 0)
+    mapped[:] = bytes({mebibytes} << 20)
+print(flush=True)
+input()
 """
 FORKS = """
 import os
@@ -55,12 +65,18 @@ class Host:
         path.write_text(text)
 
     def process(
-        self, pid: int, cpu: float = 0.0, cores: str = "0-1", core: int = 0, waited: float = 0.0
+        self,
+        pid: int,
+        cpu: float = 0.0,
+        cores: str = "0-1",
+        core: int = 0,
+        waited: float = 0.0,
+        memory: str = "",
     ) -> None:
         ticks = round(cpu * TICKS)
         fields = ["S", "1", *"0" * 7, "3", "2", str(ticks), *"0" * 7, "5", *"0" * 16, str(core), *"0" * 13]
         self.write(self.procfs / str(pid) / "stat", f"{pid} (a) b) {' '.join(fields)}")
-        self.write(self.procfs / str(pid) / "status", f"Name:\tx\nCpus_allowed_list:\t{cores}\n")
+        self.write(self.procfs / str(pid) / "status", f"Name:\tx\n{memory}Cpus_allowed_list:\t{cores}\n")
         self.write(self.procfs / str(pid) / "cgroup", "0::/pod\n")
         self.write(self.procfs / str(pid) / "schedstat", f"{round(cpu * 1e9)} {round(waited * 1e9)} 7\n")
 
@@ -70,13 +86,13 @@ class Host:
         for name, text in files.items():
             self.write(self.cgroups / "pod" / name.replace("__", "."), text)
 
-    def ticks(self, seconds: float, *busy: float) -> Sample:
-        """Lets time pass with the cores this busy, and returns the last sample."""
+    def ticks(self, seconds: float, *busy: float, memory: float = nan) -> Sample:
+        """Lets time pass with the cores this busy on a node with so much memory; returns the last sample."""
         sample = Sample(0.0)
         for _ in range(round(seconds / 0.5)):
             self.now += 0.5
             cpus = tuple(map(str, range(len(busy))))
-            sample = Sample(self.now, cpus=cpus, cpu_utilization=list(busy))
+            sample = Sample(self.now, cpus=cpus, cpu_utilization=list(busy), memory_total_bytes=memory)
             sample.runs = {label: RunSample(pids=pids) for label, pids in self.runs.items()}
             self.collector.collect(sample)
         return sample
@@ -175,6 +191,36 @@ def test_without_limits_and_cgroups_their_metrics_are_absent(host: Host) -> None
     assert host_use.allowed_cores == 2
 
 
+def test_memory_that_is_no_files_is_summed_with_what_is_swapped_out(host: Host) -> None:
+    host.runs = {"run": frozenset({10, 11, 12})}
+    host.process(10, memory="VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 400 kB\nVmSwap:\t 20 kB\n")
+    host.process(11, memory="RssAnon:\t 7 kB\nVmSwap:\t 0 kB\n")
+    host.process(12)  # a kernel thread's status has none of these
+    host.ticks(0.5, 0, 0, memory=1e9)
+    assert host.published("anonymous_memory_bytes") == {("run",): 527 * 1024}
+    host.process(11, memory="RssAnon:\t 507 kB\nVmSwap:\t 0 kB\n")
+    host.ticks(32, 0, 0, memory=1e9)
+    assert host.published("anonymous_memory_bytes") == {("run",): 1027 * 1024}
+
+
+@pytest.mark.parametrize(
+    ("limit", "node", "capacity"), [("5000", 1e9, 5000), ("max", 1e9, 1e9), ("5000", nan, 5000)]
+)
+def test_a_run_may_use_what_its_cgroup_or_its_node_has(
+    limit: str, node: float, capacity: float, host: Host
+) -> None:
+    host.cgroup(memory__max=limit, memory__current="5")
+    host.process(10)
+    host.ticks(0.5, 0, 0, memory=node)
+    assert host.published("memory_capacity_bytes") == {("run",): capacity}
+
+
+def test_of_a_node_without_a_known_size_and_a_limit_the_capacity_is_unknown(host: Host) -> None:
+    host.process(10)
+    host.ticks(0.5, 0, 0)
+    assert host.published("memory_capacity_bytes") == host.published("anonymous_memory_bytes") == {}
+
+
 def test_processes_out_of_sight_leave_everything_unknown(host: Host) -> None:
     host_use = host.ticks(20, 1.0, 1.0).runs["run"].host
     assert host_use.cpus == ()
@@ -250,6 +296,15 @@ def test_the_cpu_time_of_real_children_that_ended_is_counted(started: Callable[.
     pid = started(FORKS)
     collector = _watched(pid, lambda collector: bool(families(collector)["cpu_seconds_total"]))
     assert families(collector)["cpu_seconds_total"]["run",] > 0.1  # three loops of 10 million rounds
+
+
+def test_the_memory_of_a_real_process_is_seen_and_that_of_its_files_is_not(
+    started: Callable[..., int],
+) -> None:
+    """128 MiB of its own, and a file of 128 MiB that it maps."""
+    pid = started(HOLDS.format(mebibytes=128))
+    collector = _watched(pid, lambda collector: bool(families(collector)["anonymous_memory_bytes"]))
+    assert 128 << 20 <= families(collector)["anonymous_memory_bytes"]["run",] < 200 << 20
 
 
 def test_a_sleeping_run_next_to_a_real_busy_loop_uses_nothing_and_waits_for_nothing(

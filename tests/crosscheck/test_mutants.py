@@ -102,7 +102,7 @@ UNSEEN = {
 
 
 # What they read is not in this recording.
-UNRECORDED = {"CPUThrottled", "IdleGPU", "NoisyNeighbour"}
+UNRECORDED = {"CPUThrottled", "HostMemoryLeak", "IdleGPU", "MemoryPressure", "NoisyNeighbour"}
 
 
 def mutants(rule: str) -> list[tuple[str, dict[str, object]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.memory_growth import MemoryOfNode
+from trainwatch.measurements.memory_growth import MemoryOfGpus
 from trainwatch.measurements.state import HighestSinceScan
 
 from tests.support.source import node_samples, piece
@@ -57,7 +57,7 @@ def test_the_growth_of_memory_is_the_same_in_any_blocks(seed: int, scans: set[in
     memory = np.clip(np.linspace(0.2, random.random(2), 40) + 0.01 * random.random((40, 2)), 0, 1)
     samples = node_samples(np.zeros((40, 1)), np.ones((40, 2)), gpu_memory=memory)
     ends = sorted(scans)
-    whole, cut = MemoryOfNode(), MemoryOfNode()
+    whole, cut = MemoryOfGpus(), MemoryOfGpus()
     expected = list(whole.observe(samples, np.array(ends, np.intp)))
     views = [
         list(cut.observe(piece(samples, rows.start, rows.stop), within))

@@ -89,6 +89,8 @@ def pictures() -> dict[str, Picture]:
         "Dataloader": dataloader(),
         "CPUThrottled": throttled_cpu(),
         "NoisyNeighbour": neighbours(),
+        "MemoryPressure": waits_for_memory(),
+        "HostMemoryLeak": host_memory(),
     }
 
 
@@ -284,6 +286,22 @@ def throttled_cpu() -> Picture:
     source = MemorySource(node_samples(ratios(*[wave(70, 10)] * 4), of_run=use))
     lines = [Line("stopped, in % of the limit", 100 * stopped / 4)]
     return Picture(source, lines, bound=("threshold", 10.0))
+
+
+def waits_for_memory() -> Picture:
+    """A run that swaps from the third minute on."""
+    waited = np.where(MINUTES < 3, 0.0, wave(0.35, 0.1))
+    use = {"memory_waiting_seconds": INTERVAL * np.cumsum(waited)}
+    source = MemorySource(node_samples(ratios(wave(40, 10)), of_run=use))
+    return Picture(source, [Line("waiting for memory", 100 * waited)], bound=("threshold", 10.0))
+
+
+def host_memory() -> Picture:
+    """A run whose memory grows by two points a minute."""
+    held = 30 + 2 * MINUTES + wave(0, 1.0)
+    use = {"anonymous_memory_bytes": held, "memory_capacity_bytes": np.full(ROWS, 100.0)}
+    source = MemorySource(node_samples(ratios(wave(40, 10)), of_run=use))
+    return Picture(source, [Line("memory that the run holds", held)])
 
 
 def neighbours() -> Picture:

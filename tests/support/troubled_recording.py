@@ -62,7 +62,8 @@ def _with_trouble(table: pa.Table, start: float) -> pa.Table:
         flat = pa.array(values.astype(np.float64).ravel())
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, pa.FixedSizeListArray.from_arrays(flat, GPUS))
-    # A limit of more cores than there are, which is used up now and then, and neighbours on its cores.
+    # A limit of more cores than there are, which is used up now and then, and neighbours on its cores. It
+    # swaps, and its memory grows.
     of_run = {
         "run_cpu_limit_cores": 1000 + 0 * elapsed,
         "run_cpu_throttled_seconds_total": 20 * elapsed,
@@ -70,6 +71,9 @@ def _with_trouble(table: pa.Table, start: float) -> pa.Table:
         "run_other_cpu_seconds_total": elapsed,
         "run_main_threads_ran_seconds_total": 10 * elapsed,
         "run_main_threads_waited_seconds_total": 30 * elapsed,
+        "run_memory_waiting_seconds_total": 0.5 * elapsed,
+        "run_anonymous_memory_bytes": 3e9 + 8e6 * elapsed,
+        "run_memory_capacity_bytes": 20e9 + 0 * elapsed,
     }
     for name, numbers in of_run.items():
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(numbers))

@@ -174,12 +174,15 @@ class Swapping(Longer):
     """The host swaps: steps wait, with idle GPUs, for memory that the kernel reads back from a disk."""
 
     name = "swapping"
-    rules = ()
+    rules = ("MemoryPressure",)
     part = "forward"
     cpu = (0.1, 0.25)
     io_wait = (0.3, 0.5)
     memory = 0.98
     swap = 0.6
+
+    def prepare(self) -> None:
+        self.memory_waits = self.extra / (self.step + self.extra)
 
     def busy(self, rank: int, step: Step, random: Random) -> Iterator[Busy]:
         begin = step.start + step.work.data_wait + self.extra
@@ -401,7 +404,7 @@ class HostMemoryLeak(Fault):
     """The memory of the host grows, until the end of the run, by a share of what is free."""
 
     name = "host memory leak"
-    rules = ()
+    rules = ("HostMemoryLeak",)
     of = "free memory"
     costs_time = False
 

@@ -114,6 +114,7 @@ def _place(training: Training) -> Place:
         cores=range(training.core_count),
         gpus=range(training.ranks),
         cpu_limit=None if limit is None else limit * training.ranks,
+        in_group=True,
     )
 
 

@@ -7,12 +7,14 @@ everything is counted with every sample, from what the collector `cpu` has read.
 from __future__ import annotations
 
 import os
+import re
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 from time import thread_time
+from typing import NamedTuple
 
 from trainwatch.ledgers.folder import user_name
 from trainwatch.processes.cgroup import (
@@ -35,11 +37,13 @@ from trainwatch.sampling.sample import HostUse, RunSample, Sample
 
 LOOK_SECONDS = 2.0  # between two looks,
 LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
-REREAD_LOOKS = 15  # between two readings of a process's cores and cgroups
+REREAD_LOOKS = 15  # between two readings of a process's cores, cgroups and memory
 RETENTION_SECONDS = 300.0  # for which the counters of a run without processes are published
 LATE = 4  # sample intervals; what was used in a longer gap is not known
 TICKS = os.sysconf("SC_CLK_TCK")  # per second
 NANOSECONDS = 1e9  # in a second
+KIBIBYTE = 1024
+ANONYMOUS = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
 
 COUNTERS = {
     "cpu_seconds": "CPU time of the run's processes on this node, with those that have ended.",
@@ -58,6 +62,8 @@ GAUGES = {
     "cpu_limit_cores": "CPU limit of the run's cgroup, in cores; there is none without a limit.",
     "memory_bytes": "Memory in use in the run's cgroup, without cached files that are not in use.",
     "memory_limit_bytes": "Memory limit of the run's cgroup; there is none without a limit.",
+    "anonymous_memory_bytes": "Memory of the run's processes that is no file's, in RAM or swapped out.",
+    "memory_capacity_bytes": "The smaller one of the memory limit of the run's cgroup and the node's memory.",
 }
 # The attributes of HostUse that are called differently.
 ATTRIBUTES = {
@@ -72,7 +78,7 @@ class RunProcessesCollector(Collector):
     """Fills `host` of each run in the sample."""
 
     name = "run_processes"
-    after = ("cpu", "training")
+    after = ("cpu", "memory", "training")
 
     def __init__(self, procfs: Path, cgroups: Path, stopwatch: Callable[[], float] = thread_time) -> None:
         self._procfs, self._root, self._stopwatch = procfs, cgroups, stopwatch
@@ -120,7 +126,7 @@ class RunProcessesCollector(Collector):
         self._since_look += sample.interval
         if self._since_look >= self._pause or any(not self._runs[label].looks for label in sample.runs):
             begin = self._stopwatch()
-            self._look(sample.runs)
+            self._look(sample.runs, sample.memory_total_bytes)
             self._pause = max(LOOK_SECONDS, (self._stopwatch() - begin) / LONGEST_SHARE)
             self._since_look = 0.0
         for label, run in list(self._runs.items()):
@@ -131,10 +137,10 @@ class RunProcessesCollector(Collector):
             known.host = replace(self._runs[label].use)  # the recording reads it later
         self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)
 
-    def _look(self, present: Mapping[str, RunSample]) -> None:
+    def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
         self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
         for label, known in present.items():
-            self._runs[label].look(self._procfs, self._hierarchies, known.pids)
+            self._runs[label].look(self._procfs, self._hierarchies, known.pids, node_bytes)
         on_cores = {
             label: OnCores(frozenset(use.cpus), known.pids, use.other_cpu_seconds)
             for label, known in present.items()
@@ -166,7 +172,7 @@ class _Run:
         self.looks = 0
         self.absent = 0.0  # seconds without a process
         self._cpu, self._faults = TreeCounter("cpu_ticks"), TreeCounter("major_faults")
-        self._places: dict[tuple[int, int], tuple[frozenset[int], Cgroup]] = {}  # by pid and start
+        self._places: dict[tuple[int, int], _Place] = {}  # by pid and start
         self._ran, self._waited = Gains(from_zero=True), Gains(from_zero=True)
         self._periods, self._throttled, self._stopped = Gains(), Gains(), Gains()
         self._waited_or_stopped = 0.0, 0.0  # seconds at the last look
@@ -190,7 +196,7 @@ class _Run:
         known = in_time and len(used) == len(own)
         self._busy = self._busy + elapsed * sum(used) if known else None
 
-    def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int]) -> None:
+    def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int], node_bytes: float) -> None:
         """Reads the processes and their cgroups."""
         found = {pid: read_process(procfs, pid) for pid in pids}
         processes = {pid: process for pid, process in found.items() if process is not None}
@@ -206,12 +212,17 @@ class _Run:
         use.cpu_seconds = self._cpu.total / TICKS
         use.major_page_faults = float(self._faults.total)
         before_look = self._waited_or_stopped
-        self._read_cgroups([cgroup for _, cgroup in self._places.values()])
+        places = self._places.values()
+        self._read_cgroups([place.cgroup for place in places])
+        anonymous = [place.anonymous_bytes for place in places if not isnan(place.anonymous_bytes)]
+        use.anonymous_memory_bytes = sum(anonymous) if anonymous else nan
+        limits = [limit for limit in (use.memory_limit_bytes, node_bytes) if not isnan(limit)]
+        use.memory_capacity_bytes = min(limits, default=nan)
         self._waited_or_stopped = self._waited.total, self._stopped.total
         if not isnan(use.main_threads_ran_seconds):
             self._count_waits(*before_look)
         before = use.cpus
-        use.cpus = tuple(map(str, sorted(frozenset().union(*(cores for cores, _ in self._places.values())))))
+        use.cpus = tuple(map(str, sorted(frozenset().union(*(place.cores for place in places)))))
         if before == use.cpus and self._busy is not None and self.looks:
             self._others += self._busy - (use.cpu_seconds - self._own)
             self._most = max(self._most, self._others)
@@ -292,8 +303,16 @@ def _or_zero(value: float) -> float:
     return 0.0 if isnan(value) else value
 
 
-def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> tuple[frozenset[int], Cgroup] | None:
-    """Returns the cores that a process may use, and its cgroups; None if it has ended."""
+class _Place(NamedTuple):
+    """The cores that a process may use, its cgroups, and its memory; NaN if the kernel does not say it."""
+
+    cores: frozenset[int]
+    cgroup: Cgroup
+    anonymous_bytes: float
+
+
+def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> _Place | None:
+    """Returns the place of a process; None if it has ended."""
     try:
         status = (procfs / str(pid) / "status").read_text(errors="replace")
         cgroup = hierarchies.of(pid)
@@ -301,7 +320,9 @@ def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> tuple[frozenset[
     except (OSError, ValueError):
         return None
     cpuset = allowed_cores(cgroup.cpuset)
-    return (cores & cpuset if cpuset else cores), cgroup
+    kibibytes = ANONYMOUS.findall(status)
+    memory_bytes = float(sum(map(int, kibibytes)) * KIBIBYTE) if kibibytes else nan
+    return _Place(cores & cpuset if cpuset else cores, cgroup, memory_bytes)
 
 
 def _main_thread(procfs: Path, pid: int) -> tuple[float, float] | None:

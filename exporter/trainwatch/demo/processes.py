@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwatch.demo.host import TICKS
+from trainwatch.demo.host import MEMORY_KIBIBYTES, TICKS
 from trainwatch.demo.runs import SimulatedRun
 from trainwatch.demo.scenario import Scenario
 
@@ -33,10 +33,12 @@ class SimulatedProcess:
         self.parent = parent
         self._directory.mkdir(parents=True)
         allowed = ",".join(map(str, cores))
-        (self._directory / "status").write_text(
+        self._status = (
             f"Name:\tpython\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n"
             f"Cpus_allowed_list:\t{allowed}\n"
         )
+        self._memory = -1
+        self.hold(0)
         (self._directory / "cgroup").write_text(f"0::{group}\n")
         (self._directory / "comm").write_text("python\n")
         (self._directory / "environ").write_bytes(b"")
@@ -53,6 +55,12 @@ class SimulatedProcess:
         fields[19] = str(self.pid)  # its start, which no other process has
         fields[36] = str(self._cores[0])
         (self._directory / "stat").write_text(f"{self.pid} (python) {' '.join(fields)}\n")
+
+    def hold(self, kibibytes: int) -> None:
+        """Writes how much memory it has that is no file's."""
+        if kibibytes != self._memory:
+            self._memory = kibibytes
+            (self._directory / "status").write_text(f"{self._status}RssAnon:\t{kibibytes} kB\n")
 
     def end(self) -> None:
         shutil.rmtree(self._directory)
@@ -73,18 +81,18 @@ class SimulatedGroup:
         self._put("memory.max", "max\n")
         self._put("memory.current", f"{8 << 30}\n")
         self._put("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n")
-        self._waited_for_io = 0.0  # seconds
-        for resource in ("cpu", "memory"):
-            self._put_pressure(resource, 0.0)
-        self.advance(0.0, 0.0, 0.0)
+        self._waited = {"cpu": 0.0, "io": 0.0, "memory": 0.0}  # seconds
+        self.advance(0.0, 0.0, 0.0, 0.0)
 
-    def advance(self, seconds: float, throttled: float, io_wait: float) -> None:
+    def advance(self, seconds: float, throttled: float, io_wait: float, memory_waits: float) -> None:
         """Advances; a limit stops it for the share `throttled` of the CPU time that it grants.
 
-        Some process waits for I/O for the share `io_wait` of the time.
+        Some process waits for I/O for the share `io_wait` of the time, and for memory for `memory_waits`.
         """
-        self._waited_for_io += io_wait * seconds
-        self._put_pressure("io", self._waited_for_io)
+        self._waited["io"] += io_wait * seconds
+        self._waited["memory"] += memory_waits * seconds
+        for resource, waited in self._waited.items():
+            self._put_pressure(resource, waited)
         cores = self._cores or 0.0
         periods = seconds * 1e6 / PERIOD_MICROSECONDS if cores else 0.0
         self._periods += periods
@@ -134,8 +142,9 @@ class _OfRun:
     def __init__(self, procfs: Path, cgroups: Path, run: SimulatedRun) -> None:
         place = run.place
         uid = os.getuid() if place.uid is None else place.uid
-        path = "/" if place.cpu_limit is None else f"/pods/{run.name}-{place.first_pid}"
-        self._group = None if place.cpu_limit is None else SimulatedGroup(cgroups, path, place.cpu_limit)
+        in_group = place.in_group or place.cpu_limit is not None
+        path = f"/pods/{run.name}-{place.first_pid}" if in_group else "/"
+        self._group = SimulatedGroup(cgroups, path, place.cpu_limit) if in_group else None
         self._ranks = [SimulatedProcess(procfs, pid, 1, uid, place.cores, path) for pid in run.pids]
         self._workers = [
             SimulatedProcess(procfs, worker, pid, uid, place.cores, path)
@@ -154,8 +163,9 @@ class _OfRun:
         self._waited += MAIN_THREAD * seconds * scenario.waits_for_cores / (1 - scenario.waits_for_cores)
         for process in self._ranks:
             process.use(self._cpu_seconds / self._rank_count, self._ran, self._waited)
+            process.hold(round(scenario.memory * MEMORY_KIBIBYTES / self._rank_count))
         if self._group is not None:
-            self._group.advance(seconds, scenario.throttled, max(scenario.io_wait))
+            self._group.advance(seconds, scenario.throttled, max(scenario.io_wait), scenario.memory_waits)
         if scenario.neighbours:
             pid = self._place.first_pid + NEIGHBOUR_PID
             self._neighbour = self._neighbour or SimulatedProcess(

@@ -26,6 +26,7 @@ class Place:
     cpu_limit: float | None = None  # cores, of its pod; it is in none if None
     launch: str = ""  # what all processes of this launch share
     attempt: int = 0  # how often the launcher restarted it
+    in_group: bool = False  # in its own cgroup, although it has no limit
 
 
 class SimulatedRun:

@@ -103,6 +103,7 @@ class Scenario:
     disk_bytes: float = 180e6  # read per second
     neighbours: float = 0.0  # share of the run's cores that processes of another user take
     waits_for_cores: float = 0.005  # share of the time in which main threads could run, but have no core
+    memory_waits: float = 0.0  # share of the time in which a process of the run waits for memory
     throttled: float = 0.0  # CPU time for which its limit stops the run, as a share of what it grants
     gpu_load: Range = (0.96, 1.0)  # while its rank computes
     celsius: float = 64.0  # of a busy GPU

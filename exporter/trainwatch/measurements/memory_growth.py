@@ -1,4 +1,4 @@
-"""How full the memory of each GPU is, whether it grows steadily, and when it will be full.
+"""How full the memory of each GPU, or of the host, is, whether it grows steadily, and when it will be full.
 
 Growth is a slope that is robust to outliers, with tests that a jump does not pass. The Theil-Sen slope is the
 median of the slopes of all pairs of points. Neither it nor Kendall's rank correlation makes assumptions about
@@ -7,6 +7,7 @@ the distribution of the readings.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,7 +97,7 @@ class Lows(State):
 
 
 class Filling(NamedTuple):
-    """The use of a GPU's memory, as shares of all of it; NaN where it is not known."""
+    """The use of memory, as shares of all of it; NaN where it is not known."""
 
     samples: Times  # of the node so far
     read: NDArray[np.bool_]  # whether the memory was ever read
@@ -106,26 +107,31 @@ class Filling(NamedTuple):
 
 
 class MemoryOfNode(Measurement[Filling]):
-    """The lowest and highest use of the memory of each GPU of a node; subjects are columns."""
+    """The lowest and highest use of each memory of a node; subjects are the columns of `readings`."""
 
     def __init__(self) -> None:
         self.lows = Lows()
         self.since_scan = HighestSinceScan()
 
+    @abstractmethod
+    def readings(self, samples: NodeSamples) -> Floats:
+        """Returns (n, columns) shares in use."""
+
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[Filling]:
         so_far = (self.lows.rows + scans).astype(float)
-        highest = self.since_scan.add(samples.gpu_memory, scans)
+        readings = self.readings(samples)
+        highest = self.since_scan.add(readings, scans)
         growth, full_in = np.full((2, *highest.shape), np.nan)
         read = np.zeros(highest.shape, bool)
         start = 0
         for number, end in enumerate(scans):
-            self.lows.add(samples.times[start:end], samples.gpu_memory[start:end])
+            self.lows.add(samples.times[start:end], readings[start:end])
             found = self.lows.growth()
             known = slice(len(found.level))
             growth[number, known], full_in[number, known] = found.growth, self.full_in(found)
             read[number, known] = ~np.isnan(found.level)
             start = int(end)
-        self.lows.add(samples.times[start:], samples.gpu_memory[start:])
+        self.lows.add(samples.times[start:], readings[start:])
         views = zip(read.T, highest.T, growth.T, full_in.T, strict=True)
         return [(column, Filling(so_far, *view)) for column, view in enumerate(views)]
 
@@ -134,7 +140,23 @@ class MemoryOfNode(Measurement[Filling]):
         return growth.full_in if self.lows.rows > FORECAST_ROWS else np.full_like(growth.level, np.nan)
 
 
-MEMORY_GROWTH = Measure(MemoryOfNode)
+class MemoryOfGpus(MemoryOfNode):
+    """The memory of each GPU of a node."""
+
+    def readings(self, samples: NodeSamples) -> Floats:
+        return samples.gpu_memory
+
+
+class MemoryOfRun(MemoryOfNode):
+    """The memory of the host that the run's processes hold, in one column."""
+
+    def readings(self, samples: NodeSamples) -> Floats:
+        held, capacity = (samples.of_run(f"{name}_bytes") for name in ("anonymous_memory", "memory_capacity"))
+        return (held / capacity).astype(np.float32)[:, None]
+
+
+MEMORY_GROWTH = Measure(MemoryOfGpus)
+HOST_MEMORY_GROWTH = Measure(MemoryOfRun)
 
 
 def _lowest(values: Times, starts: NDArray[np.intp]) -> Times:

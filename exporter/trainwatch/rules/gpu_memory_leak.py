@@ -7,7 +7,6 @@ allocation is no trend, although it makes GPUMemoryIncrease fire.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -15,41 +14,29 @@ import numpy as np
 
 from trainwatch.measurements.measure import RunMeasurements
 from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
-from trainwatch.measurements.scraped import MEMORY_READINGS, Moment, Scraped, Vector, column, lowest
+from trainwatch.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column
 from trainwatch.rules.bands import Bands, Worst
-from trainwatch.rules.gpu_memory import (
-    FollowsMemory,
-    SteadyGrowth,
-    dividing,
-    in_use,
-    known,
-    share_in_use,
-)
+from trainwatch.rules.gpu_memory import FollowsMemory, in_use, share_in_use
 from trainwatch.rules.gpus import WHERE
 from trainwatch.rules.judgement import Judgement, judgement
 from trainwatch.rules.parameters import Parameters, Percent, Samples, fraction
 from trainwatch.rules.promql import (
-    MINUTE,
     OF_GPU,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
     compared,
     looked_up,
     ratio,
-    time_span,
 )
 from trainwatch.rules.registry import rule
+from trainwatch.rules.steady_growth import LongGrowth, known
 from trainwatch.rules.topics import Effect
 from trainwatch.words import duration, others_of, percent
 
 SHARE = "run_instance_gpu:trainwatch_gpu_memory_used:ratio"
 LOWEST = "run_instance_gpu:trainwatch_gpu_memory_used:min_ratio"
 GROWTH = "run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio"
-LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
-# Noise grows in each of 6 parts in 1 of 5040 cases (7!); in each of 4, in 1 of 120.
-PARTS = 6
 
 
 @dataclass(frozen=True)
@@ -103,16 +90,10 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters = self.parameters
-        windows = self._windows(scraping)
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
-            every=dividing(windows[0].part, 4 * MINUTE),
-            records=[
-                Record(SHARE, share_in_use(scraping)),
-                Record(LOWEST, f"min_over_time({SHARE}[{time_span(scraping.reach(windows[0].part))}])"),
-                *(record for window in windows for record in window.records),
-                Record(GROWTH, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
-            ],
+            every=self._growth.every(scraping),
+            records=self._growth.records(share_in_use(scraping), scraping),
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
@@ -129,26 +110,16 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
-        windows, readings = self._windows(scraping), now.held(MEMORY_READINGS, scraping.hold)
-        longest: Vector = {}
-        for window in windows:  # the longest one comes last
-            longest |= window.grown(now)
-        records = {
-            SHARE: in_use(now, readings, scraping),
-            LOWEST: lowest(now.recorded_over(SHARE, scraping.reach(windows[0].part))),
-            **{name: values for window in windows for name, values in window.recorded(now).items()},
-            GROWTH: longest,
-        }
+        readings = now.held(MEMORY_READINGS, scraping.hold)
         growth = now.recorded(GROWTH)
         labels = list(growth)
         view = Filling(column(readings, labels), np.ones(len(labels), bool), growth=column(growth, labels))
+        records = self._growth.recorded(now, in_use(now, readings, scraping), scraping)
         return Scraped(labels, view, readings, records)
 
-    def _windows(self, scraping: Scraping) -> list[SteadyGrowth]:
-        interval = max(MINUTE, scraping.interval)
-        shortest = interval * max(PARTS, math.ceil(scraping.window(self.parameters.patience) / interval))
-        parts = [shortest * factor / PARTS for factor in LONGER]
-        return [SteadyGrowth(LOWEST, PARTS, part, self.parameters.increase / 100) for part in parts]
+    @property
+    def _growth(self) -> LongGrowth:
+        return LongGrowth(SHARE, LOWEST, GROWTH, self.parameters.increase, self.parameters.patience)
 
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
         growth = node.lows.growth()

@@ -17,14 +17,7 @@ from trainwatch.measurements.memory_growth import Filling, MemoryOfNode
 from trainwatch.measurements.scraped import MEMORY_READINGS, Moment, Scraped, both, column, divided, lowest
 from trainwatch.measurements.usage import USAGE
 from trainwatch.rules.bands import Bands, Worst
-from trainwatch.rules.gpu_memory import (
-    FollowsMemory,
-    SteadyGrowth,
-    dividing,
-    in_use,
-    known,
-    share_in_use,
-)
+from trainwatch.rules.gpu_memory import FollowsMemory, in_use, share_in_use
 from trainwatch.rules.gpus import WHERE
 from trainwatch.rules.judgement import Judgement, judgement
 from trainwatch.rules.other_exporters import ON_GPU, OtherExporters
@@ -42,6 +35,7 @@ from trainwatch.rules.promql import (
     time_span,
 )
 from trainwatch.rules.registry import rule
+from trainwatch.rules.steady_growth import SteadyGrowth, dividing, known
 from trainwatch.rules.topics import Effect
 from trainwatch.words import duration, exact_percent, others, others_of
 

@@ -39,6 +39,9 @@ RUN_USE = (
     "throttled_seconds",
     "disk_read_bytes",
     "disk_written_bytes",
+    "anonymous_memory_bytes",
+    "memory_capacity_bytes",
+    "memory_waiting_seconds",
 )
 
 

@@ -35,7 +35,6 @@ FULL_ONLY = frozenset(
         "trainwatch_run_memory_bytes",
         "trainwatch_run_memory_limit_bytes",
         "trainwatch_run_oom_kills_total",
-        "trainwatch_run_pressure_waiting_seconds_total",
         "trainwatch_step_component_device_seconds_total",
     }
 )

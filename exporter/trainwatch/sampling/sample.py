@@ -85,6 +85,8 @@ class HostUse:
     throttled_seconds: float = nan  # summed over the cores that then stopped
     memory_bytes: float = nan  # of the cgroup
     memory_limit_bytes: float = nan
+    anonymous_memory_bytes: float = nan  # of its processes, with what is swapped out
+    memory_capacity_bytes: float = nan  # the smaller one of the cgroup's limit and the node's memory
     oom_kills: float = nan
     major_page_faults: float = nan
     disk_read_bytes: float = nan  # of its processes, from and to disks

@@ -139,7 +139,10 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             heat, ecc, xids, last_xid, held = map(by_gpu, counters)
             processes = {gpu: {PID: nan} if held[gpu] else {} for gpu in held if gpu in gpus}
             named = {name: value for name, value in zip(RUN_USE, use, strict=True) if name in ATTRIBUTES}
-            host = HostUse(cpus=facts.run_cpus, **named)
+            waits = dict(zip(RUN_USE, use, strict=True))["memory_waiting_seconds"]
+            host = HostUse(
+                cpus=facts.run_cpus, waiting_seconds={} if isnan(waits) else {"memory": waits}, **named
+            )
             yield _Row(sample, heat, ecc, xids, last_xid, processes, host)
 
 

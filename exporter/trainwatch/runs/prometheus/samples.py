@@ -26,7 +26,7 @@ from trainwatch.sampling.sample_tally import BOUNDS, GRID
 
 LEVELS = len(GRID) + 1  # below 10 %, 10 to 20 % ... 90 % and above
 EDGES = np.array((0.0, *BOUNDS))
-# The columns of NodeSamples.run_use that are scraped.
+# The columns of NodeSamples.run_use that are scraped, without those of pressure.
 SCRAPED_USE = {
     "allowed_cores": "cpus",
     "cpu_limit": "cpu_limit_cores",
@@ -39,6 +39,8 @@ SCRAPED_USE = {
     "throttled_seconds": "cpu_throttled_seconds_total",
     "disk_read_bytes": "disk_read_bytes_total",
     "disk_written_bytes": "disk_written_bytes_total",
+    "anonymous_memory_bytes": "anonymous_memory_bytes",
+    "memory_capacity_bytes": "memory_capacity_bytes",
 }
 WITHIN = 1e-4  # above a bin's left edge, which is not part of the bin
 # The fields of NodeSamples in single precision.
@@ -150,13 +152,12 @@ class _Chunk:
             "disk": self._rate("disk_read_bytes_total", "disk_written_bytes_total"),
         }
         self.of_gpus = self._of_gpus()
-        unknown = np.full(len(scrapes), np.nan)
-        self.run_use = np.column_stack(
-            [
-                total(f"trainwatch_run_{SCRAPED_USE[name]}", run=run) if name in SCRAPED_USE else unknown
-                for name in RUN_USE
-            ]
+        use = {name: total(f"trainwatch_run_{metric}", run=run) for name, metric in SCRAPED_USE.items()}
+        use["memory_waiting_seconds"] = total(
+            "trainwatch_run_pressure_waiting_seconds_total", run=run, resource="memory"
         )
+        unknown = np.full(len(scrapes), np.nan)
+        self.run_use = np.column_stack([use.get(name, unknown) for name in RUN_USE])
 
     def samples_of(self, row: int, count: int, times: Times) -> dict[str, Times]:
         """Returns the columns of NodeSamples between the scrape in this row and the previous one."""

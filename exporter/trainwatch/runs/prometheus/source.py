@@ -34,7 +34,7 @@ COUNTED = (
     "|gpu_low_samples_total|gpu_starved_samples_total|step_duration_seconds(_(bucket|sum|count))?"
     "|step_duration_squared_seconds_total|step_component_seconds_total"
     "|run_(cpus|cpu_limit_cores|(cpu|other_cpu|main_threads_(ran|waited)|cpu_throttled)_seconds_total"
-    "|cpu_(throttled_)?periods_total))"
+    "|cpu_(throttled_)?periods_total|(anonymous_memory|memory_capacity)_bytes|pressure_waiting_seconds_total))"
 )
 READ = (
     "trainwatch_(cpu_utilization_ratio|cpu_io_wait_ratio|memory_used_bytes|memory_total_bytes"

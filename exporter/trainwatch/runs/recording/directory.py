@@ -61,6 +61,7 @@ from trainwatch.runs.recording.schema import (
     NEIGHBOURS_COLUMN,
     PAUSE_COLUMNS,
     PHASES_AND_MORE,
+    PRESSURE_COLUMNS,
     RUN_COLUMNS,
     facts_of,
     grown,
@@ -438,7 +439,9 @@ class _Samples:
         return rates[:, 0], rates[:, 1]
 
 
-_RUN_COLUMN = {attribute: name for name, attribute in RUN_COLUMNS.items()}
+_RUN_COLUMN = {attribute: name for name, attribute in RUN_COLUMNS.items()} | {
+    f"{resource}_waiting_seconds": name for name, resource in PRESSURE_COLUMNS.items()
+}
 _TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
 
 

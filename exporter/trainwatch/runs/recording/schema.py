@@ -57,6 +57,8 @@ RUN_COLUMNS = {
     "run_cpu_throttled_seconds_total": "throttled_seconds",
     "run_memory_bytes": "memory_bytes",
     "run_memory_limit_bytes": "memory_limit_bytes",
+    "run_anonymous_memory_bytes": "anonymous_memory_bytes",
+    "run_memory_capacity_bytes": "memory_capacity_bytes",
     "run_oom_kills_total": "oom_kills",
     "run_major_page_faults_total": "major_page_faults",
     "run_disk_read_bytes_total": "disk_read_bytes",

@@ -1,0 +1,117 @@
+"""MemoryPressure and HostMemoryLeak, in promtool."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.promtool import RuleTest, Values
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+SCRAPE, SAMPLES = 15, 30  # seconds, and samples per scrape
+WINDOW = 900
+HOUR = 3600
+CAPACITY = 64e9
+LEAK = 1200  # seconds: an evaluation after its patience
+
+
+def series(run: str, seconds: int, **values: Values) -> dict[str, Values]:
+    labels = f'job="trainwatch",instance="node-a",run="{run}"'
+    samples: Values = [float(SAMPLES * number) for number in range(seconds // SCRAPE + 1)]
+    return {
+        f"trainwatch_samples_total{{{labels}}}": samples,
+        **{f"trainwatch_run_{name.format(labels)}": numbers for name, numbers in values.items()},
+    }
+
+
+def waits(run: str, share: float, before: float = 0.0) -> dict[str, Values]:
+    """Some process waited for memory for this share of the last window, and for `before` until then."""
+    shares = np.full(HOUR // SCRAPE, before)
+    shares[-WINDOW // SCRAPE :] = share
+    waited = [0.0, *np.cumsum(SCRAPE * shares).tolist()]
+    name = "pressure_waiting_seconds_total{{{},resource="
+    return series(
+        run,
+        HOUR,
+        **{f'{name}"memory"}}}}': waited, f'{name}"io"}}}}': np.arange(len(waited)).astype(float).tolist()},
+    )
+
+
+def holds(run: str, shares: np.ndarray) -> dict[str, Values]:
+    held = {
+        "anonymous_memory_bytes{{{}}}": (CAPACITY * shares).tolist(),
+        "memory_capacity_bytes{{{}}}": [CAPACITY] * len(shares),
+    }
+    return series(run, (len(shares) - 1) * SCRAPE, **held)
+
+
+def minutes(count: float) -> np.ndarray:
+    return np.arange(round(60 * count / SCRAPE) + 1) * SCRAPE / 60
+
+
+@pytest.mark.parametrize(
+    ("run", "share", "fires"), [("below", 0.099, 0), ("at", 0.1, 0), ("above", 0.101, 1)]
+)
+def test_waits_for_memory_fire_above_a_tenth_of_the_time(
+    run: str, share: float, fires: int, rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    test.add(waits(run, share))
+    test.equals(f'run_instance:trainwatch_memory_waits:ratio{{run="{run}"}}', HOUR, share, tolerance=1e-9)
+    test.status("MemoryPressure", HOUR - WINDOW, 0, run=run)
+    test.status("MemoryPressure", HOUR, fires, run=run)
+    test.firing("MemoryPressure", HOUR, fires, run=run)
+    test.run(tmp_path)
+
+
+def test_waits_that_are_over_clear_within_a_window(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(waits("run", 0.0, before=0.5))
+    test.firing("MemoryPressure", HOUR - WINDOW, 1)
+    test.firing("MemoryPressure", HOUR, 0)
+    test.run(tmp_path)
+
+
+def test_memory_that_grows_steadily_alerts_and_what_grows_once_does_not(rules: Path, tmp_path: Path) -> None:
+    time = minutes(25)
+    cases = {
+        "leak": (0.3 + 0.01 * time, 1),
+        "slow": (0.3 + 0.002 * time, 0),
+        "cache": (np.minimum(0.3 + 0.1 * time, 0.6), 0),
+        "jump": (np.where(time < 15, 0.3, 0.8), 0),
+        "flat": (np.full(len(time), 0.9), 0),
+    }
+    test = RuleTest(rules)
+    for run, (shares, leaks) in cases.items():
+        test.add(holds(run, shares))
+        test.status("HostMemoryLeak", 600, 0, run=run)  # patience: 1200 samples
+        test.status("HostMemoryLeak", LEAK, leaks, run=run)
+        test.firing("HostMemoryLeak", LEAK, leaks, run=run, instance="node-a")
+    test.run(tmp_path)
+
+
+@pytest.mark.parametrize(("growth", "fires"), [(0.049, 0), (0.0501, 1)])
+def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
+    growth: float, fires: int, rules: Path, tmp_path: Path
+) -> None:
+    """In the ten minutes of `patience`: six parts of 100 s, which promtool rounds up to its steps of 15 s."""
+    test = RuleTest(rules)
+    test.add(holds("run", 0.3 + growth / 10.5 * minutes(25)))
+    test.equals("run_instance:trainwatch_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
+    test.status("HostMemoryLeak", LEAK, fires)
+    test.run(tmp_path)
+
+
+def test_a_run_without_readings_has_no_status(rules: Path, tmp_path: Path) -> None:
+    test = RuleTest(rules)
+    test.add(series("run", HOUR))
+    for rule in ("MemoryPressure", "HostMemoryLeak"):
+        test.gives_nothing(f'trainwatch:rule_status{{rule="{rule}"}}', HOUR)
+    test.run(tmp_path)
