@@ -89,7 +89,7 @@ UNSEEN = {
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
     "StepOutlier": r"(bucket|count) > 3\)|bucket:some: .*>=? 3\)"
-    r"|>= 9003|third_seconds: .*>=? 3\)|count < 30 |seconds < 450"
+    r"|>= 9003|third:trainwatch_step_duration:mean_seconds: .*>=? 3\)|count < 30 |seconds < 450"
     r"|>= 30 unless|>= 603|lost_ratio > 0\.003",
     # Each window has more than 3 s of steps; one rank is slow, by far more than its thresholds. The recording
     # does not have for how long ranks waited for a core: test_crowded_cores.py.

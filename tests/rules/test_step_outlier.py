@@ -160,6 +160,13 @@ def test_each_third_of_a_live_window_needs_40_percent_of_the_mean_cost(quickest:
     assert StepOutlier().judge_live(view, 0.5).fired == [fires]
 
 
+def test_steps_of_a_single_third_are_compared_with_nothing() -> None:
+    """The first steps of a young run are slow: its report may say so, but they have no band."""
+    assert not result(node_steps(np.concatenate((np.full(8, 5.0), np.full(400, 0.5))))).bands
+    view = ScrapedSteps(*map(np.atleast_1d, (1000.0, 1000.0, 5.0, 0.1, np.nan)))
+    assert not StepOutlier().judge_live(view, 0.5).fired
+
+
 @pytest.mark.parametrize("slow", [120, 240, 900, 1800])
 def test_steps_that_are_slow_for_a_time_have_no_band(slow: int) -> None:
     calm = np.full(3000, 0.4)

@@ -219,11 +219,15 @@ class StepsAtScans:
         return StepsAtScans(moments.tolist())
 
     def compare_thirds(self, last: NDArray[np.object_], two: NDArray[np.object_]) -> None:
-        """Notes the lowest mean duration of a window's thirds, from the moments of the last one and two."""
+        """Notes the lowest mean duration of a window's thirds, from the moments of the last one and two.
+
+        It is NaN if only one of them has steps: nothing says then whether its steps are as usual.
+        """
         sums = np.stack([(view.steps, view.seconds) for view in (self.of(last), self.of(two), self)])
         steps, seconds = np.diff(sums, axis=0, prepend=0).swapaxes(0, 1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            self.quickest = np.fmin.reduce(np.where(steps > 0, seconds / steps, np.nan))
+            quickest = np.fmin.reduce(np.where(steps > 0, seconds / steps, np.nan))
+        self.quickest = np.where((steps > 0).sum(axis=0) > 1, quickest, np.nan)
 
     @property
     def steps(self) -> Times:
@@ -251,7 +255,7 @@ class ScrapedSteps(NamedTuple):
     seconds: Times
     counted: Times  # the outliers that are certain
     lost_at_least: Times  # the share of the steps' time that they took beyond the mean
-    quickest: Times  # the lowest mean duration of the window's thirds
+    quickest: Times  # the lowest mean duration of the window's thirds, NaN unless two have steps
 
     def outliers(self, deviations: float) -> Times:
         """Returns the outliers at the deviations at which they were counted."""

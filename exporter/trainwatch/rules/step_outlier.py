@@ -26,6 +26,7 @@ from trainwatch.measurements.scraped import (
     both,
     column,
     divided,
+    grouped,
     without,
 )
 from trainwatch.measurements.steps import (
@@ -78,7 +79,7 @@ LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
 LONGER = "run_instance_rank_phase_le:trainwatch_step_outliers:longer"
 OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
 LOST = "run_instance_rank_phase:trainwatch_step_outliers:lost_ratio"
-QUICKEST = "run_instance_rank_phase:trainwatch_step_duration:quickest_third_seconds"
+THIRDS = "run_instance_rank_phase_third:trainwatch_step_duration:mean_seconds"
 SQUARES = "trainwatch_step_duration_squared_seconds_total"
 OWN_SECONDS, OWN_SQUARES = "trainwatch_step_own_seconds_total", "trainwatch_step_own_squared_seconds_total"
 BOUNDS = "trainwatch_step_duration_bound_seconds"
@@ -140,13 +141,14 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     def judge_live(self, view: StepsAtScans | ScrapedSteps, sample_interval: float) -> Judgement:
         """Decides from 100 steps on; if steps are long, 30 that took half the window are enough.
 
-        Steps that were slow for a time are no outliers: each third of the window must have its share.
+        Steps that were slow for a time are no outliers: each third of the window must have its share. Steps
+        of a single third may be those of a warm-up.
         """
         long = (view.steps >= LONG_STEPS) & (view.seconds >= self._half_the_window)
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = view.seconds / view.steps
-        slow_for_a_time = view.quickest < (1 - MISSING * view.lost(self.parameters.stddev)) * mean
-        return self._judged(view, (view.steps >= STEPS_NEEDED) | long, ~slow_for_a_time)
+        at_all_times = view.quickest >= (1 - MISSING * view.lost(self.parameters.stddev)) * mean
+        return self._judged(view, (view.steps >= STEPS_NEEDED) | long, at_all_times)
 
     def _judged(
         self, view: StepsAtScans | ScrapedSteps, enough: Booleans, recurring: Booleans | bool = True
@@ -189,16 +191,17 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 Record(TOOK, f"{gained_like(f'{STEPS}_sum{phase}', window)}\n  and {COUNT}"),
                 Record(MEAN, f"{TOOK} / ({COUNT} > 0)"),
                 Record(
-                    QUICKEST,
+                    THIRDS,
                     f"""
-                    min without (third) (
-                      label_replace({last_took} / ({last_count} > 0), "third", "3", "", "")
-                        or
-                      label_replace(
-                        ({two_took} - {last_took}) / ({two_count} - {last_count} > 0), "third", "2", "", ""
-                      )
-                        or
-                      label_replace(({TOOK} - {two_took}) / ({COUNT} - {two_count} > 0), "third", "1", "", "")
+                    label_replace({last_took} / ({last_count} > 0), "third", "3", "", "")
+                      or
+                    label_replace(
+                      ({two_took} - {last_took}) / ({two_count} - {last_count} > 0), "third", "2", "", ""
+                    )
+                      or
+                    label_replace(
+                      ({TOOK} - ({two_took} or {last_took})) / ({COUNT} - ({two_count} or {last_count}) > 0),
+                      "third", "1", "", ""
                     )
                     """,
                 ),
@@ -242,7 +245,8 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                     f"  and {OUTLIERS} >= {RECURRING}\n"
                     f"  and ({COUNT} >= {STEPS_NEEDED} or {COUNT} >= {LONG_STEPS} "
                     f"and {TOOK} >= {self._half_the_window:.12g})\n"
-                    f"  unless {QUICKEST} < (1 - {MISSING:g} * {LOST}) * {MEAN}",
+                    f"  and count without (third) ({THIRDS}) > 1\n"
+                    f"  and min without (third) ({THIRDS}) >= (1 - {MISSING:g} * {LOST}) * {MEAN}",
                     severity="info",
                     summary="Some {{ $labels.phase }} steps of run {{ $labels.run }} take far too long",
                     description=f"In the last {parameters.live_window:g} minutes, "
@@ -305,12 +309,12 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         ]
         expected = {COUNT: steps, TOOK: took}
         # Each series follows from what was recorded before it: a scrape may come in between.
-        steps, took, mean, limit, some, longer, outliers, lost, quickest = (
-            now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, QUICKEST)
+        steps, took, mean, limit, some, longer, outliers, lost, thirds = (
+            now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, THIRDS)
         )
         expected[TOOK] = {labels: seconds for labels, seconds in expected[TOOK].items() if labels in steps}
         expected[MEAN] = both(took, {labels: count for labels, count in steps.items() if count > 0}, divided)
-        expected[QUICKEST] = _quickest_third([*spans, [steps, took]])
+        expected[THIRDS] = _thirds([*spans, [steps, took]])
         variance = both(both(squares, steps, divided), mean, lambda square, average: square - average**2)
         expected[LIMIT] = both(
             mean,
@@ -334,6 +338,8 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             expected[OUTLIERS][series] = max(expected[OUTLIERS].get(series, 0.0), count)
         expected[LOST] = dict.fromkeys(outliers, 0.0) | _lost(longer, mean, took)
         judged = list(lost)
+        means = grouped(thirds, "third")
+        quickest = {labels: min(each) for labels, each in means.items() if len(each) > 1}
         view = ScrapedSteps(*(column(values, judged) for values in (steps, took, outliers, lost, quickest)))
         return Scraped(judged, view, expected[COUNT], expected)
 
@@ -582,25 +588,25 @@ def _lost(longer: Vector, mean: Vector, took: Vector) -> Vector:
     }
 
 
-def _quickest_third(spans: Sequence[Sequence[Vector]]) -> Vector:
-    """Returns the lowest mean duration of those thirds of a window that have steps.
+def _thirds(spans: Sequence[Sequence[Vector]]) -> Vector:
+    """Returns the mean duration of those thirds of a window that have steps, with the label `third`.
 
-    `spans` are the steps, and their seconds, of the last third, of the last two, and of the window.
+    `spans` are the steps, and their seconds, of the last third, of the last two, and of the window. Counters
+    that began within the last two have no gain in these: then the first third is all before the last.
     """
     last, two, window = spans
-    thirds = [
-        last,
-        *(
-            [both(*pair, operator.sub) for pair in zip(later, earlier, strict=True)]
-            for later, earlier in ((two, last), (window, two))
-        ),
-    ]
-    quickest: Vector = {}
-    for steps, took in thirds:
-        for labels, count in steps.items():
-            if count > 0:
-                quickest[labels] = min(quickest.get(labels, math.inf), took[labels] / count)
-    return quickest
+    latest = [early | late for early, late in zip(last, two, strict=True)]
+    thirds = {
+        "3": last,
+        "2": [both(*pair, operator.sub) for pair in zip(two, last, strict=True)],
+        "1": [both(*pair, operator.sub) for pair in zip(window, latest, strict=True)],
+    }
+    return {
+        labels | {("third", third)}: took[labels] / count
+        for third, (steps, took) in thirds.items()
+        for labels, count in steps.items()
+        if count > 0
+    }
 
 
 def _longer_component(excess: Times) -> str | None:
