@@ -16,11 +16,15 @@ from benchmarks.page import DOCS, read_table
 from trials.truth import __main__ as command
 from trials.truth.__main__ import main, observe, write_tables
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
-from trials.truth.observed import SCRIPT, Observer, Seen, Trainwatch, environment, torchrun
+from trials.truth.observed import SCRIPT, Observer, Seen, Trainwatch, environment, training
 from trials.truth.plan import (
+    ALONE,
     COMPONENTS,
     IN_MATRIX,
+    LIGHTNING,
+    OTHERS,
     SINGLE,
+    SIZES,
     TRAINER,
     Case,
     full,
@@ -93,8 +97,9 @@ def test_the_first_finding_about_the_only_process_must_name_the_cause(
 def test_other_scripts_have_each_fault_that_their_report_can_name() -> None:
     faults = Counter((case.script, case.place) for case in others(1) if case.kind == "fault")
     assert set(faults.values()) == {2}
-    assert {place for script, place in faults if script == TRAINER} == set(COMPONENTS)
-    assert {case.rank for case in others(1) if case.script == TRAINER and case.expected} == {0, 1}
+    for script in (TRAINER, LIGHTNING):
+        assert {place for of, place in faults if of == script} == set(COMPONENTS)
+        assert {case.rank for case in others(1) if case.script == script and case.expected} == {0, 1}
 
 
 def test_the_script_of_the_rival_has_its_wrapper_around_each_step() -> None:
@@ -183,11 +188,11 @@ def test_a_table_of_the_page_is_written_only_if_all_its_cases_were_tried(
         write_tables(results, everything, flags)
         return capsys.readouterr().err
 
-    assert "keeps its table 'others': 16 of its cases were not tried" in written(TRAINER)
+    assert "keeps its table 'others': 58 of its cases were not tried" in written(TRAINER)
     assert "keeps its table 'truth'" in written("DDP")
     assert page.read_text() == before
-    assert written(TRAINER, SINGLE) == ""
-    assert '--full --only "HF Trainer" --only "one process" --seed 1`' in page.read_text()
+    assert written(*OTHERS) == ""
+    assert '--full --only "HF Trainer" --only "Lightning" --only "one process"' in page.read_text()
     assert read_table(page, "truth") == read_table(DOCS / "accuracy.md", "truth")
 
 
@@ -215,9 +220,18 @@ def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path
     assert judge(case, seen) == "right", seen
     if case.kind == "healthy":
         alone = subprocess.run(
-            torchrun(case), cwd=tmp_path, env=environment(case), capture_output=True, text=True, check=True
+            training(case), cwd=tmp_path, env=environment(case), capture_output=True, text=True, check=True
         )
         assert parameters(seen.terminal) == parameters(alone.stdout), "training is not the same with hooks"
+
+
+def test_a_loop_without_torch_distributed_is_judged_as_it_is() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    case = next(case for case in others(1) if case.script == ALONE and case.seconds == SIZES[1])
+    assert "torch.distributed.run" not in training(case)
+    seen = Observer(Trainwatch()).observe(case)
+    assert seen is not None
+    assert judge(case, seen) == "right", seen
 
 
 def parameters(output: str) -> list[str]:

@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.page import DOCS, markdown, write_table
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
 from trials.truth.observed import Observer, Seen, Tool, Trainwatch, slow_network_is_possible
-from trials.truth.plan import OTHERS, TRAINER, Case, full, short, some
+from trials.truth.plan import LIGHTNING, OTHERS, TRAINER, Case, full, short, some
 from trials.truth.rival import PACKAGE, Rival
 
 PAGE = DOCS / "accuracy.md"
-TRAINER_NEEDS = ("transformers", "accelerate")
+NEEDS = {TRAINER: ("transformers", "accelerate"), LIGHTNING: ("lightning",)}  # packages, by script
 
 EXAMPLES = """\
 examples:
@@ -104,9 +104,10 @@ def main(words: Sequence[str] | None = None) -> int:
 def _possible(cases: Sequence[Case]) -> list[Case]:
     """Returns the cases that can be tried on this machine, and prints why others cannot."""
     possible = list(cases)
-    if any(case.script == TRAINER for case in cases) and not all(map(find_spec, TRAINER_NEEDS)):
-        _say(f"no {TRAINER}: pip install {' '.join(TRAINER_NEEDS)}")
-        possible = [case for case in possible if case.script != TRAINER]
+    for script, packages in NEEDS.items():
+        if any(case.script == script for case in cases) and not all(map(find_spec, packages)):
+            _say(f"no {script}: pip install {' '.join(packages)}")
+            possible = [case for case in possible if case.script != script]
     if any(case.kind == "slow network" for case in cases) and not slow_network_is_possible():
         _say("no slow network: this machine does not permit `tc` in a network namespace (it needs root)")
         possible = [case for case in possible if case.kind != "slow network"]
@@ -149,8 +150,8 @@ def write_tables(
         flags.append(f"--minutes {arguments.minutes:g}")
     command = " ".join(["python -m trials.truth", *flags, f"--seed {arguments.seed}"])
     for name in ("rival",) if arguments.rival else ("truth", "others"):
-        of_table = [row for row in results if (row[0].script in OTHERS) == (name == "others")]
         needed = {case.name for case in everything if (case.script in OTHERS) == (name == "others")}
+        of_table = [row for row in results if row[0].name in needed]
         missing = needed - {case.name for case, _ in of_table}
         if of_table and (not missing or arguments.minutes < inf):
             write_table(PAGE, command, markdown(HEAD, [row.cells for row in table(of_table)]), name=name)

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trials.truth.alerts import alerting_ranks
-from trials.truth.plan import RANKS, SINGLE, TRAINER, Case
+from trials.truth.plan import ALONE, LIGHTNING, OTHERS, RANKS, TRAINER, Case
 
 SCRIPT = Path(__file__).with_name("train.py")
-TRAINERS_SCRIPT = Path(__file__).with_name("train_hugging_face.py")
+OTHER_SCRIPTS = {TRAINER: "train_hugging_face.py", LIGHTNING: "train_lightning.py", ALONE: "train_alone.py"}
 TRAINWATCH = (sys.executable, "-m", "trainwatch")
 FIRST = {  # words of first findings, and the component that they name
     "waited for data": "data_wait",
@@ -76,14 +76,14 @@ class Trainwatch:
 
     def words(self, case: Case, folder: Path) -> list[str]:
         """Returns the command."""
-        words = [*TRAINWATCH, "run", "--name", "train", "--out", str(folder / "run"), "--", *torchrun(case)]
+        words = [*TRAINWATCH, "run", "--name", "train", "--out", str(folder / "run"), "--", *training(case)]
         if case.kind == "slow network":
             return ["unshare", "--net", "sh", "-c", SLOW_NETWORK, "sh", *words]
         return words
 
     def read(self, case: Case, folder: Path, terminal: str, status: int, seconds: float) -> Seen:
         """Reads the report. A run that failed has accused nobody, and is no success either."""
-        if case.script == SINGLE or (case.script == TRAINER and case.expected is None):
+        if RANKS[case.script] == 1 or (case.script in OTHERS and case.expected is None):
             return _first_finding(case, folder, terminal, status, seconds)
         try:
             straggler, communication = (
@@ -195,17 +195,17 @@ def end(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def torchrun(case: Case) -> list[str]:
+def training(case: Case) -> list[str]:
     """Returns the training command."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    script = TRAINERS_SCRIPT if case.script == TRAINER else SCRIPT
-    return [*launcher, "--nproc-per-node", str(RANKS[case.script]), str(script), *case.words]
+    script = SCRIPT.with_name(OTHER_SCRIPTS.get(case.script, SCRIPT.name))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[case.script])]
+    return [sys.executable, *([] if case.script == ALONE else launcher), str(script), *case.words]
 
 
 def environment(case: Case) -> dict[str, str]:
     """Returns the variables of the training command."""
     variables = {**os.environ, "PLANTED": case.planted, "OMP_NUM_THREADS": "1"}
-    if case.script == TRAINER:
+    if case.script in OTHER_SCRIPTS:
         variables["PYTHONPATH"] = str(SCRIPT.parents[2])  # it imports train.py
     return variables
 

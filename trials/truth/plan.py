@@ -18,9 +18,11 @@ COMPONENTS = {
     "host after": "host",
 }
 TRAINER = "HF Trainer"  # Hugging Face's, with DistributedDataParallel
+LIGHTNING = "Lightning"  # with its DDPStrategy
 SINGLE = "one process"  # with DistributedDataParallel, too
-OTHERS = (TRAINER, SINGLE)  # scripts with a table of their own
-RANKS = {"DDP": 4, "FSDP1": 2, "FSDP2": 2, TRAINER: 2, SINGLE: 1}
+ALONE = "plain loop"  # in one process, without torch.distributed
+OTHERS = (TRAINER, LIGHTNING, SINGLE, ALONE)  # scripts with their own table
+RANKS = {"DDP": 4, "FSDP1": 2, "FSDP2": 2, TRAINER: 2, LIGHTNING: 2, SINGLE: 1, ALONE: 1}
 IN_ONE_PROCESS = ("data", "gc", "checkpoint")  # the rest of a step could be as slow without a fault
 IN_MATRIX = ("DDP", "FSDP2")  # scripts with every fault
 VARIANTS = (  # and other loops
@@ -143,8 +145,8 @@ def variants(seed: int) -> list[Case]:
 
 
 def others(seed: int) -> list[Case]:
-    """Returns faults in both sizes, and healthy runs: a Trainer of Hugging Face, and one process."""
-    places = {TRAINER: tuple(COMPONENTS), SINGLE: IN_ONE_PROCESS}
+    """Returns faults in both sizes, and healthy runs: with trainers of two frameworks, and in one process."""
+    places = {script: IN_ONE_PROCESS if RANKS[script] == 1 else tuple(COMPONENTS) for script in OTHERS}
     faults = [
         Case(
             "fault", script, seed, place, (index + size) % RANKS[script], SIZES[size], WAYS[index % len(WAYS)]

@@ -34,7 +34,7 @@ MICRO_BATCHES = 3  # per step of the variant that accumulates
 
 def delay(place: str, seconds: float = float(SECONDS)) -> None:
     """Delays this rank if the fault is planted here."""
-    if place != PLACE or os.environ["RANK"] != RANK:
+    if place != PLACE or os.environ.get("RANK", "0") != RANK:
         return
     if WAY == "wait":
         time.sleep(seconds)
@@ -117,6 +117,16 @@ class SlowDisk(io.BytesIO):
         delay("checkpoint")
 
 
+def after_step(network: nn.Module) -> None:
+    """Does what users do at the end of a step."""
+    delay("host after")
+    if PLACE == "gc":
+        Garbage()
+        gc.collect()
+    if PLACE == "checkpoint":
+        torch.save(network.state_dict(), SlowDisk())
+
+
 def epoch(loader: DataLoader[tuple[Tensor, Tensor]], number: int) -> Iterator[tuple[Tensor, Tensor]]:
     assert isinstance(loader.sampler, DistributedSampler)
     loader.sampler.set_epoch(number)
@@ -162,12 +172,7 @@ def train(arguments: argparse.Namespace) -> None:
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-            delay("host after")
-            if PLACE == "gc":
-                Garbage()
-                gc.collect()
-            if PLACE == "checkpoint":
-                torch.save(network.state_dict(), SlowDisk())
+            after_step(network)
         model.eval()
         with torch.no_grad():
             for x, y in DataLoader(unseen, arguments.batch):
@@ -183,21 +188,26 @@ def train(arguments: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that all these scripts have."""
+    parser.add_argument("--steps", type=int, default=60, help="in all (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=0, help="of the data loader (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=32, help="samples per batch (default: %(default)s)")
+    parser.add_argument(
+        "--pace", type=float, default=0.01, help="seconds in both passes (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the parameters (default: %(default)s)")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
     parser.add_argument(
         "--fsdp", type=int, choices=(1, 2), help="use FSDP in place of DistributedDataParallel"
     )
     variants = ("no_sync", "static_graph", "find_unused_parameters", "checkpointing", "spawn", "optimizers")
     parser.add_argument("--variant", choices=variants, help="of the loop (default: none)")
-    parser.add_argument("--steps", type=int, default=60, help="in all (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--workers", type=int, default=0, help="of the data loader (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="samples per batch (default: %(default)s)")
     parser.add_argument("--width", type=int, default=64, help="of the hidden layer (default: %(default)s)")
-    parser.add_argument(
-        "--pace", type=float, default=0.01, help="seconds in both passes (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of the parameters (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder of the checkpoints (default: none are written)")
     train(parser.parse_args())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from trials.truth.train import PLACE, WIDTH, Descent, Garbage, Network, Samples, SlowDisk, delay
+from trials.truth.train import WIDTH, Descent, Network, Samples, add_arguments, after_step, delay
 
 
 class Model(nn.Module):
@@ -41,12 +41,7 @@ class OwnCallback(TrainerCallback):
         delay("host before")
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        delay("host after")
-        if PLACE == "gc":
-            Garbage()
-            gc.collect()
-        if PLACE == "checkpoint":
-            torch.save(self.network.state_dict(), SlowDisk())
+        after_step(self.network)
 
 
 def as_batch(samples: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
@@ -88,12 +83,6 @@ def train(arguments: argparse.Namespace, folder: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=60, help="in all (default: %(default)s)")
-    parser.add_argument("--workers", type=int, default=0, help="of the data loader (default: %(default)s)")
-    parser.add_argument("--batch", type=int, default=32, help="samples per batch (default: %(default)s)")
-    parser.add_argument(
-        "--pace", type=float, default=0.01, help="seconds in both passes (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of the parameters (default: %(default)s)")
+    add_arguments(parser)
     with tempfile.TemporaryDirectory() as folder:
         train(parser.parse_args(), folder)
