@@ -151,7 +151,7 @@ def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: 
         test.status("LoadBalancing", AT, int(round(distance, 9) > 0.2), run=run)
         counted = NodeLoad()
         ((_, view),) = counted.observe(samples, np.array([len(samples)]))
-        assert view.at_tenths[0] == pytest.approx(distance) if exact else view.at_tenths[0] >= distance
+        assert view.distances[0] == pytest.approx(distance) if exact else view.distances[0] >= distance
     test.run(tmp_path)
 
 

@@ -11,6 +11,7 @@ from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 from tests.support.reference import percentile, ratio, scan_ends
 
 BIN_BOUNDS = [number / 50 for number in range(1, 51)]
+TENTHS = [number / 10 for number in range(1, 11)]
 
 
 def batch_size(
@@ -111,9 +112,9 @@ def load_balancing(
 
 
 def largest_gap(one: list[float], other: list[float]) -> float:
-    """Kolmogorov-Smirnov: shares of readings at or below each whole two per cent."""
+    """Kolmogorov-Smirnov: shares of readings at or below each whole ten per cent."""
     gaps = []
-    for bound in BIN_BOUNDS:
+    for bound in TENTHS:
         shares = [sum(round(value, 4) <= bound for value in values) / len(values) for values in (one, other)]
         gaps.append(abs(shares[0] - shares[1]))
     return round(max(gaps), 12)

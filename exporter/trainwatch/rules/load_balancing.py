@@ -86,16 +86,14 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     details_of = (USAGE,)
 
     def judge(self, view: Distances) -> Judgement:
-        parameters = self.parameters
-        return judgement(
-            view.readings > parameters.patience, (view.distances, view.distances > parameters.threshold)
-        )
+        return self._judged(view, self.parameters.patience)
 
     def judge_live(self, view: Distances, sample_interval: float) -> Judgement:
-        distances = view.at_tenths
+        return self._judged(view, self._minimum(sample_interval))
+
+    def _judged(self, view: Distances, minimum: float) -> Judgement:
         return judgement(
-            view.readings > self._minimum(sample_interval),
-            (distances, distances > self.parameters.threshold),
+            view.readings > minimum, (view.distances, view.distances > self.parameters.threshold)
         )
 
     def _minimum(self, sample_interval: float) -> float:
@@ -246,7 +244,7 @@ def _pairs(load: NodeLoad, patience: int) -> list[tuple[int, int, float]]:
     """Returns all pairs of GPUs with enough readings, and the distance of each."""
     enough = load.readings > patience
     firsts, seconds = np.triu_indices(len(load.counts), 1)
-    distances = distances_between(load.counts[None])[0]
+    distances = distances_between(load.counts)
     return [
         (int(first), int(second), float(distance))
         for first, second, distance in zip(firsts, seconds, distances, strict=True)
