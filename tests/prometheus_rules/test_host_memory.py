@@ -110,8 +110,9 @@ def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
 
 
 def test_a_run_without_readings_has_no_status(rules: Path, tmp_path: Path) -> None:
+    """Nor has one whose processes are known, but not how much memory they may use."""
     test = RuleTest(rules)
-    test.add(series("run", HOUR))
+    test.add(series("run", HOUR, **{"anonymous_memory_bytes{{{}}}": [1e9] * (HOUR // SCRAPE)}))
     for rule in ("MemoryPressure", "HostMemoryLeak"):
         test.gives_nothing(f'trainwatch:rule_status{{rule="{rule}"}}', HOUR)
     test.run(tmp_path)

@@ -44,7 +44,9 @@ def test_waits_of_more_than_a_tenth_of_the_time_are_found(share: float, status: 
 
 def test_the_node_that_waits_longest_is_named_with_the_seconds() -> None:
     found = result("MemoryPressure", waits(0.01), waits(0.25, node="node-b"))
-    assert found.finding == "On node-b, some process of the run waited for memory for 25.0 % of the time."
+    assert found.finding == (
+        "On node-b, some process of the run's cgroup waited for memory for 25.0 % of the time."
+    )
     assert found.seconds_lost == pytest.approx(0.25 * 200)
     assert found.details["nodes"]["node-a"]["triggered"] == 0
 
@@ -107,6 +109,13 @@ def test_the_finding_names_the_node_and_says_what_others_do() -> None:
         "On node-b, the memory of the run's processes grows by 20 % of what they may use per hour. They hold "
         "50 % of it now, and would hold all of it in 2 h 30 min. It grew steadily on 0 of 1 other nodes."
     )
+
+
+def test_memory_without_a_known_size_is_not_judged() -> None:
+    for capacity in (np.nan, 0.0):
+        use = {"anonymous_memory_bytes": 1e9 + 1e9 * TIME, "memory_capacity_bytes": np.full(HOUR, capacity)}
+        found = result("HostMemoryLeak", node_samples(np.zeros((HOUR, 1)), of_run=use))
+        assert found.status == "not enough data"
 
 
 def test_without_readings_memory_is_not_judged() -> None:

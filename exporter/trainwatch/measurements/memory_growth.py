@@ -152,7 +152,7 @@ class MemoryOfRun(MemoryOfNode):
 
     def readings(self, samples: NodeSamples) -> Floats:
         held, capacity = (samples.of_run(f"{name}_bytes") for name in ("anonymous_memory", "memory_capacity"))
-        return (held / capacity).astype(np.float32)[:, None]
+        return (held / np.where(capacity > 0, capacity, np.nan)).astype(np.float32)[:, None]
 
 
 MEMORY_GROWTH = Measure(MemoryOfGpus)

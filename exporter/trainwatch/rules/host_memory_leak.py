@@ -66,11 +66,11 @@ class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
-        parameters, held = self.parameters, scraping.held(HELD)
+        parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
         return PrometheusRules(
-            targets=held,
+            targets=f"({held} and {capacity})",
             every=self._growth.every(scraping),
-            records=self._growth.records(f"{held} / {scraping.held(CAPACITY)}", scraping),
+            records=self._growth.records(f"{held} / ({capacity} > 0)", scraping),
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
@@ -87,12 +87,12 @@ class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
         held, capacity = (now.held(name, scraping.hold) for name in (HELD, CAPACITY))
+        shares = both(held, {labels: size for labels, size in capacity.items() if size > 0}, divided)
         growth = now.recorded(GROWTH)
         labels = list(growth)
         samples = column(now.held(SAMPLES, scraping.hold), labels)
         view = Filling(samples, np.ones(len(labels), bool), growth=column(growth, labels))
-        records = self._growth.recorded(now, both(held, capacity, divided), scraping)
-        return Scraped(labels, view, held, records)
+        return Scraped(labels, view, held.keys() & capacity, self._growth.recorded(now, shares, scraping))
 
     @property
     def _growth(self) -> LongGrowth:

@@ -86,8 +86,9 @@ class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
                 Alert(
                     promql.too_large(scraping, WAITED_SHARE, COUNTED_SAMPLES, parameters),
                     summary="Run {{ $labels.run }} waits for memory on {{ $labels.instance }}",
-                    description="On {{ $labels.instance }}, some process of run {{ $labels.run }} waited for "
-                    "memory for {{ $value | humanizePercentage }} of the time, in the last "
+                    description="On {{ $labels.instance }}, some process in the cgroup of run "
+                    "{{ $labels.run }} waited for memory for {{ $value | humanizePercentage }} of the time, "
+                    "in the last "
                     f"{parameters.live_window:g} minutes (fires above {parameters.threshold:g} %).",
                 )
             ],
@@ -137,6 +138,6 @@ class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
         fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
         name, worst = max((fired or nodes).items(), key=lambda item: item[1].waited.percent)
         return (
-            f"On {name}, some process of the run waited for memory for "
+            f"On {name}, some process of the run's cgroup waited for memory for "
             f"{exact_percent(worst.waited.percent)} of the time."
         )
