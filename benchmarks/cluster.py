@@ -67,8 +67,8 @@ class Cluster:
     def requests(self, recorded: Iterable[str], until: int) -> Iterator[bytes]:
         """Yields the bodies of requests that write all series.
 
-        `recorded` are names of recorded series, which must be about the memory of a run's GPU. They have the
-        last hours before `until`. No rank was slow before.
+        `recorded` are names of recorded series, which must be about the memory of a run or of its GPUs. They
+        have the last hours before `until`. No rank was slow before.
         """
         parts: list[bytes] = []
         for series in self._all(recorded, until):
@@ -95,6 +95,9 @@ class Cluster:
                 yield self._encoded(node, name, dict(labels)) + samples
 
     def _of_rule(self, node: int, name: str, by_gpu: Sequence[bytes]) -> Iterator[bytes]:
+        if name.startswith("run_instance:trainwatch_run_memory"):
+            yield self._encoded(node, name, {"run": ""}) + by_gpu[0]  # the run's share of the host's memory
+            return
         if not name.startswith("run_instance_gpu:trainwatch_gpu_memory_"):
             raise ValueError(f"{name}: a series without a simulated history")
         for gpu, samples in enumerate(by_gpu):
