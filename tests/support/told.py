@@ -30,6 +30,7 @@ class Told:
     gpus: Sequence[int] = ()
     ranks: Sequence[int] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    brief: bool = False  # it may be over before Alertmanager notifies the next time: then nobody is told
 
     def __str__(self) -> str:
         """As the page on notifications says it."""
