@@ -20,9 +20,9 @@ PARTS = 6
 class SteadyGrowth:
     """Memory that grew in each of several parts of some time: fewer jumps leave a part without growth.
 
-    The gain of a part is recorded only if growth by `least` (a share of a GPU's memory) over the whole time
-    is possible. So PromQL reads the past only for the few GPUs whose memory grows, instead of reading `lows`
-    of all GPUs 18 times.
+    The gain of a part is recorded only if growth by `least` (a share of the memory) over the whole time is
+    possible. So PromQL reads the past only for the few GPUs or runs whose memory grows, instead of reading
+    `lows` of all 18 times.
     """
 
     lows: str  # the series of the lowest use of memory: level:metric:min_ratio
@@ -89,7 +89,7 @@ class SteadyGrowth:
         }
 
     def _of_parts(self, now: Moment) -> dict[Labels, list[float]]:
-        """Returns the gains of the parts, from the last to the first, of each GPU that has all of them."""
+        """Returns the gains of the parts, from the last to the first, of each series that has all of them."""
         gains = [now.recorded(self._gain, ago=number * self.part) for number in range(self.parts)]
         return {
             labels: [gain[labels] for gain in gains]

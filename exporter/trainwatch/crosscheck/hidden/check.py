@@ -24,10 +24,7 @@ from trainwatch.report.terminal import shown
 
 # What these rules read is not replayed from a recording: pids, cgroups, other users' processes, and when
 # ranks waited for a core. Recordings have that wait by the minute only.
-NOT_REPLAYED = {
-    *("CPUThrottled", "HostMemoryLeak", "IdleGPU", "MemoryPressure"),
-    *("NoisyNeighbour", "Straggler"),
-}
+NOT_REPLAYED = {"CPUThrottled", "HostMemoryLeak", "IdleGPU", "MemoryPressure", "NoisyNeighbour", "Straggler"}
 
 
 def compare_with_recording(

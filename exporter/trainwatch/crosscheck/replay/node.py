@@ -138,10 +138,12 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             sample = Sample(time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus)
             heat, ecc, xids, last_xid, held = map(by_gpu, counters)
             processes = {gpu: {PID: nan} if held[gpu] else {} for gpu in held if gpu in gpus}
-            named = {name: value for name, value in zip(RUN_USE, use, strict=True) if name in ATTRIBUTES}
-            waits = dict(zip(RUN_USE, use, strict=True))["memory_waiting_seconds"]
+            of_run = dict(zip(RUN_USE, use, strict=True))
+            waits = of_run["memory_waiting_seconds"]
             host = HostUse(
-                cpus=facts.run_cpus, waiting_seconds={} if isnan(waits) else {"memory": waits}, **named
+                cpus=facts.run_cpus,
+                waiting_seconds={} if isnan(waits) else {"memory": waits},
+                **{name: value for name, value in of_run.items() if name in ATTRIBUTES},
             )
             yield _Row(sample, heat, ecc, xids, last_xid, processes, host)
 
