@@ -89,6 +89,51 @@ def test_what_only_the_slow_rank_waits_for_is_no_second_finding(
     assert len(order(slow_rank("compute", 3), found(name, 11, details={rows: waits}))) == 2
 
 
+def long_steps(component: str | None, *seconds: float, lost: float = 60) -> RuleResult:
+    longest = [{"number": 25 * place, "seconds": each} for place, each in enumerate(seconds)]
+    series = {"rank": 0, "triggered": 1, "component": component, "longest": longest}
+    return found("StepOutlier", lost, details={"step_details": {"a, rank 0, train": series}})
+
+
+def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
+    stalls = [{"rank": rank, "seconds": each, "end": None if lasts else 1.0} for each in seconds]
+    return found("TrainingStalled", 100, details={"stalls": stalls})
+
+
+@pytest.mark.parametrize(
+    ("component", "lost", "once"),
+    [
+        ("communication", 60, True),
+        ("communication", 50, False),  # half of it is in the other steps
+        ("checkpoint", 60, False),
+        (None, 60, False),
+    ],
+)
+def test_communication_of_a_few_long_steps_is_no_finding_besides_these(
+    component: str | None, lost: float, once: bool
+) -> None:
+    names = order(found("CommunicationBound", 100), long_steps(component, 60, lost=lost))
+    assert names == (["StepOutlier"] if once else ["CommunicationBound", "StepOutlier"])
+
+
+@pytest.mark.parametrize(
+    ("component", "stalls", "once"),
+    [
+        ("checkpoint", stalled(70, 65), True),
+        (None, stalled(70, 65), False),  # nobody knows what the steps do longer
+        ("checkpoint", stalled(70, 65, 62), False),  # one is no long step
+        ("checkpoint", stalled(131), False),  # the step is less than half of it
+        ("checkpoint", stalled(70, rank=1), False),
+        ("checkpoint", stalled(70, lasts=True), False),
+    ],
+)
+def test_stalls_that_are_long_steps_of_known_work_are_no_finding_besides_these(
+    component: str | None, stalls: RuleResult, once: bool
+) -> None:
+    names = order(stalls, long_steps(component, 65, 60))
+    assert names == (["StepOutlier"] if once else ["TrainingStalled", "StepOutlier"])
+
+
 def test_findings_come_first_in_the_order_of_their_problems_then_the_other_rules_by_state() -> None:
     results = [
         rule("LoadBalancing", Status.NOT_ENOUGH_DATA),

@@ -152,6 +152,8 @@ STEP_DETAILS: dict[str, Any] = {
             "step_stats": {"p50": 0.35},
             "phase": "train",
             "rank": 0,
+            "triggered": 1,
+            "component": "checkpoint",
             "longest": [
                 {"number": 400, "seconds": 0.99, "component": "checkpoint"},
                 {"number": 1200, "seconds": 0.7, "component": None},

@@ -24,6 +24,7 @@ from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth,
 
 SEVERITIES = (0.05, 0.2, 1.0)
 OFTEN, SELDOM = 5, 50  # steps between checkpoints
+A_MINUTE = 60.0
 GSP_ERROR = 119  # an XID
 
 
@@ -286,11 +287,17 @@ class Recompilation(Longer):
 
 
 class Pauses(Fault):
-    """Every 50 steps all ranks pause, between steps."""
+    """Every 50 steps all ranks pause, between steps. A pause of more than a minute is a stall."""
 
     name = "pauses between steps"
-    rules = ("LowGPUUtilization",)
+    rules = ("LowGPUUtilization", "TrainingStalled")
     says = "fluctuat"
+
+    def truth(self) -> Truth:
+        truth = super().truth()
+        if SELDOM * self.extra <= A_MINUTE:
+            return truth
+        return replace(truth, rules=("TrainingStalled",), says="finished no step")
 
     def pause_after(self, number: int) -> float:
         return SELDOM * self.extra if number % SELDOM == SELDOM - 1 else 0.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from math import inf
 
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.rules.topics import ANY_TOPIC, Effect
 from trainwatch.status import Status
 
-SLOW_RANKS = "Straggler"
 # What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
 
@@ -90,21 +91,51 @@ def _explains(cause: Problem, effect: Problem) -> bool:
 
 
 def _joined(groups: Iterable[list[RuleResult]]) -> list[list[RuleResult]]:
-    """Joins the group of a rule that fired only for slow ranks to that of the rule that names these."""
-    every = list(groups)
-    slow = next((group for group in every if group[0].rule == SLOW_RANKS), None)
-    if slow is None:
-        return every
-    name = OF_SLOW_RANK.get(slow[0].details.get("component", ""))
-    same = [group for group in every if group[0].rule == name and _ranks(group[0]) <= _ranks(slow[0])]
-    return [
-        [*group, *(rule for other in same for rule in other)] if group is slow else group
-        for group in every
-        if group not in same
-    ]
+    """Joins the groups of rules that fired only for slow ranks, or only for long steps, to that of these."""
+    found = list(groups)
+    for name, belongs in BELONGS.items():
+        named = next((group for group in found if group[0].rule == name), None)
+        if named is not None:
+            same = [group for group in found if belongs(group[0], named[0])]
+            found = [group for group in found if group not in same]
+            named.extend(rule for group in same for rule in group)
+    return found
+
+
+def _is_of_slow_rank(result: RuleResult, slow: RuleResult) -> bool:
+    """Returns whether only slow ranks do longer what the rule is about."""
+    is_same = result.rule == OF_SLOW_RANK.get(slow.details.get("component", ""))
+    return is_same and _ranks(result) <= _ranks(slow)
 
 
 def _ranks(result: RuleResult) -> set[tuple[str, int]]:
     """Returns node and rank of each row of a finding that fired."""
     rows = result.details.get("ranks") or result.details.get("devices") or []
     return {(row["node"], row["rank"]) for row in rows if row["triggered"]}
+
+
+def _is_of_long_steps(result: RuleResult, long: RuleResult) -> bool:
+    """Returns whether known work in long steps is most of the communication, or is what stalls training."""
+    series = [each for each in long.details.get("step_details", {}).values() if each["triggered"]]
+    components = {each["component"] for each in series}
+    if result.rule == "CommunicationBound":
+        return components == {"communication"} and long.seconds_lost > result.seconds_lost / 2
+    if result.rule != "TrainingStalled" or not components or None in components:
+        return False
+    steps: dict[int, list[float]] = {}
+    for each in series:
+        steps.setdefault(each["rank"], []).extend(step["seconds"] for step in each["longest"])
+    stalls: dict[int, list[float]] = {}
+    for stall in result.details["stalls"]:
+        lasts = stall["end"] is None  # no step that ended is as long
+        stalls.setdefault(stall["rank"], []).append(inf if lasts else stall["seconds"])
+    return all(_are_in(stalls[rank], steps.get(rank, [])) for rank in stalls)
+
+
+def _are_in(stalls: Sequence[float], steps: Sequence[float]) -> bool:
+    """Returns whether each stall has a long step that is most of it."""
+    pairs = zip_longest(sorted(stalls, reverse=True), sorted(steps, reverse=True)[: len(stalls)], fillvalue=0)
+    return all(step > stall / 2 for stall, step in pairs)
+
+
+BELONGS = {"StepOutlier": _is_of_long_steps, "Straggler": _is_of_slow_rank}
