@@ -89,6 +89,14 @@ def test_what_only_the_slow_rank_waits_for_is_no_second_finding(
     assert len(order(slow_rank("compute", 3), found(name, 11, details={rows: waits}))) == 2
 
 
+@pytest.mark.parametrize(("seconds", "once"), [(11, True), (19.9, True), (20, False)])
+def test_gpus_whose_load_differs_because_of_a_slow_rank_are_no_second_finding(
+    seconds: float, once: bool
+) -> None:
+    names = order(slow_rank("data_wait", 3), found("LoadBalancing", seconds))
+    assert names == (["Straggler"] if once else ["LoadBalancing", "Straggler"])
+
+
 def long_steps(component: str | None, *seconds: float, lost: float = 60) -> RuleResult:
     longest = [{"number": 25 * place, "seconds": each} for place, each in enumerate(seconds)]
     series = {"rank": 0, "triggered": 1, "component": component, "longest": longest}

@@ -103,7 +103,9 @@ def _joined(groups: Iterable[list[RuleResult]]) -> list[list[RuleResult]]:
 
 
 def _is_of_slow_rank(result: RuleResult, slow: RuleResult) -> bool:
-    """Returns whether only slow ranks do longer what the rule is about."""
+    """Returns whether only slow ranks do longer what the rule is about, or leave GPUs to wait for them."""
+    if result.rule == "LoadBalancing":
+        return slow.seconds_lost > result.seconds_lost / 2
     is_same = result.rule == OF_SLOW_RANK.get(slow.details.get("component", ""))
     return is_same and _ranks(result) <= _ranks(slow)
 
