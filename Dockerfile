@@ -3,8 +3,11 @@
 #   docker build --tag trainwatch .
 #   docker build --tag trainwatch:everything --target everything .   # also for reports, recordings and crosscheck
 
-# The Python of the tests. Debian publishes fixes under the same tag, so build with --pull regularly.
-FROM python:3.11-slim-bookworm AS build
+# The Python of the tests. The digest pins Debian's packages, too: for fixes, take the digest that `docker buildx imagetools
+# inspect python:3.11-slim-bookworm` prints.
+FROM python:3.11.17-slim-bookworm@sha256:2333bd330d12de02514770b3585cad313644316047cdee24a7acfdece6de6efb AS python
+
+FROM python AS build
 WORKDIR /source
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY exporter exporter
@@ -25,7 +28,7 @@ RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lo
 FROM build AS build-everything
 RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .
 
-FROM python:3.11-slim-bookworm AS base
+FROM python AS base
 LABEL org.opencontainers.image.title="Trainwatch" \
       org.opencontainers.image.source="https://github.com/trainwatch/trainwatch" \
       org.opencontainers.image.licenses="Apache-2.0"

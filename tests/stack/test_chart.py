@@ -139,6 +139,14 @@ def test_the_chart_has_the_version_of_the_package() -> None:
     assert container["image"] == f"registry.example/trainwatch:{trainwatch.__version__}"
 
 
+def test_an_image_may_be_named_by_its_digest() -> None:
+    digest = f"sha256:{'ab' * 32}"
+    image = {"repository": "registry.example/t", "tag": "1.2", "digest": digest}
+    pod = pod_of("gpu", rendered({"image": image}))
+    images = {one["image"] for one in pod["initContainers"] + pod["containers"]}
+    assert images == {f"registry.example/t:1.2@{digest}"}
+
+
 def test_without_an_image_it_says_what_to_do() -> None:
     with pytest.raises(HelmError, match=r"image\.repository: build the image from the Dockerfile, push it"):
         raw({})
@@ -148,6 +156,7 @@ def test_without_an_image_it_says_what_to_do() -> None:
     ("values", "problem"),
     [
         ({"rulez": {}}, "'rulez' not allowed"),
+        ({"image": {"repository": "r", "digest": "ab12"}}, "/image/digest"),
         ({"monitor": {"kind": "podMonitor"}}, "/monitor/kind"),
         ({"pools": {"gpu": {"gpu": True}}}, "'gpu' not allowed"),
         ({"ledgers": {"directory": "ledgers"}}, "/ledgers/directory"),

@@ -15,7 +15,15 @@ from trainwatch.demo.scenarios import all_scenarios
 from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.training.ledger_files import ledger_directory
 
-from tests.support.compose import FILE, REPOSITORY, Service, needs_compose, run_compose, services
+from tests.support.compose import (
+    FILE,
+    PINNED_IMAGE,
+    REPOSITORY,
+    Service,
+    needs_compose,
+    run_compose,
+    services,
+)
 from tests.support.exporter_process import ExporterProcess
 
 ENVIRONMENT_EXAMPLE = REPOSITORY / ".env.example"
@@ -45,15 +53,6 @@ def test_the_environment_example_repeats_the_defaults() -> None:
     assert {name: listed[name] for name in defaults if name != "TRAINWATCH_EXPORTERS"} == {
         name: value for name, value in defaults.items() if name != "TRAINWATCH_EXPORTERS"
     }
-
-
-@pytest.mark.parametrize("tag", ["latest", ""])
-def test_a_pattern_for_pinned_images_refuses_floating_ones(tag: str) -> None:
-    assert not is_pinned(f"grafana/grafana:{tag}".rstrip(":"))
-
-
-def is_pinned(image: str) -> bool:
-    return re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", image) is not None
 
 
 class TestAsDockerComposeReadsIt:
@@ -97,7 +96,7 @@ class TestAsDockerComposeReadsIt:
             if service["image"].startswith("trainwatch:"):
                 assert service["pull_policy"] == "never"
             else:
-                assert is_pinned(service["image"])
+                assert PINNED_IMAGE.fullmatch(service["image"])
 
     def test_no_port_is_open_to_other_machines(self, all_services: dict[str, Service]) -> None:
         ports = [port for service in all_services.values() for port in service.get("ports", ())]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.compose import FILE, REPOSITORY
+from tests.support.compose import FILE, PINNED_IMAGE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
 
 SECONDS = 120
@@ -51,7 +51,7 @@ def test_stages_are_known_before_they_are_used_and_compose_builds_one_of_them() 
     for word, rest in instructions():
         if word == "FROM":
             image, _, name = rest.partition(" AS ")
-            assert image in known or re.fullmatch(r"python:3\.\d+-slim-\w+", image), image
+            assert image in known or PINNED_IMAGE.fullmatch(image), image
             known.append(name)
         if source := re.match(r"--from=(\S+)", rest):
             assert source[1] in known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 FILE = REPOSITORY / "docker-compose.yml"
 UNPACKED = REPOSITORY / ".venv" / "newer-servers" / "usr" / "bin" / "docker-compose"  # tests/install-servers
+PINNED_IMAGE = re.compile(r"[\w./-]+:v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}")
 SECONDS = 60
 
 Service = dict[str, Any]

@@ -47,5 +47,5 @@ relabelings:
 {{- end }}
 
 {{- define "trainwatch.image" -}}
-{{ required "image.repository: build the image from the Dockerfile, push it to your registry, and name it here" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ required "image.repository: build the image from the Dockerfile, push it to your registry, and name it here" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
