@@ -1,4 +1,4 @@
-# `make run` and `make test` do everything on a machine that has only Python (3.10 or later) and make.
+# `make run` and `make test` do everything on a machine that has only Python (3.11 or later) and make.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -57,7 +57,7 @@ def _markers(name: str) -> tuple[str, str]:
 
 
 def _circumstances(command: str) -> str:
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
     return f"Measured on {date} by `{command}` with {machine()}."
 
 

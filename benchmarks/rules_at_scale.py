@@ -263,7 +263,7 @@ def get(url: str, path: str) -> Any:
     while True:
         try:
             return requests.get(f"{url}/api/v1/{path}", timeout=60).json()["data"]
-        except (requests.ConnectionError, ValueError):  # noqa: PERF203
+        except (requests.ConnectionError, ValueError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

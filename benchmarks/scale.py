@@ -275,7 +275,7 @@ def _text(url: str, path: str) -> str:
     while True:
         try:
             return requests.get(f"{url}/{path}", timeout=60).text
-        except requests.ConnectionError:  # noqa: PERF203
+        except requests.ConnectionError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

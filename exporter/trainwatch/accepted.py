@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +144,9 @@ def of_run(entries: Iterable[Acceptance], names: Collection[str]) -> dict[str, A
 def _end(until: str) -> float:
     """Raises ValueError or OverflowError if it is neither a date nor a time with its zone."""
     if _DATE.fullmatch(until):
-        day = datetime.fromisoformat(until).replace(tzinfo=timezone.utc)
+        day = datetime.fromisoformat(until).replace(tzinfo=UTC)
         return (day + timedelta(days=1)).timestamp()
-    # Python 3.10 reads no Z.
-    moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", until))
+    moment = datetime.fromisoformat(until.upper())  # Python reads no z
     if moment.tzinfo is None:
         raise ValueError("it has no time zone")
     return moment.timestamp()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 UNKNOWN = "not known"
 NO_NUMBER = "–"
@@ -302,4 +302,4 @@ def _minus(text: str) -> str:
 
 
 def _utc(time: float) -> datetime:
-    return datetime.fromtimestamp(time, timezone.utc)
+    return datetime.fromtimestamp(time, UTC)

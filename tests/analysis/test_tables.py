@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def test_samples_of_a_node_have_the_mean_and_the_extreme_of_its_devices() -> Non
         )
     )
     first, second = run.samples().to_pylist()
-    assert first.pop("time") == datetime.fromtimestamp(START, timezone.utc)
+    assert first.pop("time") == datetime.fromtimestamp(START, UTC)
     assert first.pop("node") == "node-a"
     assert first.pop("network_bytes_per_second") is None
     assert first == pytest.approx(
@@ -147,7 +147,7 @@ def test_steps_have_their_components_and_come_in_the_order_in_which_they_began()
     assert [row["duration_seconds"] for row in rows] == [2.0, 4.0, 3.0]
     assert [row["data_wait_seconds"] for row in rows] == [0.5, 0.0, 0.75]
     assert [row["gc_seconds"] for row in rows] == [0.1, 0.0, 0.1]
-    assert rows[1]["start"] == datetime.fromtimestamp(START + 2, timezone.utc)
+    assert rows[1]["start"] == datetime.fromtimestamp(START + 2, UTC)
 
 
 def test_phases_and_components_add_up_what_all_processes_of_a_rank_counted() -> None:
@@ -231,7 +231,7 @@ def test_the_rules_are_evaluated_once_and_only_when_they_are_needed(monkeypatch:
 
     monkeypatch.setattr(compared_run, "evaluate", counting)
     run = trained(1.0)
-    assert (run.name, run.start) == ("made-up", datetime.fromtimestamp(START, timezone.utc))
+    assert (run.name, run.start) == ("made-up", datetime.fromtimestamp(START, UTC))
     assert len(run.samples()) == 4
     assert len(run.steps()) == 40
     assert evaluated == []
@@ -244,7 +244,7 @@ def test_a_run_whose_start_is_not_known_has_no_elapsed_time_and_says_so_when_it_
     run = run_of(node_samples([[0.5]]), start=None)
     assert run.start is None
     assert run.samples()["elapsed_seconds"].to_pylist() == [None]
-    assert run.samples()["time"].to_pylist() == [datetime.fromtimestamp(START, timezone.utc)]
+    assert run.samples()["time"].to_pylist() == [datetime.fromtimestamp(START, UTC)]
     with pytest.raises(UserError, match="memory: does not know when the run began; omit start and end"):
         run.samples(start=0)
 

@@ -37,8 +37,6 @@ KNOWN_TO_GRAFANA = {
     ".panels[].maxPerRow",  # in the schema since 10.2
 }
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="the SDK needs Python 3.11")
-
 
 @pytest.mark.parametrize(
     "version", ["grafana-10.1", "grafana-10.4", "grafana-11.0", "grafana-11.6", "newest"]

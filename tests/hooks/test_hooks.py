@@ -128,7 +128,7 @@ def test_a_python_that_is_none_or_too_old_is_one_line(tmp_path: Path) -> None:
     old = tmp_path / "python"
     old.write_text("#!/bin/sh\necho '[[3, 8], \"/\", [], false, false]'\n")
     old.chmod(0o755)
-    with pytest.raises(UserError, match=r"Python 3\.8\) is too old: the hooks need Python 3\.10 or later"):
+    with pytest.raises(UserError, match=r"Python 3\.8\) is too old: the hooks need Python 3\.11 or later"):
         look(str(old))
 
 

@@ -130,10 +130,10 @@ def distance_at_tenths(gpus: np.ndarray) -> tuple[float, bool]:
     """
     readings = [np.round(gpu[~np.isnan(gpu)].astype(float), 7) for gpu in gpus.T]
     most, least = (pick(len(gpu) for gpu in readings) for pick in (max, min))
-    gaps = []
+    gaps: list[int] = []
     for bound in np.arange(1, 10) / 10:
         at_or_below = [np.count_nonzero(gpu <= round(float(bound), 7)) for gpu in readings]
-        gaps.append(max(at_or_below) - min(at_or_below))
+        gaps.append(int(max(at_or_below) - min(at_or_below)))
     return max(max(gaps) - (most - least), 0) / most, most == least
 
 

@@ -166,7 +166,7 @@ def test_hooks_that_are_switched_off_say_so(tmp_path: Path) -> None:
     assert "switched off" in HookedProcesses(tmp_path, switched_off=True).why_no_steps()
 
 
-@pytest.mark.parametrize("version", ["3.8", "2.7"])
+@pytest.mark.parametrize("version", ["3.10", "3.8", "2.7"])
 def test_a_python_that_is_too_old_runs_its_script_and_is_named(tmp_path: Path, version: str) -> None:
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:

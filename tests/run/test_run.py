@@ -536,9 +536,7 @@ raise SystemExit(9)
 SHELL = """
 import os, signal, subprocess, sys, termios
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-job = subprocess.Popen(sys.argv[1:], process_group=0) if sys.version_info >= (3, 11) else None
-if job is None:
-    job = subprocess.Popen(sys.argv[1:], preexec_fn=os.setpgrp)
+job = subprocess.Popen(sys.argv[1:], process_group=0)
 os.tcsetpgrp(0, job.pid)
 _, status = os.waitpid(job.pid, os.WUNTRACED)
 assert os.WIFSTOPPED(status), status

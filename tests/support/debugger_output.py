@@ -6,7 +6,7 @@ import gzip
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class DebuggerDirectory:
         self.files.append(path)
 
     def _hour(self, folder: str, time: float) -> Path:
-        hour = datetime.fromtimestamp(time, timezone.utc).strftime("%Y%m%d%H")
+        hour = datetime.fromtimestamp(time, UTC).strftime("%Y%m%d%H")
         return self.root / folder / hour if self.hour_folder else self.root / folder
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Stored:
 
 def write(file: Path, results: Sequence[Result]) -> None:
     """Writes all results, with today's date and this machine."""
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
     head = {"date": date, "version": __version__, "machine": machine()}
     lines = [f"{json.dumps(name)}: {json.dumps(value)}," for name, value in head.items()]
     runs = ",\n".join(json.dumps(asdict(result), separators=(",", ":")) for result in results)

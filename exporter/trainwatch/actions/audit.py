@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Audit:
 
     def write(self, event: str, entry: Mapping[str, Any]) -> None:
         """Appends a line and waits until it is on the disk. Raises OSError."""
-        time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time, "event": event, **entry})
         if self._path is None:
             print(line, file=sys.stderr, flush=True)

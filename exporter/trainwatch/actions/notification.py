@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 VERSION = "4"
@@ -88,7 +88,7 @@ def _time(value: Any, where: str) -> datetime:
             raise ValueError
         fraction = (match[2] or ".").ljust(7, "0")[:7]  # microseconds are enough to distinguish alerts
         zone = "+00:00" if match[3] == "Z" else match[3]
-        return datetime.fromisoformat(f"{match[1]}{fraction}{zone}").astimezone(timezone.utc)
+        return datetime.fromisoformat(f"{match[1]}{fraction}{zone}").astimezone(UTC)
     except (ValueError, OverflowError):
         raise NotificationError(
             f"{where}: must be a time such as 2026-11-20T13:27:00Z, not {_shown(value)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
 
 def moment(time: float | None) -> datetime | None:
     """Returns a time since the epoch in UTC; None if it is unknown."""
-    return None if time is None else datetime.fromtimestamp(time, timezone.utc)
+    return None if time is None else datetime.fromtimestamp(time, UTC)
 
 
 def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:

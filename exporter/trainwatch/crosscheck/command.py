@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwatch.crosscheck.compare import Outcome, check_rules
@@ -122,13 +122,13 @@ def moment(text: str) -> Milliseconds:
     except (ValueError, OverflowError):
         pass
     try:
-        parsed = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise ArgumentTypeError(
             f"{text!r} must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970"
         ) from None
     if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=timezone.utc)
+        parsed = parsed.replace(tzinfo=UTC)
     return round(1000 * parsed.timestamp())
 
 

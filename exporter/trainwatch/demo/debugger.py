@@ -8,7 +8,7 @@ start and end: rules that need them cannot judge such a directory.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,7 @@ class DebuggerWriter:
         return "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]"
 
     def _path(self, folder: str, time: float, name: str) -> Path:
-        hour = datetime.fromtimestamp(time, timezone.utc).strftime("%Y%m%d%H")
+        hour = datetime.fromtimestamp(time, UTC).strftime("%Y%m%d%H")
         path = self._directory / folder / hour / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path

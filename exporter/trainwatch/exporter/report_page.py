@@ -81,7 +81,7 @@ class ReportPage:
             return html(FIRST_PAGE.encode(), f"{CONTENT_SECURITY_POLICY}; {STYLE_POLICY}")
         except OSError as error:
             return text(HTTPStatus.SERVICE_UNAVAILABLE, f"The report cannot be read: {error.strerror}")
-        except asyncio.TimeoutError:
+        except TimeoutError:
             return text(HTTPStatus.SERVICE_UNAVAILABLE, "The report is on a disk that does not answer")
         self.handed_over = self.handed_over or self._finished
         if request.headers.get("if-none-match") == response.headers["ETag"]:

@@ -19,7 +19,7 @@ from trainwatch.whole_file import write_whole
 
 FILE = "trainwatch_startup.pth"
 MODULE = "trainwatch_startup"
-OLDEST = (3, 10)
+OLDEST = (3, 11)
 EXAMPLES = """\
 examples:
   trainwatch hooks status                                does this Python load the hooks?
@@ -112,7 +112,7 @@ def look(path: str) -> Python:
         loads,
     )
     if python.version < OLDEST:
-        raise UserError(f"{python.name} is too old: the hooks need Python 3.10 or later")
+        raise UserError(f"{python.name} is too old: the hooks need Python {OLDEST[0]}.{OLDEST[1]} or later")
     return python
 
 

@@ -87,7 +87,7 @@ class HeatmapOfNode(State):
             self.starved.add(columns, np.column_stack((cpu, io)).astype(np.float32))
         low = by_cpu.low_in_block | by_io.low_in_block
         told_apart = (np.ones_like(low), low, cpu & ~io, io & ~cpu, cpu & io)
-        self.low = self.low + [np.count_nonzero(which) for which in told_apart]
+        self.low = self.low + np.array([np.count_nonzero(which) for which in told_apart], np.int64)
 
     def heatmap(self, node: str, facts: RunFacts) -> Heatmap | None:
         """Returns the heatmap so far; None if nothing was read."""
@@ -141,7 +141,7 @@ class _CoreShares(State):
             ]
         )
         changed = gains.any(axis=1)
-        stretch = np.cumsum(changed) - changed  # ends with a change; the last one is open
+        stretch: np.ndarray = np.cumsum(changed) - changed  # ends with a change; the last one is open
         lasted = np.bincount(stretch, granted, minlength=int(changed.sum()) + 1)
         lasted[0] += self._open
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Literal
 
 # The topic of a rule whose finding anything that costs time may cause.
 ANY_TOPIC = "any"
 
 
-class Effect(str, Enum):
+class Effect(StrEnum):
     """The effect of a finding on a run."""
 
     TIME = "time"  # slows the run down

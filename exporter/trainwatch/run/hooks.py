@@ -107,7 +107,7 @@ class HookedProcesses:
             )
         if "old" in words:
             version = words["old"].read_text(errors="replace")
-            return f"Python {version} is too old for the hooks. Use Python 3.10 or later, or {_MARKS}."
+            return f"Python {version} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
             return (
                 f"No Python process imported PyTorch, so there was nothing to hook. To see steps, {_MARKS}."

@@ -225,7 +225,7 @@ class Server:
             if not use.dropped:
                 writer.close()
                 await asyncio.wait_for(writer.wait_closed(), self._limits.read_seconds)
-        except (OSError, asyncio.TimeoutError):  # caused by the client: left, too slow, no TLS
+        except (TimeoutError, OSError):  # caused by the client: left, too slow, no TLS
             pass
         except Exception:
             logger.exception("a connection could not be served")
@@ -271,7 +271,7 @@ class Server:
         """Waits for the client. Raises TimeoutError, counted as `reason`, if it takes longer."""
         try:
             return await asyncio.wait_for(work, seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._refusals.note(reason, use.address)
             raise
 
@@ -429,7 +429,7 @@ class _Body:
             )
         try:
             body = await asyncio.wait_for(self._reader.readexactly(self._left), self._limits.read_seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise RequestError(HTTPStatus.REQUEST_TIMEOUT, refusal="read_timeout") from None
         except asyncio.IncompleteReadError:
             raise RequestError(HTTPStatus.BAD_REQUEST, "shorter than its Content-Length") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -141,9 +141,9 @@ def _moment(shown: str, name: str, text: str | None) -> float | None:
         pass
     try:
         # The "+" of a time zone becomes a space when an address is parsed.
-        parsed = datetime.fromisoformat(text.replace(" ", "+").removesuffix("Z"))
+        parsed = datetime.fromisoformat(text.replace(" ", "+"))
     except ValueError:
         raise UserError(
             f"{shown}: {name}={text} must be a time such as 2026-11-20T12:00:00Z, or seconds since 1970"
         ) from None
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

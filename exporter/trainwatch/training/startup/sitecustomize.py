@@ -11,7 +11,7 @@ def _start():  # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
     # Only this module comes from this folder; child processes get it from PYTHONPATH again.
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
-    if sys.version_info < (3, 10):  # noqa: UP036
+    if sys.version_info < (3, 11):  # noqa: UP036
         words = os.path.join(os.environ.get("TRAINWATCH_LEDGER_DIR", ""), "startup")
         if os.path.isdir(words):  # `trainwatch run` reads why it saw no steps
             with open(os.path.join(words, "old"), "w") as file:
