@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -99,6 +100,19 @@ def test_versions_and_client_policies_are_those_of_the_file(keys: Path) -> None:
 def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     config = WebConfig(write(tmp_path, ""))
     assert (config.tls, config.authentication.users) == (None, {})
+
+
+def test_without_bcrypt_passwords_are_refused_with_the_fix_and_tls_is_served(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bcrypt", None)  # as if it were not installed
+    assert WebConfig(write(keys, TLS)).tls is not None
+    path = write(keys, f"{TLS}basic_auth_users:\n  prometheus: {HASH}\n")
+    with pytest.raises(UserError) as raised:
+        WebConfig(path)
+    assert str(raised.value) == (
+        f"{path}: basic_auth_users needs the package bcrypt; pip install 'trainwatch-exporter[passwords]'"
+    )
 
 
 @pytest.mark.parametrize(

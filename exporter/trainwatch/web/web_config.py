@@ -13,6 +13,7 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -201,6 +202,10 @@ def _san(name: str) -> str:
 
 
 def _users(path: Path, entries: Mapping[str, Any]) -> dict[str, bytes]:
+    if entries and find_spec("bcrypt") is None:
+        raise UserError(
+            f"{path}: basic_auth_users needs the package bcrypt; pip install 'trainwatch-exporter[passwords]'"
+        )
     for user, hashed in entries.items():
         if not _BCRYPT_HASH.fullmatch(str(hashed)):
             raise UserError(
