@@ -9,24 +9,28 @@ FROM python:3.11.17-slim-bookworm@sha256:2333bd330d12de02514770b3585cad313644316
 
 FROM python AS build
 WORKDIR /source
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml requirements.lock requirements-build.lock README.md LICENSE ./
 COPY exporter exporter
 COPY alertmanager alertmanager
 COPY deploy/shell deploy/shell
-RUN python -m venv --without-pip /opt/trainwatch
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+RUN python -m venv --without-pip /opt/trainwatch \
+    && pip install --require-hashes --requirement requirements-build.lock \
+    && pip wheel --no-deps --no-build-isolation --wheel-dir /wheel . \
+    && pip --python /opt/trainwatch/bin/python install --no-deps --no-index /wheel/*.whl
 
-# `trainwatch exporter`, `demo` and `actions` need only these three packages.
+# `trainwatch exporter`, `demo` and `actions` need only these four packages.
 FROM build AS build-exporter
-RUN pip --python /opt/trainwatch/bin/python install --no-deps --constraint requirements.lock \
-    . bcrypt nvidia-ml-py psutil PyYAML
+RUN awk '/^[^ #]/ {wanted = /^(bcrypt|nvidia-ml-py|psutil|pyyaml)==/} wanted' requirements.lock >some.lock \
+    && pip --python /opt/trainwatch/bin/python install --no-deps --require-hashes --requirement some.lock
 
 # `trainwatch rules` needs no reader of recordings.
 FROM build-exporter AS build-rules
-RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock numpy
+RUN awk '/^[^ #]/ {wanted = /^numpy==/} wanted' requirements.lock >some.lock \
+    && pip --python /opt/trainwatch/bin/python install --no-deps --require-hashes --requirement some.lock
 
 FROM build AS build-everything
-RUN pip --python /opt/trainwatch/bin/python install --constraint requirements.lock .
+RUN pip --python /opt/trainwatch/bin/python install --require-hashes --requirement requirements.lock
 
 FROM python AS base
 LABEL org.opencontainers.image.title="Trainwatch" \

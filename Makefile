@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check
+LOCKED := $(PIP) --require-hashes
 NEWER := $(VENV)/newer-servers
 # What newer servers decide: rules, scrapes, notifications. Not the pages that only show what they answer.
 OF_SERVERS := prometheus_rules crosscheck alertmanager end_to_end runs rules exporter demo actions docs report analysis
@@ -13,26 +15,26 @@ TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 # A machine that others use can starve a test of real processes. What fails twice has failed, and both failures are
 # printed: a test that only passed the second time is a defect to find.
 PYTEST := $(BIN)/python -m pytest --reruns 1 --reruns-delay 2
-comma := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint bench bench-scale trials truth golden pictures servers sbom clean
+.PHONY: help run test lint bench bench-scale trials truth golden pictures servers lock sbom clean
 
 help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 # The stamps record what is installed; a change of pyproject.toml or of the locked versions installs again.
-$(VENV)/.installed: pyproject.toml requirements.lock
+$(VENV)/.installed: pyproject.toml requirements.lock requirements-build.lock
 	@echo "installing into $(VENV): a minute or two, once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable .
+	@$(BIN)/python $(LOCKED) --requirement requirements.lock --requirement requirements-build.lock
+	@$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # With PYTORCH=1, and in CI, the tests that train with PyTorch run too (hundreds of MB, so not by default).
 PYTORCH ?= $(if $(CI),1)
-$(VENV)/.developing: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-		--editable '.[dev$(if $(PYTORCH),$(comma)pytorch)]'
+$(VENV)/.developing: $(VENV)/.installed requirements-dev.lock requirements-torch.txt
+	$(BIN)/python $(LOCKED) --requirement requirements-dev.lock
+	$(if $(PYTORCH),$(BIN)/python $(PIP) --requirement requirements-torch.txt)
 	@touch $@
 
 SLOW ?= augmentation
@@ -54,7 +56,7 @@ servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Ch
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
 		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
-test: lint servers ## lint, then all tests, with Debian's and newer servers
+test: lint servers $(if $(CI),sbom) ## lint, then all tests, with Debian's and newer servers
 ifdef TESTS
 	$(BIN)/python -m pytest $(TESTS)
 else
@@ -75,7 +77,7 @@ pictures: $(VENV)/.developing ## take the pictures of docs/dashboards.md: GRAFAN
 # HolisticTraceAnalysis, which benchmarks/traces.py compares with, does not work with the pandas of today.
 $(VENV)/hta/bin/python:
 	$(PYTHON) -m venv $(VENV)/hta
-	-$@ -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis "pandas<3"
+	-$@ $(PIP) HolisticTraceAnalysis "pandas<3"
 
 bench: $(VENV)/.developing $(VENV)/hta/bin/python ## measure the cost of Trainwatch against its budgets
 	HTA_PYTHON="$${HTA_PYTHON:-$(VENV)/hta/bin/python}" PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
@@ -88,18 +90,29 @@ trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, c
 
 truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in all severities, on every rank
 	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[pytorch]'
+	$(BIN)/python $(PIP) --requirement requirements-torch.txt
 	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
 	$(BIN)/python -m trials.truth --rival $(if $(FULL),,--minutes 3) $(TRUTH)
 
-# What an installation has, and nothing of the development; the tool itself is in an environment of its own.
-sbom: ## write the software bill of materials of an installation (CycloneDX): trainwatch.cdx.json
-	$(PYTHON) -m venv --clear $(VENV)/installation
-	$(VENV)/installation/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock .
-	$(VENV)/installation/bin/python -m pip uninstall --quiet --yes pip setuptools
-	$(PYTHON) -m venv $(VENV)/cyclonedx
-	$(VENV)/cyclonedx/bin/python -m pip install --quiet --disable-pip-version-check "cyclonedx-bom>=7"
-	$(VENV)/cyclonedx/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+# For every Python and platform, from the oldest Python on. pip checks the hashes of all that it installs from a lock.
+UV := $(VENV)/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command "make lock" --no-emit-package pip --no-emit-package trainwatch-exporter
+lock: ## renew requirements*.lock: the newest versions that pyproject.toml allows, with the hashes of all their files
+	$(PYTHON) -m venv $(VENV)/uv
+	$(VENV)/uv/bin/python $(PIP) uv
+	$(UV) --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(UV) --extra passwords --constraint requirements-dev.lock --output-file requirements.lock pyproject.toml
+	printf 'hatchling\neditables\n' | $(UV) --constraint requirements-dev.lock --output-file requirements-build.lock -
+
+# What an installation has, and nothing of the development.
+sbom: $(VENV)/.developing ## write the software bill of materials of an installation (CycloneDX): trainwatch.cdx.json
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/installation
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/installation .
+	$(BIN)/python -m pip --python $(VENV)/installation/bin/python install --quiet --require-hashes \
+		--requirement requirements.lock
+	$(BIN)/python -m pip --python $(VENV)/installation/bin/python install --quiet --no-deps --no-index \
+		$(VENV)/installation/*.whl
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
 		--output-file trainwatch.cdx.json $(VENV)/installation/bin/python
 
 clean: ## remove everything that make and runs created

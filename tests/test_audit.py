@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.audit import judged
+import pytest
+
+from tests.support.audit import asked, judged
 
 
 def test_a_vulnerable_version_is_named_with_the_version_that_fixes_it() -> None:
@@ -21,13 +23,25 @@ def test_a_vulnerable_version_is_named_with_the_version_that_fixes_it() -> None:
     assert judged([fine]) == (["audit: no known vulnerability in 1 package"], False)
 
 
-def test_an_audit_without_data_says_that_nothing_was_checked() -> None:
+def test_what_could_not_be_asked_is_never_called_safe() -> None:
+    fine = {"name": "numpy", "version": "2.4.6", "vulns": []}
     unknown = {"name": "pyarrow", "skip_reason": "Dependency not found on PyPI"}
-    for packages in ([], [unknown]):
-        assert judged(packages) == (
-            ["audit: skipped, the Python Package Index does not say which versions are vulnerable"],
-            False,
-        )
+    nothing = "audit: nothing was checked, because the Python Package Index could not be asked: "
+    assert judged([], "refused") == ([f"{nothing}refused"], False)
+    assert judged([unknown]) == ([f"{nothing}it has no vulnerability data about any package"], False)
+    assert judged([fine, unknown]) == (
+        ["audit: no known vulnerability in 1 package", "audit: could not ask about 1 package: pyarrow"],
+        False,
+    )
+
+
+def test_pip_audit_reads_the_locks_and_an_index_that_refuses_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pip_audit")
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # where nobody listens
+    packages, failure = asked()
+    assert (packages, "ProxyError" in failure) == ([], True), failure
 
 
 def test_no_pyarrow_whose_files_can_run_code_may_be_installed() -> None:

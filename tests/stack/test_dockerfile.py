@@ -72,8 +72,14 @@ def test_it_does_not_run_as_root_and_owns_where_it_keeps_its_state() -> None:
 
 def listed_packages() -> list[str]:
     """What the small image installs beside Trainwatch itself."""
-    (install,) = [rest for rest in of("RUN") if "--no-deps" in rest]
-    return shlex.split(install.partition(" . ")[2])
+    (choice,) = [rest.partition(" >")[0] for rest in of("RUN") if "psutil" in rest]
+    chosen = subprocess.run(
+        shlex.split(choice), cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout
+    assert len(re.findall(r"(?m)^\S", chosen)) == len(
+        re.findall(r"==[^=]+--hash=", chosen)
+    )  # each with a hash
+    return re.findall(r"(?m)^(\S+?)==", chosen)
 
 
 @pytest.fixture(scope="module")
