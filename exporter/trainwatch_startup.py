@@ -149,14 +149,19 @@ def leave_word(word: str, text: str = "") -> None:
     The words are `python` (of a process that loaded the hooks), an imported module of `HOOKS`, and `failed`.
     """
     try:
-        path = os.path.join(
-            os.environ[LEDGERS], WORDS, word
-        )  # the folder is there under `trainwatch run` only
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        # The folder is there under `trainwatch run`. Elsewhere another user may have put anything there.
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder = os.open(os.path.join(os.environ[LEDGERS], WORDS), flags)
         try:
-            os.write(file, text.encode("utf-8", "replace"))
+            if os.fstat(folder).st_uid == os.geteuid():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                file = os.open(word, flags, 0o644, dir_fd=folder)
+                try:
+                    os.write(file, text.encode("utf-8", "replace"))
+                finally:
+                    os.close(file)
         finally:
-            os.close(file)
+            os.close(folder)
     except (KeyError, OSError):
         pass
 

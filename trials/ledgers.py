@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
+from trainwatch.shared_files import try_lock
 from trainwatch.training import layout
-from trainwatch.training.ledger_files import try_lock
 
 _SCRIPT = """
 import trainwatch

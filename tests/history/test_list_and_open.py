@@ -63,7 +63,7 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     (recorded(runs, "exported", 4, end=False) / "node-a").mkdir()
     exporter = os.open(runs / "exported" / "node-a" / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(exporter, fcntl.LOCK_EX)  # as the exporter of a node does
-    running = os.open(recorded(runs, "running", 3, end=False), os.O_RDONLY)
+    running = os.open(recorded(runs, "running", 3, end=False) / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(running, fcntl.LOCK_EX)  # as `trainwatch run` does
     try:
         _, out, _ = typed("list", "--json")

@@ -478,13 +478,13 @@ def test_what_is_left_of_a_process_that_was_killed_while_it_made_its_ledger_is_r
     ledgers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    rename = os.rename
+    rename = os.replace
 
     def renamed(source: str, target: str, **folders: int) -> None:
         made.append(source)
         rename(source, target, **folders)
 
-    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "replace", renamed)
     os.close(create_ledger(str(ledgers), "resnet", Ranks(0, None, 1)).fd)
     (ledgers / made[0]).touch()
     (ledgers / ".other.new").touch()

@@ -82,10 +82,10 @@ def test_above_the_size_the_oldest_go_first(root: Path) -> None:
     assert names(root) == set()
 
 
-@pytest.mark.parametrize("held", [".", "node/.lock"])
+@pytest.mark.parametrize("held", [".lock", "node/.lock"])
 def test_a_recording_that_is_written_is_never_removed(root: Path, held: str) -> None:
     directory = recording(root, "running", days=100)
-    descriptor = os.open(directory / held, os.O_RDONLY)
+    descriptor = os.open(directory / held, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     assert remove(root, max_age=DAY, max_size=0) == []
     os.close(descriptor)

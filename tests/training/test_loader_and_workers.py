@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from trainwatch.shared_files import is_locked, open_private
 from trainwatch.training import layout
-from trainwatch.training.ledger_files import is_locked
 
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
 
@@ -256,14 +256,15 @@ def test_a_killed_workers_fetches_stay_counted_and_its_slot_is_claimed_again(led
         wait_for_line(process, "counted")
         with only_ledger(ledgers) as reader:
             assert sum(reader.totals().fetch_counts) == 7
-            with reader.path.open("rb") as file:
-                assert is_locked(file.fileno(), layout.LOCK_WORKERS)
+            (number,) = layout.SLOTS_FD.unpack_from(reader.path.read_bytes(), layout.SLOTS_FD_AT)
+            with open(open_private(process.pid, number), "rb") as slots:
+                assert is_locked(slots.fileno(), 0)
                 assert process.stdin is not None
                 process.stdin.write("\n")
                 process.stdin.flush()
                 wait_for_line(process, "counted")
                 wait_for_line(process, "ended")
-                wait_until(lambda: not is_locked(file.fileno(), layout.LOCK_WORKERS))
+                wait_until(lambda: not is_locked(slots.fileno(), 0))
             assert reader.alive()
             assert sum(reader.totals().fetch_counts) == 12
             slot = layout.WORKERS_AT + 8 * layout.WORKER_DOUBLES

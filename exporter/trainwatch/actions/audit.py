@@ -14,12 +14,13 @@ from typing import Any
 
 from trainwatch.errors import UserError
 from trainwatch.sampling.state_directory import open_own_directory
+from trainwatch.shared_files import UntrustedError, open_file
 
 logger = logging.getLogger(__name__)
 
 STOP = "stop"  # the decision to send signals
 
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -55,14 +56,14 @@ class Audit:
             fd = _open(self._path)  # each time: the file may have been rotated away
         except UserError as error:
             raise OSError(str(error)) from None
-        with open(fd, "wb", buffering=0) as file:
+        with os.fdopen(fd, "wb", buffering=0) as file:
             content = f"{line}\n".encode()
             if file.write(content) != len(content):
                 raise OSError(f"{self._path}: the disk is full")
             os.fsync(fd)
 
     def _recall(self, path: Path) -> None:
-        with open(_open(path), "a+b") as file:
+        with os.fdopen(_open(path), "a+b") as file:
             file.seek(0)
             line = b"\n"
             for number, line in enumerate(file, 1):
@@ -91,11 +92,12 @@ def _open(path: Path) -> int:
     """
     directory = open_own_directory(path.absolute().parent)
     try:
-        fd = os.open(path.name, _FLAGS, 0o640, dir_fd=directory)
+        fd = open_file(path.name, {os.geteuid()}, _FLAGS, folder=directory, mode=0o640)
+        if not os.fstat(fd).st_mode & _OTHERS_WRITE:
+            return fd
+        os.close(fd)
+    except UntrustedError:
+        pass
     finally:
         os.close(directory)
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE:
-        return fd
-    os.close(fd)
     raise UserError(f"{path}: must be a plain file that only user {os.geteuid()} can write to")

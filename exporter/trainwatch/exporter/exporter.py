@@ -207,6 +207,7 @@ class _Recording:
         self._training = training
         self._clock = clock
         self._paused: dict[tuple[str, int], dict[str, float]] = {}  # by run and rank
+        self._refusals = 0  # that the writer knows
         self.catch_up = self._writer.catch_up
         if training:
             training.keep_steps = True
@@ -251,3 +252,7 @@ class _Recording:
             self._writer.steps(header, records)
         training = self._training
         self._writer.ranks(training.ranks, self._clock.time(), training.presences, dict(self._paused))
+        if len(training.folder.refusals) > self._refusals:
+            self._refusals = len(training.folder.refusals)
+            refusals = training.folder.refusals.items()
+            self._writer.refused({(run, rank): what for (_, run, rank), what in refusals})

@@ -6,10 +6,10 @@ nothing.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
+from trainwatch.shared_files import read_file
 from trainwatch.whole_file import write_whole
 
 FINISHED, OUT_OF_MEMORY, UNSAID = "finished", "out of memory", "ended without saying so"
@@ -24,13 +24,9 @@ def tell_ending(directory: Path, run: str, reason: str) -> None:
 def ending(directory: Path, run: str, owner: int) -> str:
     """Returns how the run of a user ended; UNSAID unless that user or root said so."""
     try:
-        fd = os.open(_file(directory, run), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        reason = read_file(_file(directory, run), most=64, owners={owner, 0}).decode(errors="replace")
     except OSError:
         return UNSAID
-    with open(fd, "rb") as file:
-        if os.fstat(fd).st_uid not in (owner, 0):
-            return UNSAID
-        reason = file.read(64).decode(errors="replace")
     return reason if _REASON.fullmatch(reason) else UNSAID
 
 

@@ -17,17 +17,17 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EACCES, ELOOP, ENOENT, ENOTDIR, EPERM, EROFS
-from itertools import islice
+from errno import ELOOP, ENOTDIR
 from math import inf
 from pathlib import Path
 from time import monotonic, time
 from typing import TypeVar
 
-from trainwatch.errors import UserError
+from trainwatch.errors import UserError, describe
 from trainwatch.ledgers.note import LedgerNote
 from trainwatch.ledgers.run_totals import Ledger, Run, RunKey
 from trainwatch.sampling.limits import Limits
+from trainwatch.shared_files import entries, open_folder, remove
 from trainwatch.training.layout import SUFFIX
 from trainwatch.training.ledger_checks import REASONS, LedgerError
 from trainwatch.training.reader import LedgerReader
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25  # for new and dead ledgers per look, and for removing files
 DEAD_SECONDS = 0.05  # of a look, for dead ones: the collector then reads each of them, which takes longer
 RESCAN_SECONDS = 10.0  # between two looks at a directory that did not change
-ENTRIES = 100_000  # of the directory, per look
 LOGGED = 20  # refused files that the log names; afterwards only the counter does
+REFUSALS = 8  # of a user whose reasons are kept
 TRIED_AGAIN = 20  # ledgers per user that a limit leaves out, per RESCAN_SECONDS
 PATIENCE_SECONDS = 10.0  # for a ledger that cannot be read for a reason that may pass, such as EMFILE
 UNFINISHED_SECONDS = 60.0  # to make a ledger, which takes a millisecond
@@ -48,8 +48,6 @@ UNNAMED_SECONDS = 300.0  # to wait for a run's label, which some runs know only 
 _UNFINISHED = re.compile(r"\..+\.\d+\.\d+\.[0-9a-f]{8}\.new")  # as the training process names it until then
 
 T = TypeVar("T")
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -67,8 +65,8 @@ class _File:
 class LedgerFolder:
     """The ledgers in a directory, and their runs.
 
-    `ledgers` are read at each tick. `refused` counts files by reason. `labels` has the label `run` of each
-    run; it ends in `@USER` if another user's run had it before.
+    `ledgers` are read at each tick. `refused` counts files by reason, and `refusals` has those whose rank is
+    known. `labels` has the label `run` of each run; it ends in `@USER` if another user's run had it before.
     """
 
     def __init__(
@@ -82,6 +80,7 @@ class LedgerFolder:
         self.runs: dict[RunKey, Run] = {}
         self.labels: dict[RunKey, str] = {}
         self.refused = Counter(dict.fromkeys(REASONS, 0))
+        self.refusals: dict[tuple[int, str, int], str] = {}  # by owner, run and rank: why, in words
         self.note = LedgerNote()
         self._retention = retention
         self._open_ledger = open_ledger
@@ -148,7 +147,7 @@ class LedgerFolder:
     def refuse(self, ledger: Ledger, error: Exception) -> None:
         """Reads a ledger no more; what it counted before stays, so it must not be counted again."""
         name = ledger.reader.path.name
-        self._refuse(name, error)
+        self._refuse(name, error, ledger.reader)
         if name in self._files:
             self._files[name].state = "spoilt"
         self.forget(ledger)
@@ -209,13 +208,12 @@ class LedgerFolder:
             self._next_scan = monotonic() + RESCAN_SECONDS
         new: list[tuple[int, str]] = []
         seen = set()
-        with os.scandir(self._fd) as entries:
-            for entry in islice(entries, ENTRIES):
-                if entry.name.endswith(SUFFIX):
-                    seen.add(entry.name)
-                    self._note_entry(entry, new)
-                elif _UNFINISHED.fullmatch(entry.name):
-                    self._remove_unfinished(entry)
+        for entry in entries(self._fd):
+            if entry.name.endswith(SUFFIX):
+                seen.add(entry.name)
+                self._note_entry(entry, new)
+            elif _UNFINISHED.fullmatch(entry.name):
+                self._remove_unfinished(entry)
         for name in self._files.keys() - seen:
             if self._files[name].state != "read":  # a process may write on in a file without a name
                 self._forget_file(name)
@@ -265,10 +263,10 @@ class LedgerFolder:
 
     def _remove_unfinished(self, entry: os.DirEntry[str]) -> None:
         """Removes what is left of a process that was killed while it made its ledger."""
-        with suppress(OSError):  # it is gone, or another user's
+        with suppress(OSError):  # it is gone
             status = entry.stat(follow_symlinks=False)
             if stat.S_ISREG(status.st_mode) and time() - status.st_ctime > UNFINISHED_SECONDS:
-                os.unlink(entry.name, dir_fd=self._fd)
+                remove(entry.name, self._fd)
 
     # -- one file --------------------------------------------------------------------------------------
 
@@ -299,7 +297,7 @@ class LedgerFolder:
         reader = self._opened(name, later)
         if reader is None:
             return
-        totals = self._guarded(name, later, reader.totals)
+        totals = self._guarded(name, later, reader.totals, reader)
         if totals is None:
             reader.close()
             return
@@ -315,12 +313,14 @@ class LedgerFolder:
     def _opened(self, name: str, later: list[str]) -> LedgerReader | None:
         return self._guarded(name, later, lambda: self._open_ledger(self.path / name))
 
-    def _guarded(self, name: str, later: list[str], read: Callable[[], T]) -> T | None:
+    def _guarded(
+        self, name: str, later: list[str], read: Callable[[], T], reader: LedgerReader | None = None
+    ) -> T | None:
         """Calls `read`. Returns None if the file is refused, gone, or must wait for the next look."""
         try:
             return read()
         except LedgerError as error:
-            self._refuse(name, error)
+            self._refuse(name, error, reader)
         except FileNotFoundError:
             self._forget_file(name)
         except OSError as error:  # too many open files, no memory: it may pass
@@ -330,9 +330,14 @@ class LedgerFolder:
                 self._files[name].state = "new"
         return None
 
-    def _refuse(self, name: str, error: Exception) -> None:
+    def _refuse(self, name: str, error: Exception, reader: LedgerReader | None) -> None:
         reason = error.reason if isinstance(error, LedgerError) else "unreadable"
         self.refused[reason] += 1
+        if reader is not None:
+            what = error.what if isinstance(error, LedgerError) else describe(error)
+            key = reader.owner, reader.header.run, reader.header.rank
+            if sum(owner == reader.owner for owner, *_ in self.refusals) < REFUSALS:
+                self.refusals.setdefault(key, what)
         self._logged += 1
         if self._logged <= LOGGED:
             logger.warning("%s; refused until it changes", " ".join(str(error).split()))
@@ -362,7 +367,7 @@ class LedgerFolder:
         ledger = (
             None
             if limit
-            else self._guarded(name, later, lambda: Ledger(reader, counts_losses=self._complete))
+            else self._guarded(name, later, lambda: Ledger(reader, counts_losses=self._complete), reader)
         )
         if ledger is None:
             reader.close()
@@ -427,18 +432,13 @@ class LedgerFolder:
 
     def _remove(self, name: str, inode: int) -> None:
         """Removes a file that is counted to the end. If it may not, the note keeps it from coming back."""
-        try:
+        with suppress(OSError):  # it is gone
             if os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_ino == inode:
-                os.unlink(name, dir_fd=self._fd)
-                for suffix in (STACK_SUFFIX, STACK_REQUEST_SUFFIX):
-                    with suppress(FileNotFoundError):  # few processes have one
-                        os.unlink(name + suffix, dir_fd=self._fd)
-        except OSError as error:
-            if error.errno in (EPERM, EACCES, EROFS):
-                self._complain(f"dead ledgers in {self.path} may not be removed: {error.strerror}")
-                return
-            if error.errno != ENOENT:
-                raise
+                if reason := remove(name, self._fd):
+                    self._complain(f"dead ledgers in {self.path} may not be removed: {reason}")
+                    return
+                for suffix in (STACK_SUFFIX, STACK_REQUEST_SUFFIX):  # others may have put anything there
+                    remove(name + suffix, self._fd)
         self._forget_file(name)
 
     def _forget_file(self, name: str) -> None:
@@ -462,7 +462,7 @@ def open_shared(path: Path, warn: Callable[[str], None]) -> int:
     """
     me = os.geteuid()
     try:
-        fd = os.open(path, _DIRECTORY | os.O_NOFOLLOW)
+        fd = open_folder(path)
     except OSError as error:
         if error.errno not in (ELOOP, ENOTDIR) or not path.is_symlink():
             raise
@@ -470,7 +470,7 @@ def open_shared(path: Path, warn: Callable[[str], None]) -> int:
             raise UserError(
                 f"{path} is a symbolic link of another user: remove it, or set --ledger-dir"
             ) from None
-        fd = os.open(path, _DIRECTORY)
+        fd = open_folder(path, follow=True)
     status = os.fstat(fd)
     shared = bool(status.st_mode & stat.S_IWOTH)
     if shared and me == 0 and status.st_uid != 0:

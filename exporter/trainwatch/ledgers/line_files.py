@@ -10,19 +10,17 @@ import logging
 import os
 import struct
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
 from trainwatch.errors import describe
+from trainwatch.shared_files import entries, is_locked, remove
 from trainwatch.training import line_layout as layout
 from trainwatch.training.layout import COMPONENTS, LARGEST, MAX_RANK
 from trainwatch.training.ledger_checks import LedgerError, checked_run_name, open_plain_file
-from trainwatch.training.ledger_files import is_locked
 from trainwatch.training.line_table import slot_checksum
 
 logger = logging.getLogger(__name__)
@@ -97,9 +95,9 @@ class LineFile(NamedTuple):
     counts: LineCounts
 
 
-def read_line_file(path: Path) -> LineFile:
-    """Reads a file. Raises LedgerError if it is not one of line samples, and OSError."""
-    fd = open_plain_file(path)
+def read_line_file(path: Path, owners: Collection[int] | None = None) -> LineFile:
+    """Reads a file of these users. Raises LedgerError if it is not one of line samples, and OSError."""
+    fd = open_plain_file(path, owners)
     try:
         status = os.fstat(fd)
         alive = is_locked(fd, layout.LOCK_ALIVE)  # before its counts: they are complete if it is dead
@@ -228,16 +226,13 @@ class LineFolder:
     def remove(self, names: Iterable[str]) -> None:
         """Removes files whose counts are recorded."""
         for name in names:
-            with suppress(OSError):  # another user's in a directory of all users: it is not counted again
-                os.unlink(self.path / name)
+            if not remove(self.path / name):  # another user's stays, and is not counted again
                 self.removed.discard(name)
 
     def _names(self) -> list[str]:
         try:
-            with os.scandir(self.path) as entries:
-                names = [
-                    entry.name for entry in islice(entries, ENTRIES) if entry.name.endswith(layout.SUFFIX)
-                ]
+            found = entries(self.path, ENTRIES)
+            names = [entry.name for entry in found if entry.name.endswith(layout.SUFFIX)]
         except OSError:
             return []
         self.removed &= set(names)
@@ -248,9 +243,10 @@ class LineFolder:
         try:
             status = path.lstat()
             version = status.st_size, status.st_mtime_ns
-            if self._refused.get(name) == version or all(owner != status.st_uid for _, owner in runs):
+            owners = {owner for _, owner in runs}
+            if self._refused.get(name) == version or status.st_uid not in owners:
                 return
-            file = read_line_file(path)
+            file = read_line_file(path, owners)
         except FileNotFoundError:
             return
         except (LedgerError, OSError) as error:

@@ -8,10 +8,14 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from errno import EPERM
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from trainwatch.processes.used import read_state
+from trainwatch.shared_files import UntrustedError, open_file
 from trainwatch.training.stack_request import REQUEST_SUFFIX, SIGNAL, SUFFIX, VARIABLE
 
 ANSWER_SECONDS = 5.0  # for Python's own answer; a busy machine takes milliseconds
@@ -26,27 +30,61 @@ class NoStackError(Exception):
     """A stack that cannot be taken: why, and what to do about it."""
 
 
-def python_stack(pid: int, ledger: Path, procfs: Path = Path("/proc")) -> str:
+def python_stack(pid: int, ledger: Path, owner: int, procfs: Path = Path("/proc")) -> str:
     """Returns the stacks of the threads of a process, as Python or py-spy writes them.
 
-    Raises NoStackError.
+    `owner` is the user of the ledger: what others have put next to it is neither read nor asked. Raises
+    NoStackError.
     """
     stopped = read_state(procfs, pid) in ("T", "t")
     answer, request = (ledger.with_name(ledger.name + suffix) for suffix in (SUFFIX, REQUEST_SUFFIX))
-    if not stopped and request.exists() and (text := _answer(answer, partial(_ask, request))):
-        return text
-    py_spy = shutil.which("py-spy")
-    if py_spy is not None:
-        return _spied(py_spy, pid, procfs)
-    if answer.exists() and _handles_signal(pid, procfs):
-        if not stopped and (text := _answer(answer, partial(os.kill, pid, SIGNAL))):
-            return text
-        reason = "it is stopped" if stopped else "it did not answer"
-        raise NoStackError(f"{reason}: continue it (kill -CONT {pid}), or install py-spy")
+    planted = ""
+    with ExitStack() as opened:
+        answers = None
+        try:
+            answers = opened.enter_context(os.fdopen(_open_answers(answer, owner), "rb"))
+            if not stopped and os.path.lexists(request):
+                asked = opened.enter_context(os.fdopen(_open_requests(request, owner), "wb", buffering=0))
+                if text := _answer(answers, partial(asked.write, b"?")):
+                    return text
+        except FileNotFoundError:  # it has not said that it answers
+            pass
+        except UntrustedError as error:
+            planted = f"{error.filename} is not of its process ({error.strerror})"
+        py_spy = shutil.which("py-spy")
+        if py_spy is not None:
+            return _spied(py_spy, pid, procfs)
+        if answers is not None and _handles_signal(pid, procfs):
+            if not stopped and (text := _answer(answers, partial(os.kill, pid, SIGNAL))):
+                return text
+            reason = "it is stopped" if stopped else "it did not answer"
+            raise NoStackError(f"{reason}: continue it (kill -CONT {pid}), or install py-spy")
+    if planted:
+        raise NoStackError(f"{planted}: remove that, or install py-spy")
     raise NoStackError(
         f"it was started without {VARIABLE}=1 (`trainwatch run --stacks` sets it), and py-spy is not "
         "installed: pip install py-spy"
     )
+
+
+def _open_answers(answer: Path, owner: int) -> int:
+    """Opens what the process writes. Raises OSError, and NoStackError if this user may not."""
+    try:
+        return open_file(answer, {owner})
+    except PermissionError:
+        if answer.lstat().st_uid == owner:
+            raise NoStackError("it belongs to another user: ask as that user, or as root") from None
+        raise UntrustedError(answer, "owner", EPERM, "belongs to another user") from None
+
+
+def _open_requests(request: Path, owner: int) -> int:
+    """Opens the FIFO of the process. Raises OSError, and NoStackError if nobody reads it."""
+    try:
+        return open_file(request, {owner}, os.O_WRONLY, is_kind=stat.S_ISFIFO)
+    except (FileNotFoundError, UntrustedError):
+        raise
+    except OSError as error:
+        raise NoStackError(f"it could not be asked: {error.strerror}") from None
 
 
 def _handles_signal(pid: int, procfs: Path) -> bool:
@@ -59,37 +97,21 @@ def _handles_signal(pid: int, procfs: Path) -> bool:
     return bool(caught >> (SIGNAL - 1) & 1)
 
 
-def _ask(request: Path) -> None:
-    """Writes a request into the FIFO of a process. Raises OSError."""
-    fd = os.open(request, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if stat.S_ISFIFO(os.fstat(fd).st_mode):  # a hostile user may have put any other file there
-            os.write(fd, b"?")
-    finally:
-        os.close(fd)
-
-
-def _answer(answer: Path, ask: Callable[[], None]) -> str:
+def _answer(answers: BinaryIO, ask: Callable[[], object]) -> str:
     """Returns what the process writes after `ask`; "" if it writes nothing in time."""
+    fd = answers.fileno()
+    before = size = os.fstat(fd).st_size
     try:
-        fd = os.open(answer, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except PermissionError:
-        raise NoStackError("it belongs to another user: ask as that user, or as root") from None
+        ask()
     except OSError as error:
-        raise NoStackError(f"{answer}: {error.strerror}") from None
-    with open(fd, "rb") as file:
-        before = size = os.fstat(fd).st_size
-        try:
-            ask()
-        except OSError as error:
-            raise NoStackError(f"it could not be asked: {error.strerror}") from None
-        deadline, settled = time.monotonic() + ANSWER_SECONDS, 0.0
-        while time.monotonic() < deadline and (size == before or time.monotonic() < settled):
-            time.sleep(0.01)
-            if os.fstat(fd).st_size != size:
-                size, settled = os.fstat(fd).st_size, time.monotonic() + SETTLED_SECONDS
-        file.seek(before)
-        text = printable(file.read(MOST_BYTES).decode(errors="replace"))
+        raise NoStackError(f"it could not be asked: {error.strerror}") from None
+    deadline, settled = time.monotonic() + ANSWER_SECONDS, 0.0
+    while time.monotonic() < deadline and (size == before or time.monotonic() < settled):
+        time.sleep(0.01)
+        if os.fstat(fd).st_size != size:
+            size, settled = os.fstat(fd).st_size, time.monotonic() + SETTLED_SECONDS
+    answers.seek(before)
+    text = printable(answers.read(MOST_BYTES).decode(errors="replace"))
     threads = text.split("\n\n")
     return "\n\n".join(thread for thread in threads if not any(own in thread for own in OWN_THREADS))
 

@@ -133,8 +133,11 @@ class Namespaces:
 
 
 def _alive(fields: list[str]) -> bool:
-    """Returns whether a line of /proc/locks is about a ledger's byte LOCK_ALIVE."""
-    return fields[1] == "POSIX" and fields[6:] == ["0", "0"]
+    """Returns whether a line of /proc/locks is about a ledger's byte LOCK_ALIVE, locked by its writer.
+
+    Whoever may read a ledger can lock it for reading.
+    """
+    return (fields[1], fields[3]) == ("POSIX", "WRITE") and fields[6:] == ["0", "0"]
 
 
 def _lock_holder(fields: list[str]) -> tuple[tuple[int, int], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from trainwatch.report.page import render_page
 from trainwatch.report.run_list import PAGE, ListedRun, RunList, read_folder, run_before
 from trainwatch.report.shell import compare_command
 from trainwatch.runs.recording.files import RUNS
+from trainwatch.shared_files import open_file
 from trainwatch.whole_file import write_whole
 
 INDEX = "index.html"
@@ -30,7 +32,8 @@ def is_runs_folder(folder: Path) -> bool:
     if folder.absolute().name == RUNS.name:
         return True
     try:
-        return MARK in (folder / INDEX).read_text(encoding="utf-8", errors="replace")[:3000]
+        with os.fdopen(open_file(folder / INDEX), "rb") as page:
+            return MARK.encode() in page.read(3000)
     except OSError:
         return False
 

@@ -6,10 +6,8 @@ A folder that cannot be read costs itself.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,11 +17,13 @@ from typing import Any
 from trainwatch.errors import UserError, describe, did_you_mean
 from trainwatch.ledgers.endings import FINISHED, UNSAID
 from trainwatch.runs.recording.damage import DamageError
-from trainwatch.runs.recording.files import RUN_FILE, RunFile
+from trainwatch.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
+from trainwatch.shared_files import read_file
 from trainwatch.status import Status
 from trainwatch.words import listing
 
 DOCUMENT = "report.json"
+DOCUMENT_BYTES = 64 << 20
 PAGE = "report.html"
 NO_END = "Its end was not recorded. "  # it was killed, or an exporter records it
 NO_REPORT = "No report was written: `trainwatch report` writes it."
@@ -64,7 +64,7 @@ class RunList:
 
 def read_folder(folder: Path, newest: int | None = None) -> RunList:
     """Reads all runs of the folder, or those written last. Raises OSError if the folder cannot be read."""
-    every = [path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
+    every = [path for path in folders(folder) if path.name[0] != "."]
     directories = sorted(sorted(every, key=lambda path: path.stat().st_mtime, reverse=True)[:newest])
     read = {directory.name: _read_or_reason(directory) for directory in directories}
     runs = [run for run in read.values() if isinstance(run, ListedRun)]
@@ -113,11 +113,11 @@ def run_before(run: ListedRun, runs: Iterable[ListedRun]) -> ListedRun | None:
 def find_before(directory: Path, name: str, start: float | None) -> ListedRun | None:
     """Returns the newest earlier run of that name in the folder that the run is in; reads little of each."""
     earlier = []
-    for path in directory.absolute().parent.glob(f"*/{RUN_FILE}") if start is not None else ():
+    for path in folders(directory.absolute().parent) if start is not None else ():
         with suppress(OSError, UserError, DamageError):
-            run, _ = RunFile.read(path.parent)
+            run, _ = RunFile.read(path)
             if run and run.name == name and run.start is not None and run.start < (start or 0.0):
-                earlier.append((run.start, path.parent))
+                earlier.append((run.start, path))
     if not earlier:
         return None
     with suppress(OSError, UserError, DamageError):
@@ -132,7 +132,7 @@ def find_run(text: str, folder: Path) -> Path:
     """
     if Path(text).is_dir():
         return Path(text)
-    names = sorted(path.name for path in folder.glob("*/"))
+    names = [path.name for path in folders(folder)] if folder.is_dir() else []
     matching = [text] if text in names else [name for name in names if name.startswith(text)]
     if len(matching) > 1:
         raise UserError(
@@ -156,7 +156,7 @@ def _with_changes(runs: list[ListedRun]) -> list[ListedRun]:
 
 def _document(directory: Path) -> dict[str, Any] | None:
     try:
-        document = json.loads((directory / DOCUMENT).read_text(encoding="utf-8"))
+        document = json.loads(read_file(directory / DOCUMENT, DOCUMENT_BYTES))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
@@ -204,20 +204,7 @@ def _from_run_file(directory: Path, run: RunFile | None) -> ListedRun:
 
 def is_recording(directory: Path) -> bool:
     """Returns whether a process records there: `trainwatch run`, or the exporter of a node."""
-    return any(map(_is_locked, (directory, *directory.glob("*/.lock"))))
-
-
-def _is_locked(path: Path) -> bool:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    finally:
-        os.close(descriptor)
-    return False
+    return any(map(is_recorded_now, (directory, *folders(directory))))
 
 
 def _step_seconds(rows: list[dict[str, Any]]) -> float | None:

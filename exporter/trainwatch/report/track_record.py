@@ -18,9 +18,11 @@ from typing import Any
 from trainwatch.errors import UserError
 from trainwatch.report.index_page import is_runs_folder
 from trainwatch.runs.malformed import finite, naming
+from trainwatch.shared_files import read_file
 from trainwatch.whole_file import write_whole
 
 RECORD = "predictions.jsonl"
+MOST_BYTES = 64 << 20
 FORMAT = 1
 TENTHS = 9  # of all predictions, whose saving should be in their range: the nominal coverage
 
@@ -146,7 +148,7 @@ def read_record(folder: Path) -> TrackRecord:
     """Reads the record of a folder of runs; empty without one. Raises UserError if it cannot be read."""
     path = folder / RECORD
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_file(path, MOST_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return NO_RECORD
     except OSError as error:

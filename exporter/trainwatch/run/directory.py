@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
 from trainwatch.errors import UserError
-from trainwatch.runs.recording.files import RUNS, holds_recording, new_directory
+from trainwatch.runs.recording.files import RUNS, holds_recording, new_directory, open_lock
+from trainwatch.shared_files import try_hold
 
 
 @contextmanager
@@ -23,27 +23,28 @@ def recording_directory(given: Path | None, name: str) -> Iterator[Path]:
         directory = _given(given) if given is not None else _new(name)
         with tempfile.TemporaryFile(dir=directory):
             pass
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _refuse_shared(directory)
+        lock = open_lock(directory)
     except OSError as error:
         raise UserError(
             f"cannot write to {shown}: {error.strerror}; choose another directory with --out"
         ) from error
     try:
-        _claim(folder, directory)
+        _claim(lock, directory)
         yield directory
     finally:
-        os.close(folder)  # and with it the lock
+        os.close(lock)
 
 
-def _claim(folder: int, directory: Path) -> None:
-    if os.fstat(folder).st_mode & stat.S_IWOTH:  # others could replace what is written by links
+def _refuse_shared(directory: Path) -> None:
+    if directory.stat().st_mode & stat.S_IWOTH:  # others could replace what is written by links
         raise UserError(f"every user can write to {directory}: use a directory inside, --out {directory}/RUN")
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"another run records in {directory}: choose another directory with --out") from None
-    except OSError:  # a file system without locks
-        pass
+
+
+def _claim(lock: int, directory: Path) -> None:
+    with suppress(OSError):  # a file system without locks
+        if not try_hold(lock):
+            raise UserError(f"another run records in {directory}: choose another directory with --out")
     if holds_recording(directory):
         raise UserError(f"{directory} already has a recording: choose another directory with --out")
 

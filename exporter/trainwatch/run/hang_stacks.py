@@ -43,7 +43,7 @@ class HangStacks:
                 with LedgerReader(path) as reader:
                     pid = reader.holder()
                     if pid and reader.header.rank == rank:
-                        return python_stack(pid, path)
+                        return python_stack(pid, path, reader.owner)
         except (LedgerError, OSError, NoStackError) as error:
             return f"no stack: {error}"
         return "no stack: the process is gone"

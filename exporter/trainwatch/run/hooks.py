@@ -17,10 +17,13 @@ import trainwatch_startup
 from trainwatch import training
 from trainwatch.masking import masked
 from trainwatch.processes.tree import ProcessTrees
+from trainwatch.shared_files import entries, read_file
 from trainwatch.training.launch import LAUNCH_KEY, NODE_KEY, Launch
 from trainwatch.training.off import is_off
+from trainwatch.training.reader import open_ledgers
 
 STARTUP = Path(training.__path__[0]) / "startup"  # holds a sitecustomize.py, and nothing else
+WORDS, WORD_BYTES = 100, 1 << 16  # at most
 WARN_AFTER = 60.0  # seconds without a ledger, if the environment does not reach a Python
 _MARKS = (
     'mark the steps with `with trainwatch.step("train"):` and the loader with `trainwatch.watch(loader)` '
@@ -81,19 +84,18 @@ class HookedProcesses:
             if self._is_python(self._procfs / str(pid)):
                 self._pythons.add(pid)
         late = self._clock() - self._started > WARN_AFTER
-        if self._warned or not late or not self._stripped or any(self._ledgers.glob("*.ledger")):
+        if self._warned or not late or not self._stripped or any(open_ledgers(self._ledgers)):
             return ""
         self._warned = True
         return self.why_no_steps()
 
     def why_no_steps(self) -> str:
         """Returns why no steps were seen, as far as it is known, and the fix: one or two sentences."""
-        words = {path.name: path for path in (self._ledgers / trainwatch_startup.WORDS).glob("*")}
+        words = self._words()
         if self._switched_off:
             return "The hooks are switched off by TRAINWATCH or TRAINWATCH_INSTRUMENT in the environment."
         if "failed" in words:
-            text = words["failed"].read_text(errors="replace")
-            return f"The hooks failed: {text}. Until that is fixed, {_MARKS}."
+            return f"The hooks failed: {words['failed']}. Until that is fixed, {_MARKS}."
         if self._stripped:
             return (
                 f"`{self._stripped}` ran without the environment of `trainwatch run`, because its launcher "
@@ -106,8 +108,7 @@ class HookedProcesses:
                 f"{_MARKS}."
             )
         if "old" in words:
-            version = words["old"].read_text(errors="replace")
-            return f"Python {version} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
+            return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
         if "python" in words:
             return (
                 f"No Python process imported PyTorch, so there was nothing to hook. To see steps, {_MARKS}."
@@ -121,6 +122,17 @@ class HookedProcesses:
             "No Python process was seen below the command. If its launcher starts Python elsewhere, as "
             "docker, ssh and srun do, install trainwatch-exporter there and pass on all TRAINWATCH variables."
         )
+
+    def _words(self) -> dict[str, str]:
+        """Returns what processes left, by its name."""
+        folder, words = self._ledgers / trainwatch_startup.WORDS, {}
+        with suppress(OSError):
+            for entry in entries(folder, WORDS):
+                with suppress(OSError):
+                    words[entry.name] = read_file(folder / entry.name, most=WORD_BYTES).decode(
+                        errors="replace"
+                    )
+        return words
 
     def _is_python(self, process: Path) -> bool:
         """Returns whether the process runs a Python, and notes if that has the environment."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainwatch.shared_files import create_file, entries, move, open_file, remove_tree, try_hold
 from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
 
 PREFIX = "trainwatch-run-"
@@ -25,18 +24,19 @@ def ledger_directory(base: Path | None = None) -> Iterator[Path]:
     observers that were killed.
     """
     base = base or _memory_or_temporary()
-    for directory in base.glob(f"{PREFIX}*"):
-        _remove_if_dead(directory)
+    for entry in entries(base):
+        if entry.name.startswith(PREFIX):
+            _remove_if_dead(base / entry.name)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
     unlocked = directory / f"{_LOCK}.new"  # a lock with its name is held, so no other run takes us for dead
-    lock = os.open(unlocked, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = create_file(unlocked)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        unlocked.rename(directory / _LOCK)
+        try_hold(lock)
+        move(unlocked, directory / _LOCK)
         yield directory
     finally:
         os.close(lock)
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
 
 
 def _memory_or_temporary() -> Path:
@@ -49,15 +49,12 @@ def _remove_if_dead(directory: Path) -> None:
     try:
         if directory.lstat().st_uid != os.geteuid():  # another user could fill it with links
             return
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        lock = open_file(directory / _LOCK, {os.geteuid()}, os.O_RDWR)
     except OSError:  # not complete yet
         return
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not any(_is_alive(path) for path in open_ledgers(directory)):
-            shutil.rmtree(directory, ignore_errors=True)
-    except BlockingIOError:
-        pass
+        if try_hold(lock) and not any(_is_alive(path) for path in open_ledgers(directory)):
+            remove_tree(directory)
     finally:
         os.close(lock)
 

@@ -1,13 +1,14 @@
 """Removes finished recordings in `trainwatch-runs/`, oldest first, if the user set a limit.
 
-Only what Trainwatch wrote is removed. A recording that is still written, and every other file, stays.
+Only what Trainwatch wrote for this user is removed. A recording that is still written, and every other file,
+stays.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from pathlib import Path
 
 from trainwatch.errors import UserError
 from trainwatch.runs.recording.damage import DamageError
-from trainwatch.runs.recording.files import RUN_FILE, RUNS, RunFile
+from trainwatch.runs.recording.files import LOCK, RUN_FILE, RUNS, RunFile, folders, open_lock
 from trainwatch.runs.recording.lines import NAME as LINES
 from trainwatch.runs.recording.schema import TABLES
+from trainwatch.shared_files import entries, remove, try_hold
 
-REPORTS = ("report.html", "report.json", "report.md", "profiler-reports/*.json")
+REPORTS = re.compile(r"report\.(html|json|md)")
+RULE_REPORTS = "profiler-reports"  # a folder of JSON files
 PIECE = re.compile(rf"\.?({'|'.join(TABLES)})-.*|\.lock|\.?{re.escape(LINES)}.*")
 ABANDONED_SECONDS = 86400.0  # after its last change, a recording whose run was killed counts as finished
 
@@ -47,9 +50,9 @@ def remove_old_recordings(
 
 def remove_unused(directory: Path) -> None:
     """Removes the recording of a command that never started, and `trainwatch-runs/` if it is empty then."""
-    _Recording(directory, 0.0, True, (*_files(directory), directory / RUN_FILE), 0).remove()
-    with suppress(OSError):  # other runs, or another directory
-        RUNS.rmdir()
+    _Recording(directory, 0.0, True, _files(directory), 0).remove()
+    if not RUNS.is_symlink():
+        remove(RUNS)  # unless there are other runs
 
 
 @dataclass(frozen=True)
@@ -59,61 +62,63 @@ class _Recording:
     directory: Path
     end: float  # of the run, or the last change if its end is not known
     ended: bool
-    files: tuple[Path, ...]  # run.json last: what was removed by half is a recording still
+    files: tuple[Path, ...]  # run.json, then its lock: what was removed by half is a recording still
     size: int  # bytes
 
     def remove(self) -> bool:
         """Returns whether the recording is gone. Leaves files that are not its own, and their directories."""
-        try:
-            for file in self.files:
-                file.unlink(missing_ok=True)
-        except OSError:  # somebody else's
+        if any(map(remove, self.files)):  # somebody else's
             return False
         for directory in (*{file.parent for file in self.files} - {self.directory}, self.directory):
-            with suppress(OSError):  # not empty
-                directory.rmdir()
+            remove(directory)  # unless it is not empty
         return True
 
 
 def _recordings(root: Path) -> Iterator[_Recording]:
-    for run_file in sorted(root.glob(f"*/{RUN_FILE}")):
-        directory = run_file.parent
-        if directory.is_symlink():
-            continue
+    for directory in folders(root):
         with suppress(OSError, UserError, DamageError):  # not readable: left alone
+            status = directory.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # others could change it
+                continue
             run, _ = RunFile.read(directory)
-            files = [*_files(directory), run_file]
-            states = [file.lstat() for file in files]
+            if run is None:
+                continue
+            files = _files(directory)
+            states = [file.lstat() for file in files if file.name != LOCK or os.path.lexists(file)]
             changed = max(state.st_mtime for state in states)
-            end = run.end if run else None
             size = sum(state.st_size for state in states)
-            yield _Recording(directory, changed if end is None else end, end is not None, tuple(files), size)
+            ended = run.end is not None
+            yield _Recording(directory, changed if run.end is None else run.end, ended, files, size)
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    for pattern in REPORTS:
-        yield from directory.glob(pattern)
-    for node in directory.iterdir():
-        if node.is_dir() and not node.is_symlink():
-            yield from (file for file in node.iterdir() if PIECE.fullmatch(file.name))
+def _files(directory: Path) -> tuple[Path, ...]:
+    found = [directory / each.name for each in entries(directory) if REPORTS.fullmatch(each.name)]
+    for folder in folders(directory):
+        if not folder.is_symlink():
+            names = [entry.name for entry in entries(folder)]
+            if folder.name == RULE_REPORTS:
+                names = [name for name in names if name.endswith(".json")]
+            else:
+                names = [name for name in names if PIECE.fullmatch(name)]
+            found += [folder / name for name in names]
+    return *found, directory / RUN_FILE, directory / LOCK
 
 
 @contextmanager
 def _finished(recording: _Recording, now: float) -> Iterator[bool]:
     """Yields whether no process writes the recording; none can begin to until the end of the block."""
-    held = [recording.directory, *(file for file in recording.files if file.name == ".lock")]
+    held = [file.parent for file in recording.files if file.name == LOCK]
     with ExitStack() as opened:
         free = recording.ended or now - recording.end > ABANDONED_SECONDS
-        for path in held:
-            free = free and _lock(path, opened)
+        for folder in held:
+            free = free and _lock(folder, opened)
         yield free
 
 
-def _lock(path: Path, opened: ExitStack) -> bool:
+def _lock(folder: Path, opened: ExitStack) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_lock(folder)
         opened.callback(os.close, descriptor)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return try_hold(descriptor)
     except OSError:
         return False
-    return True

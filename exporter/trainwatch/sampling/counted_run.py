@@ -12,6 +12,7 @@ from typing import NamedTuple
 from trainwatch.sampling.sample import RunSample, Sample
 from trainwatch.sampling.sample_tally import SampleTally
 from trainwatch.sampling.state_file import UNSAVED_SAMPLES, StateFile, StateFileError, boot_id
+from trainwatch.shared_files import move
 
 logger = logging.getLogger(__name__)
 
@@ -160,6 +161,6 @@ def _set_aside(path: Path, reason: Exception) -> None:
     aside = path.with_suffix(".unusable")
     logger.warning("%s: %s; renamed to %s, counting from 0", path, reason, aside.name)
     try:
-        path.replace(aside)
+        move(path, aside)
     except OSError as error:
         logger.warning("%s: cannot be renamed: %s", path, error.strerror)

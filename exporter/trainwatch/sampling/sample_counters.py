@@ -22,6 +22,7 @@ from trainwatch.sampling.limits import Choice, ReachedLimits
 from trainwatch.sampling.sample import GpuUse, RunSample, Sample
 from trainwatch.sampling.sample_tally import BOUNDS, CAUSES, GRID, SampleTally
 from trainwatch.sampling.state_file import StateFileError
+from trainwatch.shared_files import entries
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +159,11 @@ class SampleCounters:
             self._unwritable.discard(run.name)
 
     def _load(self, directory: Path, now: float) -> None:
-        loaded = [CountedRun.load(path, now) for path in sorted(directory.glob(f"*{SUFFIX}"))]
+        try:
+            paths = sorted(directory / each.name for each in entries(directory) if each.name.endswith(SUFFIX))
+        except FileNotFoundError:
+            return
+        loaded = [CountedRun.load(path, now) for path in paths]
         for run in sorted(filter(None, loaded), key=lambda run: run.start):
             if run.age(now) > self._retention:
                 run.drop()

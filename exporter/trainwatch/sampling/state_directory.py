@@ -7,7 +7,6 @@ directory: they could change the counts, or fill them with files that the export
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import socket
@@ -17,12 +16,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from trainwatch.errors import UserError
+from trainwatch.shared_files import open_file, open_folder, try_lock
 
 logger = logging.getLogger(__name__)
 
 ROOT_STATE = Path("/var/lib")
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -79,9 +77,10 @@ def _lock(path: Path, opened: ExitStack) -> None:
     """Locks the directory until `opened` is closed; the kernel unlocks it when the process dies."""
     directory = open_own_directory(path)
     opened.callback(os.close, directory)
-    lock = os.open("exporter.lock", _LOCK_FLAGS, 0o600, dir_fd=directory)
+    lock = open_file("exporter.lock", {os.geteuid()}, os.O_RDWR | os.O_CREAT, folder=directory)
     opened.callback(os.close, lock)
-    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not try_lock(lock, 0):
+        raise BlockingIOError
 
 
 def open_own_directory(path: Path) -> int:
@@ -91,7 +90,7 @@ def open_own_directory(path: Path) -> int:
     """
     try:
         path.mkdir(0o700, parents=True, exist_ok=True)
-        directory = os.open(path, _DIRECTORY_FLAGS)
+        directory = open_folder(path)
     except OSError as error:
         if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EEXIST) or not os.path.lexists(path):
             raise

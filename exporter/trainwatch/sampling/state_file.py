@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import struct
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from zlib import crc32
+
+from trainwatch.shared_files import UntrustedError, create_file, move, open_file, remove
 
 MAGIC = b"TWSTATE\n"
 VERSION = 1
@@ -23,7 +24,6 @@ VERSION = 1
 _HEADER = struct.Struct("<8sII")  # magic, version, bytes per slot
 _SLOT = struct.Struct("<QII")  # sequence number, length and checksum of the state that follows
 _SLOT_ALIGNMENT = 4096
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a fifo would wait for its other end
 _LARGEST = 16 * 1024 * 1024
 
 UNSAVED_SAMPLES = 4  # while more of them wait for the disk, counts are published unsaved
@@ -44,7 +44,7 @@ class StateFile:
 
     def read(self) -> bytes:
         """Returns the newest complete state. Raises StateFileError on a corrupt or foreign file."""
-        with open(_open_own(self.path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(_open_own(self.path, os.O_RDONLY), "rb") as file:
             content = file.read(_LARGEST)
         if len(content) < _HEADER.size or not content.startswith(MAGIC):
             raise StateFileError("not a state file")
@@ -86,10 +86,11 @@ class StateFile:
             raise
 
     def remove(self) -> None:
-        """Deletes the file."""
+        """Deletes the file. Raises OSError if it cannot be deleted."""
         self.close()
         self._slot_bytes = 0  # the next write makes a new file
-        self.path.unlink(missing_ok=True)
+        if reason := remove(self.path):
+            raise OSError(errno.EPERM, reason, str(self.path))
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -109,26 +110,24 @@ class StateFile:
         sequence = (self._sequence + 2) & ~1  # even: the first slot's
         content = _HEADER.pack(MAGIC, VERSION, slot_bytes) + _slot(sequence, state)
         unfinished = self.path.with_suffix(".new")
-        unfinished.unlink(missing_ok=True)  # left by a writer that was killed
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+        remove(unfinished)  # left by a writer that was killed
+        descriptor = create_file(unfinished, flags=os.O_WRONLY)
         try:
-            with open(descriptor, "wb") as file:
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(content.ljust(_HEADER.size + 2 * slot_bytes, b"\0"))
-            unfinished.replace(self.path)
+            move(unfinished, self.path)
         except OSError:
-            unfinished.unlink(missing_ok=True)
+            remove(unfinished)
             raise
         self._slot_bytes, self._sequence = slot_bytes, sequence
 
 
 def _open_own(path: Path, flags: int) -> int:
     """Opens a plain file of this user. Raises StateFileError if it is another's, or something else."""
-    descriptor = os.open(path, flags | _OPEN)
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= _LARGEST:
-        return descriptor
-    os.close(descriptor)
-    raise StateFileError("not a plain file of this user, or too large")
+    try:
+        return open_file(path, {os.geteuid()}, flags, _LARGEST)
+    except UntrustedError:
+        raise StateFileError("not a plain file of this user, or too large") from None
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
@@ -11,17 +12,19 @@ from pathlib import Path
 
 from trainwatch.errors import UserError
 from trainwatch.ledgers.ages import Now
+from trainwatch.ledgers.folder import user_name
 from trainwatch.ledgers.presence import main_thread_state
 from trainwatch.ledgers.run_processes import RunProcesses
 from trainwatch.ledgers.run_totals import Ledger
 from trainwatch.processes.stacks import NoStackError, printable, python_stack
+from trainwatch.shared_files import entries
 from trainwatch.training.ledger_files import SHARED_MEMORY, ledger_directory
 from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
 from trainwatch.training.stack_request import VARIABLE
 from trainwatch.words import duration, listing
 
 PROCFS = Path("/proc")
-OF_RUNS = "trainwatch-run-*"  # the directories of `trainwatch run`
+OF_RUNS = "trainwatch-run-"  # the directories of `trainwatch run`
 HEADINGS = ("rank", "process", "state", "where", "for", "steps")
 EXAMPLES = f"""\
 examples:
@@ -74,11 +77,11 @@ def _of_run(arguments: Namespace, stack: ExitStack) -> list[Ledger]:
     """Returns the newest ledger of each rank of the run, by rank. Raises UserError."""
     directories = [arguments.ledger_dir] if arguments.ledger_dir else _directories()
     ledgers = [each for directory in directories for each in _ledgers(directory, stack)]
-    of_run = [each for each in ledgers if each.header.run == arguments.run]
+    meant = _of_one_user(ledgers, arguments.run)
+    of_run = [each for each in meant if each.header.run == arguments.run]
     if not of_run:
-        named = [each for each in ledgers if each.header.name == arguments.run]
-        newest = max(named, key=lambda each: (each.alive, each.header.start), default=None)
-        of_run = [each for each in named if newest is not None and each.header.run == newest.header.run]
+        newest = max(meant, key=lambda each: (each.alive, each.header.start), default=None)
+        of_run = [each for each in meant if newest is not None and each.header.run == newest.header.run]
     if not of_run:
         runs = sorted({each.header.run for each in ledgers})
         there = f"the runs there are {listing(runs)}" if runs else "no run has a ledger there"
@@ -88,10 +91,33 @@ def _of_run(arguments: Namespace, stack: ExitStack) -> list[Ledger]:
     return [ledger for _, ledger in sorted({each.header.rank: each for each in newest_first}.items())]
 
 
+def _of_one_user(ledgers: list[Ledger], run: str) -> list[Ledger]:
+    """Returns the ledgers that `run` may mean: another user may give a run the same label or name.
+
+    Those of this user go first. RUN@USER names the user, as the exporter does. Raises UserError.
+    """
+    name, at, user = run.rpartition("@")
+    found = [each for each in ledgers if run in (each.header.run, each.header.name)]
+    if at and not found:
+        named = [each for each in ledgers if name in (each.header.run, each.header.name)]
+        found = [each for each in named if user in (user_name(each.key.owner), str(each.key.owner))]
+    owners = sorted({each.key.owner for each in found})
+    if len(owners) > 1 and os.geteuid() not in owners:
+        users = listing(list(map(user_name, owners)))
+        raise UserError(
+            f"users {users} have a run {run!r}: name one of them, as in {run}@{user_name(owners[0])}"
+        )
+    owner = os.geteuid() if os.geteuid() in owners else next(iter(owners), None)
+    return [each for each in found if each.key.owner == owner]
+
+
 def _directories() -> list[Path]:
-    folders = {Path(SHARED_MEMORY), Path(tempfile.gettempdir())}
-    of_runs = sorted(path for folder in folders for path in folder.glob(OF_RUNS))
-    return [Path(ledger_directory()), *of_runs]
+    found = [Path(ledger_directory())]
+    for folder in sorted({SHARED_MEMORY, tempfile.gettempdir()}):
+        with suppress(OSError):
+            names = sorted(each.name for each in entries(folder) if each.name.startswith(OF_RUNS))
+            found += [Path(folder, name) for name in names]
+    return found
 
 
 def _ledgers(directory: Path, stack: ExitStack) -> Iterator[Ledger]:
@@ -131,7 +157,7 @@ def _print_stack(ledger: Ledger) -> int:
     try:
         if ledger.pid is None:
             raise NoStackError("its process is not in sight: run this on its node, outside its container")
-        text = python_stack(ledger.pid, ledger.reader.path, PROCFS)
+        text = python_stack(ledger.pid, ledger.reader.path, ledger.key.owner, PROCFS)
     except NoStackError as error:
         print(f"\n{title}: no stack: {printable(str(error))}")
         return 1

@@ -1,7 +1,8 @@
 """Times fetches where they happen: in the workers of a data loader, or in the training process itself.
 
 A worker locks one of the slots in the ledger of the process that it works for. The kernel drops the
-lock when the worker dies. The next worker continues the slot's counters, so no count is ever lost.
+lock when the worker dies. The next worker continues the slot's counters, so no count is ever lost. The locks
+are on a file that no other user can open: everybody who can open a file can hold locks on it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from _thread import _local, allocate_lock  # threading's own, without the time t
 from bisect import bisect_left
 from time import perf_counter, thread_time
 
+from trainwatch.shared_files import lock_holder, try_lock
 from trainwatch.training import layout
 from trainwatch.training.layout import FETCH_BOUNDS
 from trainwatch.training.ledger import Ledger, join_ledger
-from trainwatch.training.ledger_files import is_locked, try_lock
 from trainwatch.training.session import WORKER_OF, complain, session, start_run
 from trainwatch.training.steps import wrap_call
 
@@ -149,7 +150,7 @@ def _claim() -> _Slot:
         if ledger is None:
             return _Slot(None, None)
         for number in range(layout.WORKER_SLOTS):
-            if try_lock(ledger.fd, layout.LOCK_WORKERS + number):
+            if try_lock(ledger.slots, number):
                 return _Slot(ledger, number)
         complain("slots", f"more than {layout.WORKER_SLOTS} loader workers at once: the rest are not timed")
     except OSError as error:
@@ -170,7 +171,9 @@ def _ledger_to_count_in() -> Ledger | None:
         except OSError:
             pass  # that run has ended and its ledger is removed
         else:
-            if is_locked(ledger.fd, layout.LOCK_ALIVE):
+            holder = lock_holder(ledger.fd, layout.LOCK_ALIVE)
+            if holder is not None:
+                ledger.open_slots(holder)
                 return ledger
             os.close(ledger.fd)
     return session.ledger if start_run() else None

@@ -24,6 +24,10 @@ from __future__ import annotations
 
 from struct import Struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Field = tuple[str, int, int, float, bool]
+
 MAGIC = b"TWLEDGER"
 VERSION = 2
 READABLE_FROM = 2  # the oldest version whose reader understands this layout
@@ -83,6 +87,9 @@ IDENTITY_AT = HEADER.size
 IDENTITY = Struct("<qq")  # READABLE_FROM, attempt
 SECTIONS_AT = IDENTITY_AT + IDENTITY.size  # per section: offset, items, bytes per item
 SECTION = Struct("<qqq")
+# The number of the writer's descriptor of a file without a name, where a worker locks the byte of its slot.
+# Other users can open the ledger, and so hold locks on it that no worker could then take.
+SLOTS_FD_AT, SLOTS_FD = SECTIONS_AT + 5 * SECTION.size, Struct("<q")
 # Texts: UTF-8, ended by NUL; "": not known.
 RUN_AT, RUN_BYTES = 256, 512  # the label; it may be known only at the first step
 FRAMEWORK_AT, FRAMEWORK_BYTES = 768, 64
@@ -97,7 +104,11 @@ POD_AT, POD_BYTES = 2816, 256
 VISIBLE_DEVICES_AT, VISIBLE_DEVICES_BYTES = 3072, 1024  # CUDA_VISIBLE_DEVICES; "-1" if that is set, but empty
 MAX_RANK = 2**31 - 1  # also of world sizes, attempts and pids
 LONGEST_STEP = 1e9  # seconds: durations and components below it never add up to LARGEST
-LARGEST = 1e30  # of a total
+
+# The most that a number can be. Beyond it, a ledger is refused: no column could hold it.
+MOST = 2.0**53  # of what is counted: up to it, doubles are exact
+LATEST = 1e11  # of a moment, in seconds since the epoch or on the writer's clock: in the year 5138
+LARGEST = 1e30  # of a total of seconds, of their squares, or of what the script counts
 
 # -- counters: indices of doubles after the header ---------------------------------------------------
 COUNTERS_AT = HEADER_BYTES
@@ -130,6 +141,39 @@ LOADER_DOUBLES = LOADER_WAIT_COUNTS + WAIT_BUCKETS
 COUNTER_DOUBLES = COUNTER_LOADERS + len(PHASES) * LOADER_DOUBLES
 UNKNOWN = -1.0  # a loader's setting that was not given
 
+
+def _of_loaders(name: str, first: int, items: int, most: float, falls: bool) -> tuple[Field, ...]:
+    at = range(COUNTER_LOADERS + first, COUNTER_DOUBLES, LOADER_DOUBLES)
+    return tuple((name, start, items, most, falls) for start in at)
+
+
+# Every field of the counters: name, first index, items, the most that each can be, and whether it can fall,
+# or be below 0. A counter that is not here (of a later version) is a total of at most LARGEST.
+FIELDS: tuple[Field, ...] = (
+    ("count of steps", COUNTER_RECORDED, 1, MOST, False),
+    ("end", COUNTER_ENDED, 1, LATEST, False),
+    ("first step's start", COUNTER_FIRST_STEP, 1, LATEST, True),
+    ("open step's start", COUNTER_STEP_SINCE, 1, LATEST, True),
+    ("count of steps of a phase", COUNTER_PHASE_STEPS, len(PHASES), MOST, False),
+    ("sum of seconds", COUNTER_PHASE_SECONDS, len(PHASES), LARGEST, False),
+    ("sum of squared seconds", COUNTER_PHASE_SQUARES, len(PHASES), LARGEST, False),
+    ("sum of seconds outside steps", COUNTER_OUTSIDE, len(COMPONENTS), LARGEST, False),
+    ("phase", COUNTER_STEP_PHASE, 1, MOST, True),
+    ("wait's start", COUNTER_WAIT_SINCE, 1, LATEST, True),
+    ("count of gauges", COUNTER_GAUGES, 1, MOST, False),
+    ("component", COUNTER_COMPONENT, 1, MOST, True),
+    ("component's start", COUNTER_COMPONENT_SINCE, 1, LATEST, True),
+    ("operation", COUNTER_OPERATION, 1, MOST, True),
+    ("sum of device seconds", COUNTER_DEVICE, len(COMPONENTS), LARGEST, False),
+    ("sum of own seconds", COUNTER_OWN, 4, LARGEST, False),
+    ("count of counts", COUNTER_COUNTS, 1, MOST, False),
+    ("count of steps of a duration", COUNTER_STEP_HISTOGRAM, len(PHASES) * STEP_BUCKETS, MOST, False),
+    *_of_loaders("loader's setting", LOADER_KNOWN, LOADER_QUEUE + 1, MOST, True),
+    *_of_loaders("sum of seconds of waits", LOADER_WAIT_SUM, 1, LARGEST, False),
+    *_of_loaders("batch size", LOADER_BATCH_SIZE, 1, MOST, True),
+    *_of_loaders("count of waits", LOADER_WAIT_COUNTS, WAIT_BUCKETS, MOST, False),
+)
+
 # -- worker slots ------------------------------------------------------------------------------------
 WORKERS_AT = COUNTERS_AT + -(-COUNTER_DOUBLES * 8 // 4096) * 4096
 WORKER_SLOTS = 128
@@ -137,6 +181,10 @@ WORKER_SECONDS, WORKER_CPU_SECONDS, WORKER_CORE_WAIT_SECONDS = 0, 1, 2
 WORKER_COUNTS = 3
 FETCH_BUCKETS = len(FETCH_BOUNDS) + 1
 WORKER_DOUBLES = 32
+WORKER_FIELDS: tuple[Field, ...] = (  # as FIELDS, of the sum of all slots
+    ("sum of seconds of fetches", WORKER_SECONDS, WORKER_COUNTS, LARGEST, False),
+    ("count of fetches", WORKER_COUNTS, FETCH_BUCKETS, MOST, False),
+)
 
 # -- ring --------------------------------------------------------------------------------------------
 RING_AT = WORKERS_AT + WORKER_SLOTS * WORKER_DOUBLES * 8
@@ -173,10 +221,9 @@ SECTIONS = (
     (COUNTS_AT, COUNTS, GAUGE.size),
 )
 
-# -- locks: byte ranges of the file, held with fcntl.lockf -------------------------------------------
-LOCK_ALIVE = 0  # the training process, while it lives
-LOCK_WORKERS = 1  # + slot: the worker that writes the slot
+# -- a byte of the file that is locked with fcntl.lockf ------------------------------------------------
+LOCK_ALIVE = 0  # by the training process, while it lives
 
-assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= RUN_AT
+assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT <= RUN_AT - SLOTS_FD.size
 assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

@@ -7,9 +7,10 @@ import os
 import time
 from _thread import allocate_lock
 
+from trainwatch.shared_files import create_locked, create_private, open_file, open_private, remove
 from trainwatch.training import layout
 from trainwatch.training.launch import Launch
-from trainwatch.training.ledger_files import make_file
+from trainwatch.training.ledger_files import hidden_name, open_directory
 from trainwatch.training.ranks import visible_devices
 
 TYPE_CHECKING = False
@@ -22,17 +23,18 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 class Ledger:
-    """An open ledger: a mapping of the whole file, and the descriptor that holds the locks.
+    """An open ledger: a mapping of the whole file, and the descriptors that hold the locks.
 
-    The descriptor stays open while the process counts: closing any descriptor of a file drops all
-    `lockf` locks of the process on it.
+    `fd` is of the file. `slots` is of the file that its workers lock, see `layout.SLOTS_FD_AT`. They stay
+    open while the process counts: closing any descriptor of a file drops all its `lockf` locks on it.
     """
 
-    __slots__ = ("counts", "fd", "gauges", "memory", "named", "naming", "of_framework", "path")
+    __slots__ = ("counts", "fd", "gauges", "memory", "named", "naming", "of_framework", "path", "slots")
 
-    def __init__(self, path: str, fd: int, memory: mmap.mmap) -> None:
+    def __init__(self, path: str, fd: int, memory: mmap.mmap, slots: int = -1) -> None:
         self.path = path
         self.fd = fd
+        self.slots = slots
         self.memory = memory
         self.named = memoryview(memory)[layout.GAUGES_AT :].cast("d")  # values of gauges and counts
         self.naming = allocate_lock()  # held while a name is added: two threads may begin with the same one
@@ -121,17 +123,26 @@ class Ledger:
 
     def remove(self) -> None:
         """Removes the file and releases all locks."""
-        os.unlink(self.path)
-        os.close(self.fd)
-        self.fd = -1
+        remove(self.path)
+        self._close()
 
     def finish(self) -> None:
         """Writes the end of the run and releases all locks; the mapping stays for its workers."""
         counters = memoryview(self.memory)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
         counters[layout.COUNTER_ENDED] = time.time()
         counters.release()
-        os.close(self.fd)
-        self.fd = -1
+        self._close()
+
+    def open_slots(self, holder: int) -> None:
+        """Opens, in a worker, the locks of the slots that the process `holder` has made. Raises OSError."""
+        (number,) = layout.SLOTS_FD.unpack_from(self.memory, layout.SLOTS_FD_AT)
+        self.slots = open_private(holder, number)
+
+    def _close(self) -> None:
+        for fd in (self.fd, self.slots):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.slots = -1
 
 
 def _fits(name: str) -> bool:
@@ -150,14 +161,25 @@ def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None 
     def fill(memory: mmap.mmap) -> None:
         _put_header(memory, ranks)
         _put_launch(memory, run, launch)
+        layout.SLOTS_FD.pack_into(memory, layout.SLOTS_FD_AT, slots)
 
-    fd, memory = make_file(directory, name, layout.FILE_BYTES, layout.LOCK_ALIVE, fill)
-    return Ledger(os.path.join(os.path.abspath(directory), name), fd, memory)
+    folder, slots = open_directory(directory), -1
+    try:
+        slots = create_private(folder, hidden_name(name))
+        size = layout.FILE_BYTES
+        fd, memory = create_locked(folder, name, hidden_name(name), size, layout.LOCK_ALIVE, fill)
+    except BaseException:
+        if slots >= 0:
+            os.close(slots)
+        raise
+    finally:
+        os.close(folder)
+    return Ledger(os.path.join(os.path.abspath(directory), name), fd, memory, slots)
 
 
 def join_ledger(path: str) -> Ledger:
     """Opens the ledger of the process that this one works for. Raises OSError when it is gone."""
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = open_file(path, {os.geteuid()}, os.O_RDWR)
     try:
         if os.fstat(fd).st_size != layout.FILE_BYTES:
             raise OSError(f"{path} is no ledger of this version")

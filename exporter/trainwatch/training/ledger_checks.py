@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Sequence
-from errno import EISDIR, ELOOP, ENXIO
-from math import inf, isfinite
-from operator import gt
+from collections.abc import Collection, Sequence
+from math import isfinite, isnan
+from operator import gt, lt
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from trainwatch.shared_files import UntrustedError, open_file
 from trainwatch.training import layout
-from trainwatch.training.layout import COMPONENTS, LARGEST, MAX_RANK, OPERATIONS, PHASES
+from trainwatch.training.layout import (
+    COMPONENTS,
+    LARGEST,
+    LATEST,
+    LONGEST_STEP,
+    MAX_RANK,
+    MOST,
+    OPERATIONS,
+    PHASES,
+)
+
+if TYPE_CHECKING:
+    from trainwatch.training.layout import Field
 
 # The reasons for which a ledger is refused, as the exporter counts them.
 REASONS = {
@@ -23,7 +34,7 @@ REASONS = {
     "version": "of a version of Trainwatch that this one cannot read",
     "header": "a rank, a process or a start that cannot be",
     "name": "a run name that is empty or cannot be printed",
-    "counter": "a total that is infinite, negative or no number",
+    "counter": "a number that is infinite, negative, none, or more than its column can hold",
     "falling": "a total that fell",
     "record": "a step that cannot be",
     "unreadable": "an error of its file system",
@@ -36,6 +47,7 @@ class LedgerError(Exception):
     def __init__(self, path: Path, reason: str, what: str) -> None:
         super().__init__(f"{path}: {what}")
         self.reason = reason
+        self.what = what.removeprefix("corrupt ledger: ")
 
 
 class Section(NamedTuple):
@@ -64,20 +76,19 @@ _COMPONENT_NUMBERS = range(len(COMPONENTS) + 1)  # 0: none; the same below
 _OPERATION_NUMBERS = range(len(OPERATIONS) + 1)
 
 
-def open_plain_file(path: Path) -> int:
-    """Returns a descriptor for reading. Raises LedgerError for anything but a plain file, and OSError."""
+def open_plain_file(path: Path, owners: Collection[int] | None = None) -> int:
+    """Returns a descriptor for reading. Raises LedgerError for anything but a plain file, and OSError.
+
+    `owners` are the users to whom it must belong; None: any.
+    """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        return open_file(path, owners)
+    except UntrustedError as error:
+        kind = error.reason == "kind"
+        what = "not a ledger: not a plain file" if kind else str(error.strerror)
+        raise LedgerError(path, "kind" if kind else "permission", what) from error
     except PermissionError as error:
         raise LedgerError(path, "permission", f"may not be read by user {os.geteuid()}") from error
-    except OSError as error:
-        if error.errno in (ELOOP, EISDIR, ENXIO):
-            raise LedgerError(path, "kind", "not a ledger: not a plain file") from error
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise LedgerError(path, "kind", "not a ledger: not a plain file")
-    return fd
 
 
 def checked_sections(path: Path, header: bytes, file_bytes: int) -> Sections:
@@ -96,8 +107,8 @@ def checked_sections(path: Path, header: bytes, file_bytes: int) -> Sections:
     if not (0 <= rank < world_size <= MAX_RANK and -1 <= local_rank <= MAX_RANK and 0 < pid <= MAX_RANK):
         what = f"rank {rank} of {world_size}, local rank {local_rank}, process {pid}"
         raise LedgerError(path, "header", f"corrupt ledger: {what}")
-    if not (isfinite(offset) and 0 <= start < LARGEST):
-        raise LedgerError(path, "header", f"corrupt ledger: started at {start}")
+    if not (abs(offset) <= LATEST and 0 <= start <= LATEST):  # nor is NaN
+        raise LedgerError(path, "header", f"corrupt ledger: started at {start}, clock offset {offset}")
     return sections
 
 
@@ -133,38 +144,48 @@ def checked_totals(path: Path, values: Sequence[float]) -> Sequence[float]:
     return values
 
 
-def _loader_settings() -> frozenset[int]:
-    block = (
-        layout.LOADER_KNOWN,
-        layout.LOADER_WORKERS,
-        layout.LOADER_PIN_MEMORY,
-        layout.LOADER_PREFETCH,
-        layout.LOADER_QUEUE,
-        layout.LOADER_BATCH_SIZE,
-    )
-    at = (layout.COUNTER_LOADERS + phase * layout.LOADER_DOUBLES for phase in _PHASE_NUMBERS)
-    return frozenset(start + setting for start in at for setting in block)
+class _Bounds(NamedTuple):
+    """The bounds of the doubles of a section, by their index."""
+
+    fields: tuple[Field, ...]
+    least: tuple[float, ...]
+    most: tuple[float, ...]
+
+    @classmethod
+    def of(cls, fields: tuple[Field, ...], items: int) -> _Bounds:
+        least, most = [0.0] * items, [LARGEST] * items
+        for _, at, count, highest, falls in fields:
+            least[at : at + count] = [-highest if falls else 0.0] * count
+            most[at : at + count] = [highest] * count
+        return cls(fields, tuple(least), tuple(most))
+
+    def check(self, path: Path, values: Sequence[float]) -> None:
+        """Raises LedgerError for a value that cannot be."""
+        usual = isfinite(sum(values)) and min(values) >= 0.0 and max(values) <= LATEST
+        if usual or not (
+            any(map(isnan, values)) or any(map(gt, values, self.most)) or any(map(lt, values, self.least))
+        ):
+            return
+        within = map(_within, self.least, values, self.most)
+        index = next(i for i, fits in enumerate(within) if not fits)
+        name = next((name for name, at, count, *_ in self.fields if at <= index < at + count), "total")
+        limits = f"it can be {self.least[index]:g} to {self.most[index]:g}"
+        raise LedgerError(path, "counter", f"corrupt ledger: its {name} is {values[index]:g}, {limits}")
 
 
+def _within(least: float, value: float, most: float) -> bool:
+    return least <= value <= most
+
+
+_COUNTERS = _Bounds.of(layout.FIELDS, layout.COUNTER_DOUBLES)
+_WORKERS = _Bounds.of(layout.WORKER_FIELDS, layout.WORKER_DOUBLES)
 # Counters that may fall: moments of the writer's clock, what it does now, and loaders' settings.
-_PRESENT = _loader_settings() | {
-    layout.COUNTER_FIRST_STEP,
-    layout.COUNTER_STEP_SINCE,
-    layout.COUNTER_STEP_PHASE,
-    layout.COUNTER_WAIT_SINCE,
-    layout.COUNTER_COMPONENT,
-    layout.COUNTER_COMPONENT_SINCE,
-    layout.COUNTER_OPERATION,
-}
+_FALLING = frozenset(i for i, least in enumerate(_COUNTERS.least) if least < 0)
 
 
 def checked_counters(path: Path, counters: tuple[float, ...]) -> tuple[float, ...]:
     """Returns the counters. Raises LedgerError if one of them cannot be."""
-    lowest = min(counters)
-    if not (isfinite(sum(counters)) and max(counters) <= LARGEST) or (
-        lowest < 0 and any(value < 0 for i, value in enumerate(counters) if i not in _PRESENT)
-    ):
-        raise LedgerError(path, "counter", "corrupt ledger: a counter is infinite, negative or not a number")
+    _COUNTERS.check(path, counters)
     if counters[layout.COUNTER_STEP_PHASE] not in _PHASE_NUMBERS:
         raise LedgerError(path, "record", "corrupt ledger: the open step has no phase")
     component, operation = counters[layout.COUNTER_COMPONENT], counters[layout.COUNTER_OPERATION]
@@ -173,10 +194,19 @@ def checked_counters(path: Path, counters: tuple[float, ...]) -> tuple[float, ..
     return counters
 
 
+def checked_fetches(path: Path, slots: Sequence[Sequence[float]]) -> list[float]:
+    """Returns the sums over the workers' slots. Raises LedgerError if one of them cannot be."""
+    for slot in slots:
+        _WORKERS.check(path, slot)
+    sums = [sum(values) for values in zip(*slots, strict=True)] or [0.0] * layout.WORKER_DOUBLES
+    _WORKERS.check(path, sums)
+    return sums
+
+
 def fell(before: Sequence[float], after: Sequence[float]) -> bool:
     """Returns whether one of the counters that only grow is less than it was."""
     return any(map(gt, before, after)) and any(
-        x > y and i not in _PRESENT for i, (x, y) in enumerate(zip(before, after, strict=True))
+        x > y and i not in _FALLING for i, (x, y) in enumerate(zip(before, after, strict=True))
     )
 
 
@@ -184,10 +214,10 @@ def checked_record(path: Path, record: tuple[float, ...]) -> tuple[float, ...]:
     """Returns the record. Raises LedgerError if it cannot be a step."""
     index, start, duration, phase, others = record[:5]
     if not (
-        isfinite(start)
+        abs(start) <= LATEST  # nor is NaN
         and phase in _PHASE_NUMBERS
-        and 0 <= duration < inf
-        and 0 <= others < index <= LARGEST
+        and 0 <= duration <= LONGEST_STEP
+        and 0 <= others < index <= MOST
         and isfinite(sum(record[5:]))
         and min(record[5:]) >= 0
         and max(record[5:]) <= LARGEST

@@ -1,25 +1,22 @@
-"""The directory and the locks of ledger files, for the training process and the exporter.
+"""The directory of ledger files, for the training process and the exporter.
 
-A lock on a byte shows that its process is alive: the kernel releases it even after `kill -9`. It belongs
-to the process and not to the descriptor: a forked child does not inherit it, and a process that closes any
-descriptor of a file loses all of its locks on it.
+A lock on a byte of a file shows that its process is alive: the kernel releases it even after `kill -9`. It
+belongs to the process and not to the descriptor: a forked child does not inherit it, and a process that
+closes any descriptor of a file loses all of its locks on it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import mmap
 import os
-from struct import Struct
+
+from trainwatch.shared_files import create_locked, open_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Mapping
 
 SHARED_MEMORY = "/dev/shm"
-
-# struct flock of Linux on 64-bit machines: type, whence, start, length, pid.
-_FLOCK = Struct("@hhqqi")
 
 
 def ledger_directory(environment: Mapping[str, str] = os.environ) -> str:
@@ -46,8 +43,7 @@ def open_directory(path: str) -> int:
         made = True
     except FileExistsError:
         made = False
-    link = 0 if os.environ.get("TRAINWATCH_LEDGER_DIR") else os.O_NOFOLLOW
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link)
+    fd = open_folder(path, follow=bool(os.environ.get("TRAINWATCH_LEDGER_DIR")))
     status = os.fstat(fd)
     own = status.st_uid == os.geteuid()
     if made or (own and status.st_mode & 0o7777 != 0o1777 and path == ledger_directory({})):
@@ -58,59 +54,17 @@ def open_directory(path: str) -> int:
     return fd
 
 
+def hidden_name(name: str) -> str:
+    """Returns what a file is called until it is complete; the exporter removes what a killed process left."""
+    return f".{os.path.splitext(name)[0]}.new"
+
+
 def make_file(
     directory: str, name: str, size: int, lock: int, fill: Callable[[mmap.mmap], None]
 ) -> tuple[int, mmap.mmap]:
-    """Makes a file of the ledger directory and returns its descriptor, which holds the lock, and its memory.
-
-    The file has a hidden name until `fill` has written it and the byte `lock` is locked, so a reader never
-    sees half of it. All of its pages are allocated first: a full directory is then an error here, and not a
-    SIGBUS later. Raises OSError.
-    """
+    """Makes a file of the ledger directory: see `shared_files.create_locked`. Raises OSError."""
     folder = open_directory(directory)
     try:
-        temporary = f".{os.path.splitext(name)[0]}.new"  # the exporter removes what a killed process left
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-        try:
-            os.posix_fallocate(fd, 0, size)
-            memory = mmap.mmap(fd, size)
-            fill(memory)
-            try_lock(fd, lock)
-            os.fchmod(fd, 0o644)  # the exporter may be another user
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            os.close(fd)
-            os.unlink(temporary, dir_fd=folder)
-            raise
+        return create_locked(folder, name, hidden_name(name), size, lock, fill)
     finally:
         os.close(folder)
-    return fd, memory
-
-
-def try_lock(fd: int, byte: int) -> bool:
-    """Locks one byte of a file open for writing. Returns whether it could: another process may hold it.
-
-    Raises OSError if the file system has no locks.
-    """
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, depending on the system
-        return False
-    return True
-
-
-def lock_holder(fd: int, byte: int) -> int | None:
-    """Returns the pid of the other process that holds the lock on one byte, or None.
-
-    The pid is of this process's PID namespace; 0 or less: the process is not in it. Does not take the
-    lock, so it disturbs no process. The pid comes from the kernel: no file can forge it.
-    """
-    query = _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0)
-    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, query))
-    return None if kind == fcntl.F_UNLCK else int(pid)
-
-
-def is_locked(fd: int, byte: int) -> bool:
-    """Returns whether another process holds the lock on one byte."""
-    return lock_holder(fd, byte) is not None

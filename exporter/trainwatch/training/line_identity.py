@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from trainwatch.shared_files import open_file
 from trainwatch.training import layout
 from trainwatch.training.launch import read_launch
 from trainwatch.training.ledger_files import ledger_directory
@@ -45,7 +46,7 @@ def _header(path: str) -> bytes:
     if not path or f".{os.getpid()}." in os.path.basename(path):
         return b""
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(open_file(path), "rb") as file:
             header = file.read(layout.HEADER_BYTES)
     except OSError:
         return b""

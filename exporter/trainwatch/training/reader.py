@@ -18,13 +18,15 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
+from trainwatch.shared_files import entries, is_locked, lock_holder
 from trainwatch.training import layout
 from trainwatch.training.launch import Launch
-from trainwatch.training.layout import COMPONENTS, LARGEST, OPERATIONS, PHASES
+from trainwatch.training.layout import COMPONENTS, MOST, OPERATIONS, PHASES
 from trainwatch.training.ledger_checks import (
     LedgerError,
     Section,
     checked_counters,
+    checked_fetches,
     checked_record,
     checked_run_name,
     checked_sections,
@@ -32,7 +34,6 @@ from trainwatch.training.ledger_checks import (
     fell,
     open_plain_file,
 )
-from trainwatch.training.ledger_files import is_locked, lock_holder
 
 __all__ = [
     "LedgerError",
@@ -143,10 +144,10 @@ def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
     Skips symbolic links and everything else that is not a plain file.
     """
     try:
-        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        found = sorted(entries(directory), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for entry in entries:
+    for entry in found:
         if entry.name.endswith(layout.SUFFIX) and entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
 
@@ -323,8 +324,8 @@ class LedgerReader:
 
     def _whole(self, at: int, what: str) -> int:
         (number,) = _ONE.unpack(self._read(at, 8))
-        if not 0 <= number <= LARGEST:  # nor is NaN
-            raise LedgerError(self.path, "counter", f"corrupt ledger: {number} {what}")
+        if not 0 <= number <= MOST:  # nor is NaN
+            raise LedgerError(self.path, "counter", f"corrupt ledger: {number:g} {what}")
         return int(number)
 
     def _recorded(self) -> int:
@@ -460,7 +461,7 @@ class LedgerReader:
 
     def _fetches(self) -> list[float]:
         """Returns the sum of all worker slots. Workers claim the first free slot: used slots come first."""
-        used: list[tuple[float, ...]] = []
+        used: list[tuple[Any, ...]] = []
         section = self._sections.workers
         for first in range(0, section.items, _SLOTS_AT_ONCE):
             slots = self._ring(section, _SLOT, first, min(first + _SLOTS_AT_ONCE, section.items))
@@ -468,8 +469,7 @@ class LedgerReader:
             if not counted:
                 break
             used += counted
-        sums = [sum(values) for values in zip(*used, strict=True)] or [0.0] * layout.WORKER_DOUBLES
-        checked_totals(self.path, [value for slot in used for value in slot] or sums)
+        sums = checked_fetches(self.path, used)
         if self._fetched and any(map(gt, self._fetched, sums)):
             raise LedgerError(self.path, "falling", "corrupt ledger: the total of a worker fell")
         self._fetched = sums

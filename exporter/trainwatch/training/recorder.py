@@ -826,7 +826,7 @@ def make_recorder(
 
     def check(start: float, end: float) -> None:
         """Raises ValueError for a step that a reader would refuse."""
-        if not 0.0 <= end - start < layout.LONGEST_STEP or not abs(start) < layout.LARGEST:
+        if not 0.0 <= end - start < layout.LONGEST_STEP or not abs(start) <= layout.LATEST:
             raise ValueError(f"a step cannot start at {start} and end at {end}")
 
     def reject(component: float) -> None:

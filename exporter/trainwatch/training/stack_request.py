@@ -12,6 +12,8 @@ import faulthandler
 import os
 from _thread import start_new_thread
 
+from trainwatch.shared_files import create_fifo, create_file
+
 VARIABLE = "TRAINWATCH_STACKS"
 SIGNAL = 40  # a real-time signal: training scripts and launchers use the others
 SUFFIX = ".stack"  # after the name of the ledger: the answers
@@ -20,11 +22,13 @@ REQUEST_SUFFIX = ".stack.request"
 
 def answer_requests(ledger: str) -> None:
     """Writes stacks to a file next to the ledger from now on. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    answers = os.open(ledger + SUFFIX, flags, 0o600)  # it stays open, because a signal may come at any time
-    os.mkfifo(ledger + REQUEST_SUFFIX, 0o600)
-    # Open for both, so that reading waits while nobody asks.
-    requests = os.open(ledger + REQUEST_SUFFIX, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    # It stays open, because a signal may come at any time.
+    answers = create_file(ledger + SUFFIX, flags=os.O_WRONLY | os.O_APPEND)
+    try:
+        requests = create_fifo(ledger + REQUEST_SUFFIX)  # for both, so that reading waits while nobody asks
+    except OSError:
+        os.close(answers)
+        raise
     faulthandler.register(SIGNAL, file=answers, all_threads=True, chain=False)
     start_new_thread(_answer, (requests, answers))
 

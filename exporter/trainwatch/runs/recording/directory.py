@@ -7,6 +7,7 @@ becomes: a part holds its journal's rows in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from trainwatch.errors import UserError
+from trainwatch.runs.malformed import MALFORMED, finite
 from trainwatch.runs.model import (
     COMPONENTS,
     PHASES,
@@ -42,6 +44,7 @@ from trainwatch.runs.recording.files import (
     Piece,
     RunFile,
     check_unverified,
+    folders,
     holds_pieces,
     holds_recording,
     piece_now,
@@ -139,7 +142,7 @@ class RecordingDirectory(Source):
                 self._run_gaps.append(Gap("run", f"`{RUN_FILE}` is missing"))
 
     def _open_nodes(self) -> None:
-        for folder in sorted(path for path in self._directory.iterdir() if path.is_dir()):
+        for folder in folders(self._directory):
             if folder.name not in self._nodes and holds_pieces(folder):
                 self._nodes[folder.name] = _Node(folder)
 
@@ -209,6 +212,7 @@ class _Node:
                 *self.samples.gaps(run),
                 *self.steps.stream.gaps_so_far(lost),
                 *self._ranks.gaps_so_far(),
+                *_refused(self.samples.metadata),
             )
         ]
 
@@ -582,6 +586,14 @@ def _rank_facts(
         gauges=dict(row.get("gauges") or ()),
         counts=dict(row.get("counts") or ()),
     )
+
+
+def _refused(metadata: dict[str, Any]) -> Iterator[Gap]:
+    """Yields what is missing because ledgers were refused, as the writer noted it."""
+    with suppress(*MALFORMED):
+        for each in metadata.get("refused", ()):
+            reason = f"the ledger of rank {each['rank']} of {each['run']} was refused: {each['why']}"
+            yield Gap("ranks", reason, start=finite(each["time"]))
 
 
 def _stay(row: dict[str, Any]) -> Stay:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import inf
 from pathlib import Path
@@ -33,10 +34,14 @@ from trainwatch.runs.recording.schema import (
     metadata_of,
     with_metadata,
 )
+from trainwatch.shared_files import entries, is_held, open_file, remove
 from trainwatch.whole_file import replacing, write_whole
 
 RUNS = Path("trainwatch-runs")  # one directory per run
 RUN_FILE = "run.json"
+LOCK = ".lock"
+RECENT_SECONDS = 60.0  # a journal grows twice per second
+RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
 _NAME = re.compile(
     r"(?P<table>[a-z]+)-(?P<number>\d{6,})(?:(?:\.(?P<checksum>[0-9a-f]{8}))?\.parquet|\.journal)"
 )
@@ -74,7 +79,7 @@ class RunFile:
         """
         path = directory / RUN_FILE
         try:
-            values = json.loads(content(path))
+            values = json.loads(content(path, most=RUN_FILE_BYTES))
             checksum = values.pop("checksum", None)
             if checksum is not None and checksum != checksum_of(values):
                 raise DamageError("its checksum does not match; if you edited it, remove `checksum` from it")
@@ -119,14 +124,49 @@ def new_directory(name: str) -> Path:
     return next(path for path in candidates if not os.path.lexists(path)).absolute()
 
 
+def open_lock(folder: Path) -> int:
+    """Returns a descriptor of the file that a process locks while it records there. Makes it if missing.
+
+    Only its user can open it: everybody who can open a file can lock it. Raises OSError.
+    """
+    lock = open_file(folder / LOCK, flags=os.O_RDWR | os.O_CREAT)
+    with suppress(PermissionError):  # another user's, opened by root
+        os.fchmod(lock, 0o600)  # an earlier version made it for all
+    return lock
+
+
+def is_recorded_now(folder: Path) -> bool:
+    """Returns whether a process has locked the folder.
+
+    Whether one does that belongs to another user shows in what it writes.
+    """
+    try:
+        lock = open_file(folder / LOCK)
+    except PermissionError:
+        changes = [entry.stat(follow_symlinks=False).st_mtime for entry in entries(folder)]
+        return time.time() - max(changes, default=0.0) < RECENT_SECONDS
+    except OSError:
+        return False
+    try:
+        return is_held(lock)
+    finally:
+        os.close(lock)
+
+
 def holds_recording(directory: Path) -> bool:
     """Returns whether something was recorded in the directory, finished or not."""
-    return (directory / RUN_FILE).exists() or any(map(holds_pieces, directory.glob("*/")))
+    return (directory / RUN_FILE).exists() or any(map(holds_pieces, folders(directory)))
+
+
+def folders(directory: Path) -> list[Path]:
+    """Returns the directories in a directory, by name. Raises OSError."""
+    return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
 
 
 def holds_pieces(folder: Path) -> bool:
     """Returns whether something of a node was recorded in the folder."""
-    return any(match["table"] in TABLES for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    names = (_NAME.fullmatch(entry.name) for entry in entries(folder))
+    return any(match["table"] in TABLES for match in names if match)
 
 
 @dataclass(frozen=True)
@@ -160,7 +200,7 @@ def piece_now(folder: Path, table: str, number: int) -> Piece | None:
 
 def _listed(folder: Path, table: str) -> dict[int, Piece]:
     found: dict[int, Piece] = {}
-    for entry in os.scandir(folder):
+    for entry in entries(folder):
         match = _NAME.fullmatch(entry.name)
         if match and match["table"] == table:
             number, is_part = int(match["number"]), entry.name.endswith(".parquet")
@@ -222,8 +262,8 @@ def write_part(folder: Path, table: str, number: int, rows: pa.Table) -> Path:
     pq.write_table(rows, sink, compression="zstd", write_statistics=True)
     data = sink.getvalue()
     part = folder / f"{table}-{number:06d}.{crc32(data):08x}.parquet"
-    with replacing(part) as unfinished:
-        unfinished.write_bytes(data)
+    with replacing(part) as file:
+        file.write(data)
     return part
 
 
@@ -245,4 +285,4 @@ def journal_to_part(folder: Path, table: str, number: int, keep_last_by: tuple[s
         if reader.unread_bytes:
             rows = rows.cast(with_metadata(rows.schema, {"torn_bytes": reader.unread_bytes}))
         write_part(folder, table, number, rows)
-    journal.unlink(missing_ok=True)
+    remove(journal)

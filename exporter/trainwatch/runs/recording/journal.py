@@ -20,6 +20,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from trainwatch.runs.recording.damage import content
+from trainwatch.shared_files import create_file, remove
 
 MARKER = b"\x89TWframe"
 HEAD = struct.Struct("<8sII")  # marker, length and checksum of the content; 16 bytes keep Arrow aligned
@@ -52,13 +53,12 @@ class JournalWriter:
             os.close(self._file)
 
     def _create(self, data: bytes) -> None:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        file = os.open(self.path, flags, 0o644)
+        file = create_file(self.path, 0o644, os.O_WRONLY | os.O_APPEND)
         try:
             self._write(file, data)
         except OSError:
             os.close(file)
-            self.path.unlink(missing_ok=True)
+            remove(self.path)
             raise
         self._file = file
 

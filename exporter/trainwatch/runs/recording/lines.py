@@ -129,9 +129,7 @@ def _positive(value: Any) -> float:
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DamageError("it is too large")
-        values = json.loads(content(path))
+        values = json.loads(content(path, most=MOST_BYTES))
         checksum = values.pop("checksum", None)
         if checksum != checksum_of(values):
             raise DamageError("its checksum does not match")

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainwatch.runs.model import RankStack
+from trainwatch.shared_files import read_file
 from trainwatch.whole_file import write_whole
 
 FILE = "stacks.json"
+MOST_BYTES = 16 << 20
 
 
 def write_stacks(directory: Path, stacks: Sequence[RankStack]) -> None:
@@ -21,7 +23,7 @@ def write_stacks(directory: Path, stacks: Sequence[RankStack]) -> None:
 def read_stacks(directory: Path) -> tuple[RankStack, ...]:
     """Returns the stacks of the recording; none if there are none, or if the file is damaged."""
     try:
-        found = json.loads((directory / FILE).read_bytes())
+        found = json.loads(read_file(directory / FILE, MOST_BYTES))
         return tuple(
             RankStack(str(each["node"]), int(each["rank"]), float(each["time"]), str(each["text"]))
             for each in found

@@ -7,7 +7,6 @@ journal keeps growing meanwhile.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import queue
@@ -35,6 +34,7 @@ from trainwatch.runs.recording.files import (
     RunFile,
     journal_path,
     journal_to_part,
+    open_lock,
     pieces,
     read_piece,
 )
@@ -64,6 +64,7 @@ from trainwatch.runs.recording.schema import (
     with_metadata,
 )
 from trainwatch.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunSample, Sample
+from trainwatch.shared_files import entries, remove, try_hold
 
 if TYPE_CHECKING:
     from trainwatch.ledgers.line_files import LineCounts, Thread
@@ -79,6 +80,7 @@ PART_SECONDS = 60.0
 PART_STEPS = 100_000  # a part is cut before its minute is over at this many steps
 RANKS_SECONDS = 1.0  # the totals of the ledgers are journalled at most this often
 RETRY_SECONDS = 30.0  # after a full disk
+MOST_REFUSED = 64  # ledgers whose reasons are noted
 QUEUE_LENGTH = 1000  # some minutes of a disk that hangs; samples beyond are dropped
 
 # The columns that identify an updated row: a part keeps only the last row of each.
@@ -102,8 +104,9 @@ class RecordingWriter:
         try:
             self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = _lock(self._folder)
-            for path in self._folder.glob(".*.unfinished"):  # of a writer that was killed
-                path.unlink(missing_ok=True)
+            for entry in entries(self._folder):
+                if entry.name[0] == "." and entry.name.endswith(".unfinished"):  # of a writer that was killed
+                    remove(self._folder / entry.name)
             _begin_run(directory, run, interval)
         except OSError as error:
             raise UserError(
@@ -114,7 +117,7 @@ class RecordingWriter:
         for table in TABLES:
             self._make_parts(table, self._last_number(table))
             self._numbers[table] = self._last_number(table)
-        self._facts, self._recorded = _already_recorded(self._folder, node)
+        self._facts, self._recorded, self._refused = _already_recorded(self._folder, node)
         self._layout = Layout(self._facts.cpus, tuple(gpu.gpu for gpu in self._facts.gpus))
         self._run = run
         self._gpus: dict[str, GpuUse] | None = None  # of the run, once it had ledgers
@@ -159,6 +162,10 @@ class RecordingWriter:
         """
         time_now = time.time() if now is None else now
         self._hand_over(partial(self._record_ranks, time_now, list(ranks), presences, paused))
+
+    def refused(self, ledgers: Mapping[tuple[str, int], str]) -> None:
+        """Records from the next sample on why ledgers of a run and rank were refused. Returns at once."""
+        self._hand_over(partial(self._note_refused, dict(ledgers)))
 
     def rename(self, run: str) -> None:
         """Records under this label from now on, also in run.json. Returns at once."""
@@ -266,8 +273,20 @@ class RecordingWriter:
         if facts.run_cpus != self._facts.run_cpus:
             self._cut("samples")
         self._facts = facts
-        journal = self._journal("samples", sample.time, samples_schema(layout), asdict(self._facts))
+        facts_now = asdict(self._facts) | ({"refused": self._refused} if self._refused else {})
+        journal = self._journal("samples", sample.time, samples_schema(layout), facts_now)
         self._append("samples", journal, _sample_batch(sample, use, layout, journal.schema))
+
+    def _note_refused(self, ledgers: Mapping[tuple[str, int], str]) -> None:
+        known = {(each["run"], each["rank"]) for each in self._refused}
+        new = [
+            {"run": run, "rank": rank, "why": what, "time": time.time()}
+            for (run, rank), what in ledgers.items()
+            if (run, rank) not in known
+        ]
+        if new:
+            self._refused = [*self._refused, *new][:MOST_REFUSED]
+            self._cut("samples")
 
     def _rename(self, run: str) -> None:
         self._run = self._common["run"] = run
@@ -312,13 +331,29 @@ class RecordingWriter:
                 _rank_row(now, *rank) | _stay(presence) | _pauses(paused.get((rank[0].run, rank[0].rank), {}))
                 for rank, presence in zip_longest(ranks, presences[: len(ranks)])
             ]
-            batch = pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
+            batch = self._ranks_batch(rows)
             if self._ranks is not None and self._ranks.column("alive") != batch.column("alive"):
                 self._write_ranks()  # so that the last moment of a process is known to the tick
             self._ranks = batch
         if abs(now - self._ranks_written) >= RANKS_SECONDS:
             self._write_ranks()
             self._ranks_written = now
+
+    def _ranks_batch(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        """Returns the rows as a batch. One that its columns cannot hold costs itself only."""
+        try:
+            return pa.RecordBatch.from_pylist(rows, schema=RANKS_SCHEMA)
+        except _NO_COLUMN_HOLDS_IT:
+            problems = [_problem(row) for row in rows]
+            self._note_refused(
+                {
+                    (self._run, row["rank"]): problem
+                    for row, problem in zip(rows, problems, strict=True)
+                    if problem
+                }
+            )
+            fitting = [row for row, problem in zip(rows, problems, strict=True) if not problem]
+            return pa.RecordBatch.from_pylist(fitting, schema=RANKS_SCHEMA)
 
     def _write_ranks(self) -> None:
         if self._ranks is not None:
@@ -364,7 +399,7 @@ class RecordingWriter:
                 if piece.number > last:
                     break
                 if piece.is_part:  # a writer killed between the rename and the next line leaves its journal
-                    journal_path(self._folder, table, piece.number).unlink(missing_ok=True)
+                    remove(journal_path(self._folder, table, piece.number))
                 else:
                     journal_to_part(self._folder, table, piece.number, KEEP_LAST_BY.get(table, ()))
             self._part_failed = False
@@ -409,20 +444,21 @@ def _begin_run(directory: Path, run: str, interval: float) -> None:
 
 def _lock(folder: Path) -> int:
     """Locks the folder against other writers. The kernel releases the lock when the process dies."""
-    lock = os.open(folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    lock = open_lock(folder)
+    if not try_hold(lock):
         os.close(lock)
-        raise UserError(f"{folder} is being recorded by another exporter; choose another directory") from None
+        raise UserError(f"{folder} is being recorded by another exporter; choose another directory")
     return lock
 
 
-def _already_recorded(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dict[str, int]]]:
-    """Returns the facts of the node, and the number of each rank's last recorded step by phase."""
-    facts = NodeFacts(node)
+def _already_recorded(
+    folder: Path, node: str
+) -> tuple[NodeFacts, dict[str, dict[str, int]], list[dict[str, Any]]]:
+    """Returns the node's facts, each rank's last recorded step by phase, and the refused ledgers."""
+    facts, refused = NodeFacts(node), []
     if (samples := _last_rows(folder, "samples")) is not None:
         facts = facts_of(metadata_of(samples.schema))
+        refused = metadata_of(samples.schema).get("refused", [])
     recorded: dict[str, dict[str, int]] = {}
     if (steps := _last_rows(folder, "steps")) is not None:
         recorded = metadata_of(steps.schema)["recorded"]
@@ -430,7 +466,7 @@ def _already_recorded(folder: Path, node: str) -> tuple[NodeFacts, dict[str, dic
         columns = (steps.column(name).to_pylist() for name in names)
         for rank, pid, start, phase, number in zip(*columns, strict=True):
             recorded.setdefault(_rank_key(rank, pid, start), {})[phase] = number
-    return facts, recorded
+    return facts, recorded, refused
 
 
 def _last_rows(folder: Path, table: str) -> pa.Table | None:
@@ -521,6 +557,18 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
         "gauges": list(totals.gauges.items()),
         "counts": list(totals.counts.items()),
     }
+
+
+_NO_COLUMN_HOLDS_IT = (pa.ArrowException, ArithmeticError, TypeError, ValueError)
+
+
+def _problem(row: dict[str, Any]) -> str:
+    """Returns why the columns cannot hold a row; "" if they can."""
+    try:
+        pa.RecordBatch.from_pylist([row], schema=RANKS_SCHEMA)
+    except _NO_COLUMN_HOLDS_IT as error:
+        return describe(error)
+    return ""
 
 
 def _pauses(paused: Mapping[str, float]) -> dict[str, float | None]:

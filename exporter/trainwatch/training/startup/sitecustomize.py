@@ -13,9 +13,13 @@ def _start():  # type: () -> None
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     if sys.version_info < (3, 11):  # noqa: UP036
         words = os.path.join(os.environ.get("TRAINWATCH_LEDGER_DIR", ""), "startup")
-        if os.path.isdir(words):  # `trainwatch run` reads why it saw no steps
-            with open(os.path.join(words, "old"), "w") as file:
-                file.write("%d.%d" % sys.version_info[:2])  # noqa: UP031
+        try:  # `trainwatch run` reads why it saw no steps; elsewhere the folder may be another user's
+            if os.lstat(words).st_uid == os.geteuid() and not os.path.islink(words):
+                file = os.open(os.path.join(words, "old"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+                os.write(file, ("%d.%d" % sys.version_info[:2]).encode("ascii"))  # noqa: UP031
+                os.close(file)
+        except OSError:  # there is none, or it has the word
+            pass
         return
     package = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     sys.path.insert(0, package)
