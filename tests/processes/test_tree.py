@@ -93,6 +93,7 @@ def test_the_holder_of_a_ledger_is_read_from_the_locks_of_the_node(tmp_path: Pat
         "2: POSIX  ADVISORY  WRITE 24755 00:1b:49156 0 0\n"
         "3: POSIX  ADVISORY  WRITE 24760 00:1b:49156 3 3\n"  # a data-loading worker's
         "3: -> POSIX  ADVISORY  WRITE 24761 00:1b:49156 0 0\n"  # waits for the lock
+        "4: POSIX  ADVISORY  READ 24999 00:1b:49157 0 0\n"  # of a user who may read a ledger
     )
     assert Namespaces(tmp_path).lock_holders() == {(os.makedev(0, 0x1B), 49156): 24755}
 

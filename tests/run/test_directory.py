@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from trainwatch.errors import UserError
+from trainwatch.report.run_list import is_recording
 from trainwatch.run.directory import recording_directory
 from trainwatch.run.ledger_directory import PREFIX, ledger_directory
 from trainwatch.whole_file import write_whole
@@ -125,6 +128,55 @@ def test_a_folder_of_runs_that_another_user_planted_is_refused(folder: Path, kin
     assert refusal(None) == (
         "trainwatch-runs was made by user 65534 for every user: choose another with --out"
     )
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A directory that other users can reach."""
+    with TemporaryDirectory(prefix="trainwatch-test-", dir="/tmp") as made:
+        os.chmod(made, 0o755)
+        yield Path(made)
+
+
+def as_another_user(act: Callable[[], int]) -> int:
+    """Returns what `act` returns in a process of another user."""
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setresuid(65534, 65534, 65534)
+        os._exit(act())
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@needs_root
+def test_a_lock_of_another_user_neither_stops_a_run_nor_passes_for_one(reachable: Path) -> None:
+    """Everybody who can open a file or a directory can lock it."""
+
+    def lock(name: str) -> int:
+        try:
+            fcntl.flock(os.open(reachable / "run" / name, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except PermissionError:
+            return 13
+        return 0
+
+    with recording_directory(reachable / "run", "train") as directory:
+        assert is_recording(directory)
+        assert as_another_user(lambda: lock(".")) == 0
+        assert as_another_user(lambda: lock(".lock")) == 13
+    held = os.open(directory, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert not is_recording(directory)
+    with recording_directory(directory, "train"):
+        pass
+    os.close(held)
+
+
+@needs_root
+def test_a_run_of_another_user_is_in_progress_as_long_as_it_writes(reachable: Path) -> None:
+    with recording_directory(reachable / "run", "train") as directory:
+        assert as_another_user(lambda: is_recording(directory)) == 1
+        os.utime(directory / ".lock", (0.0, 0.0))
+        assert as_another_user(lambda: is_recording(directory)) == 0
 
 
 def test_a_write_does_not_follow_a_link_in_place_of_the_unfinished_file(folder: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trainwatch_startup
 from trainwatch.run.hooks import STARTUP, WARN_AFTER, HookedProcesses, command_environment
 from trainwatch.training.launch import Launch
 
@@ -182,6 +183,36 @@ def test_a_python_that_is_too_old_runs_its_script_and_is_named(tmp_path: Path, v
     )
     assert (printed.stdout, printed.stderr) == ("1\n", "")
     assert f"Python {version} is too old for the hooks" in hooked.why_no_steps()
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_words_are_not_left_where_another_user_wants_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, old: bool
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    ledgers, elsewhere = tmp_path / "ledgers", tmp_path / "elsewhere"
+    ledgers.mkdir()
+    elsewhere.mkdir()
+    planted = ledgers / trainwatch_startup.WORDS
+    planted.symlink_to(elsewhere) if kind == "link" else planted.mkdir()
+    os.chown(planted, 65534, 65534, follow_symlinks=False)
+    monkeypatch.setenv(trainwatch_startup.LEDGERS, str(ledgers))
+    if old:
+        code = STARTUP.joinpath("sitecustomize.py").read_text().partition("\ndel sys.modules")[0]
+        monkeypatch.setattr(sys, "version_info", (3, 8))
+        exec(code, {"__file__": str(STARTUP / "sitecustomize.py")})
+    else:
+        trainwatch_startup.leave_word("torch")
+    assert [*elsewhere.iterdir(), *planted.iterdir()] == []
+
+
+@pytest.mark.parametrize("word", ["failed", "old"])
+def test_a_word_that_is_no_file_is_not_waited_for(tmp_path: Path, word: str) -> None:
+    hooked = HookedProcesses(tmp_path)
+    os.mkfifo(tmp_path / trainwatch_startup.WORDS / word)
+    assert hooked.why_no_steps().startswith("No Python process was seen below the command.")
 
 
 def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) -> None:

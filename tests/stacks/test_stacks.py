@@ -150,6 +150,69 @@ def test_a_file_in_place_of_the_request_is_not_written(
     assert request.read_text() == "mine"
 
 
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@as_root
+@pytest.mark.parametrize("kind", ["file", "fifo", "directory", "link"])
+def test_what_another_user_planted_is_neither_printed_nor_waited_for(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    rank(stack, tmp_path, on="0")
+    (ledger,) = ledgers(tmp_path).values()
+    answer, request = (ledger.with_name(f"{ledger.name}{end}") for end in (".stack", ".stack.request"))
+    if kind == "link":
+        answer.symlink_to("/etc/passwd")
+    else:
+        {"file": Path.touch, "fifo": os.mkfifo, "directory": Path.mkdir}[kind](answer)
+    os.mkfifo(request)
+    for planted in (answer, request):
+        os.chown(planted, NOBODY, NOBODY, follow_symlinks=False)
+    asking = os.open(request, os.O_RDWR)
+    if kind == "file":
+        with answer.open("a") as file:
+            file.write("Thread 0x1: File planted")
+    status, said = asked(capsys, tmp_path, "resnet")
+    os.set_blocking(asking, False)
+    with pytest.raises(BlockingIOError):
+        os.read(asking, 1)  # nobody asked there
+    os.close(asking)
+    assert (status, "Thread 0x1" in said) == (1, False)
+    assert f"no stack: {answer} is not of its process (" in said
+    assert said.count("\n\n") == 1, "one line says why"
+
+
+@as_root
+def test_a_foreign_request_next_to_genuine_answers_is_not_written(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank(stack, tmp_path)
+    (ledger,) = ledgers(tmp_path).values()
+    request = ledger.with_name(f"{ledger.name}.stack.request")
+    os.chown(request, NOBODY, NOBODY)
+    status, said = asked(capsys, tmp_path, "resnet")
+    assert (status, said.count("in endless_loader")) == (0, 1), "the signal asks instead"
+
+
+@as_root
+def test_a_run_of_another_user_with_the_same_name_is_not_taken_for_ones_own(
+    stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = rank(stack, tmp_path)
+    (ledger,) = ledgers(tmp_path).values()
+    other = rank(stack, tmp_path)  # it is newer
+    (planted,) = set(open_ledgers(tmp_path)) - {ledger}
+    os.chown(planted, NOBODY, NOBODY)
+    said = asked(capsys, tmp_path, "resnet", "--no-stacks")[1]
+    assert (f" {mine.pid} " in said, f" {other.pid} " in said) == (True, False)
+    said = asked(capsys, tmp_path, f"resnet@{NOBODY}", "--no-stacks")[1]
+    assert (f" {mine.pid} " in said, f" {other.pid} " in said) == (False, True)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    assert main(["stacks", "resnet", "--ledger-dir", str(tmp_path)]) == 2
+    assert "have a run 'resnet': name one of them, as in resnet@root" in capsys.readouterr().err
+
+
 def test_a_process_that_was_not_asked_to_answer_gets_no_signal_and_the_fix_is_said(
     stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
