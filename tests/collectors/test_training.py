@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from trainwatch.collectors.training import TrainingCollector
-from trainwatch.ledgers.endings import tell_ending
+from trainwatch.ledgers.endings import UNSAID, tell_ending
 from trainwatch.ledgers.folder import user_name
 from trainwatch.ledgers.run_processes import Command
 from trainwatch.sampling.families import Family, HistogramValue
@@ -18,9 +19,9 @@ from trainwatch.sampling.limits import Limits, ReachedLimits
 from trainwatch.sampling.sample import Sample
 from trainwatch.training.launch import Launch
 from trainwatch.training.layout import STEP_BOUNDS
-from trainwatch.training.reader import LedgerReader, open_ledgers
+from trainwatch.training.reader import LedgerReader, StepRecord, open_ledgers
 
-from tests.support.training_process import RESNET, TrainingProcess
+from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, training, wait_for_line
 
 CLOCK = 1_790_000_000.0
@@ -257,6 +258,61 @@ def test_a_ledger_that_cannot_be_read_is_said_once_and_hurts_no_other(
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         assert "bad.ledger" in caplog.messages[0]
         assert node.steps() == 1
+
+
+def test_an_error_that_nobody_foresaw_costs_one_run_and_no_other(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refusing(directory: Path, run: str, _: int) -> str:
+        if run == label("sick"):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", str(directory))
+        return UNSAID
+
+    monkeypatch.setattr("trainwatch.collectors.training.ending", refusing)
+    node = Node(ledgers)
+    with (
+        TrainingProcess(ledgers, clock=CLOCK) as healthy,
+        TrainingProcess(ledgers, run="sick", clock=CLOCK) as sick,
+    ):
+        healthy.steps(0.25)
+        sick.steps(0.25)
+        node.tick()
+        sick.kill()
+        for _ in range(3):
+            node.tick()
+            healthy.steps(0.25)
+        node.tick()
+        assert node.steps() == 4
+        assert [labels[0] for labels in node.values("run_info")] == [RESNET]
+    assert node.collector.apart.lost == 4
+    assert len(caplog.messages) == 1
+    assert f"Is a directory: '{ledgers}' (a file of user {os.getuid()})" in caplog.messages[0]
+
+
+def test_a_ledger_whose_reading_fails_in_an_unforeseen_way_is_refused_alone(
+    ledgers: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(ledgers)
+    with (
+        TrainingProcess(ledgers, clock=CLOCK) as rank_0,
+        TrainingProcess(ledgers, rank=1, clock=CLOCK) as rank_1,
+    ):
+        rank_0.steps(0.25)
+        rank_1.steps(0.25)
+        node.tick()
+        read = LedgerReader.new_steps
+
+        def refusing(reader: LedgerReader) -> tuple[list[StepRecord], int]:
+            return read(reader) if reader.header.rank == 0 else ([], 1 // 0)
+
+        monkeypatch.setattr(LedgerReader, "new_steps", refusing)
+        rank_0.steps(0.25)
+        node.tick()
+        assert (node.steps("0"), node.steps("1")) == (2, 1)
+    assert node.values("ledgers_refused_total")["unreadable",] == 1
+    (line,) = caplog.messages
+    assert "ZeroDivisionError" in line
+    assert ".ledger" in line
 
 
 def test_a_ledger_cut_short_while_it_is_read_keeps_its_last_totals_until_its_run_is_gone(

@@ -30,6 +30,7 @@ NAME = re.compile(r"(?<![\w:])(?:trainwatch|process)_\w+(?![\w:])")
 OWN = {
     "process_max_fds",
     "process_open_fds",
+    "trainwatch_collector_left_out_total",
     "trainwatch_exporter_limit_reached_total",
     "trainwatch_exporter_scrapes_total",  # `trainwatch run` waits at its end until it grows
     "trainwatch_ledgers_refused_total",

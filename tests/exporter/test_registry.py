@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from threading import Event
 from typing import ClassVar
 
 import pytest
+from trainwatch.sampling.apart import Apart
 from trainwatch.sampling.collector import Collector, SourceAbsentError
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import Registry
@@ -38,10 +42,10 @@ class Stub(Collector):
 
 
 class Failing:
-    def __init__(self, error: BaseException) -> None:
-        self.error: BaseException | None = error
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
 
-    def __call__(self) -> None:
+    def __call__(self, *_: object) -> None:
         if self.error:
             raise self.error
 
@@ -55,7 +59,7 @@ def published(registry: Registry) -> dict[str, float]:
 
 
 def success(registry: Registry) -> dict[str, float]:
-    family, _ = registry.own_families()
+    family, *_ = registry.own_families()
     return {labels[0]: value for labels, value in family.samples.items()}
 
 
@@ -64,7 +68,7 @@ def test_every_collector_is_read_and_timed() -> None:
     tick(registry)
     assert published(registry) == {"a_value": 1, "b_value": 1}
     assert success(registry) == {"a": 1, "b": 1}
-    _, duration = registry.own_families()
+    _, duration, _ = registry.own_families()
     assert all(seconds >= 0 for seconds in duration.samples.values())
     registry.close()
 
@@ -253,3 +257,66 @@ def test_closing_closes_every_collector_though_one_refuses() -> None:
     tick(registry)
     registry.close()
     assert other.closed
+
+
+class TestTheLogOfAFailure:
+    """A failure is a line at its begin, one when it has lasted, one at its end; never one per tick."""
+
+    @pytest.fixture(autouse=True)
+    def _clock(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+        self.now = 1000.0
+        monkeypatch.setattr("trainwatch.sampling.registry.monotonic", lambda: self.now)
+        caplog.set_level(logging.INFO)
+        self.failing = Failing(None)
+        self.registry = Registry([Stub("bad", self.failing)])
+        yield
+        self.registry.close()
+
+    def tick(self, error: Exception | None) -> None:
+        self.failing.error = error
+        tick(self.registry)
+        self.now += 0.5
+
+    def test_a_collector_that_fails_for_a_minute_says_so_once_with_the_file_and_its_owner(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        error = IsADirectoryError(errno.EISDIR, "Is a directory", str(tmp_path))
+        for _ in range(400):
+            self.tick(error)
+        self.tick(None)
+        said = f"[Errno 21] Is a directory: '{tmp_path}' (a file of user {os.getuid()})"
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            ("WARNING", f"collector bad failed: {said}"),
+            ("ERROR", f"collector bad has failed for 60 s: {said}"),
+            ("INFO", "collector bad works again"),
+        ]
+
+    def test_another_file_per_tick_is_not_another_line_per_tick(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for number in range(240):  # two minutes, and every second tick succeeds
+            self.tick(OSError(errno.EIO, "Input/output error", f"/nowhere/{number}"))
+            self.tick(None)
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 4
+        assert "/nowhere/0" in caplog.messages[0]
+
+
+def test_what_is_about_one_item_costs_that_item_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    apart, seen = Apart("collector stub"), []
+
+    def act(names: Mapping[str, int]) -> None:
+        seen.append(list(names))
+        if 0 in names.values():
+            raise ValueError("is nothing")
+
+    for _ in range(3):
+        apart.together("run", {"a": 1, "b": 0, "c": 2}, act)
+    assert seen[-1] == ["a", "c"]
+    assert apart.lost == 3
+    assert caplog.messages == ["collector stub left out run b: ValueError: is nothing"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
+def test_what_is_about_the_whole_process_fails_the_collector(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        Apart("collector stub").together("run", {"a": 1, "b": 2}, Failing(error))

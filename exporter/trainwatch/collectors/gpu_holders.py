@@ -49,16 +49,19 @@ class GpuHoldersCollector(Collector):
         now = self._clock()
         elapsed, self._last = min(now - self._last, LONGEST_GAP), now
         published: dict[LabelValues, float] = {}
-        for gpu, processes in sample.gpu_processes.items():
-            load = sample.gpus[gpu].utilization
+
+        def look(gpu: str) -> None:
+            processes, load = sample.gpu_processes[gpu], sample.gpus[gpu].utilization
             if not processes or isnan(load):
-                continue
+                return
             before, seconds = self._idle.get(gpu, (0, 0.0))
             holder = before if before in processes else _largest(processes)
             seconds = seconds + elapsed if load == 0 and holder == before else 0.0
             self._idle[gpu] = holder, seconds
             run = next((name for name, run in sample.runs.items() if holder in run.pids), "")
             published[gpu, run, self._user(holder), str(holder)] = seconds
+
+        self.apart.each("GPU", sample.gpu_processes, look)
         for gpu in self._idle.keys() - {labels[0] for labels in published}:
             if not sample.gpu_processes.get(gpu, True):  # it is known that the holder has left
                 del self._idle[gpu]

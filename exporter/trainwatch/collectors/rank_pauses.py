@@ -6,6 +6,7 @@ A pause of a rank delays all ranks, but it is not the rank's own work.
 from __future__ import annotations
 
 from argparse import Namespace
+from functools import partial
 from math import nan
 from pathlib import Path
 
@@ -51,18 +52,8 @@ class RankPausesCollector(Collector):
         self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
         elapsed, self._last_time = sample.time - self._last_time, sample.time
         in_time = 0 < elapsed < LATE * sample.interval
-        for label, run in sample.runs.items():
-            for process in run.processes:
-                if process.pid is None:
-                    continue
-                key = label, process.rank
-                pauses = self._ranks.get(key) or Pauses()
-                try:
-                    pauses.look(self._procfs, self._hierarchies, process.pid, elapsed if in_time else 0.0)
-                except (OSError, IndexError, ValueError):  # it has ended, or its kernel does not count
-                    continue
-                self._ranks[key], self._seen[key] = pauses, sample.time
-                process.paused_seconds = dict(pauses.seconds)
+        look = partial(self._look, sample, elapsed if in_time else 0.0, self._hierarchies)
+        self.apart.each("run", sample.runs, look)
         for key in [key for key, seen in self._seen.items() if sample.time - seen > RETENTION_SECONDS]:
             del self._ranks[key], self._seen[key]
         paused: dict[LabelValues, float] = {
@@ -71,3 +62,17 @@ class RankPausesCollector(Collector):
             for reason, seconds in pauses.seconds.items()
         }
         self.kept.publish({self._paused.name: paused})
+
+    def _look(self, sample: Sample, elapsed: float, hierarchies: Hierarchies, label: str) -> None:
+        """Adds the pauses of a run's processes since the last look, `elapsed` seconds ago."""
+        for process in sample.runs[label].processes:
+            if process.pid is None:
+                continue
+            key = label, process.rank
+            pauses = self._ranks.get(key) or Pauses()
+            try:
+                pauses.look(self._procfs, hierarchies, process.pid, elapsed)
+            except (OSError, IndexError, ValueError):  # it has ended, or its kernel does not count
+                continue
+            self._ranks[key], self._seen[key] = pauses, sample.time
+            process.paused_seconds = dict(pauses.seconds)

@@ -37,14 +37,7 @@ class RunGpusCollector(Collector):
         labels = {bare_uuid(gpu.uuid): label for label, gpu in sample.gpus.items() if gpu.uuid}
         own = frozenset().union(*(run.pids for run in sample.runs.values()))
         strangers = {gpu for gpu, pids in sample.gpu_processes.items() if self._strange(pids, own)}
-        for name, run in sample.runs.items():
-            run.gpus = self._of_processes(name, run, sample.gpu_processes, strangers)
-            rest = [each for each in run.processes if not _has_gpu(each, run.gpus)]
-            _add(
-                run.gpus,
-                "devices",
-                ((labels.get(bare_uuid(uuid)), each) for each in rest for uuid in each.devices),
-            )
+        self.apart.each("run", sample.runs, lambda name: self._find(name, sample, labels, strangers))
         self._add_environments(sample, labels, strangers)
         answering = {gpu for gpu, reading in sample.gpus.items() if reading.lost != 1}
         for name, run in sample.runs.items():
@@ -55,6 +48,14 @@ class RunGpusCollector(Collector):
         if only is not None and not only.gpus and not strangers:
             only.gpus = dict.fromkeys(sample.gpus, GpuUse("node"))
         self._before = {name: run.gpus for name, run in sample.runs.items()}
+
+    def _find(self, name: str, sample: Sample, labels: Mapping[str, str], strangers: set[str]) -> None:
+        """Notes the GPUs of a run that its processes use, or report."""
+        run = sample.runs[name]
+        run.gpus = self._of_processes(name, run, sample.gpu_processes, strangers)
+        rest = [each for each in run.processes if not _has_gpu(each, run.gpus)]
+        devices = ((labels.get(bare_uuid(uuid)), each) for each in rest for uuid in each.devices)
+        _add(run.gpus, "devices", devices)
 
     def _of_processes(
         self, name: str, run: RunSample, on_gpus: Mapping[str, Mapping[int, float]], strangers: set[str]

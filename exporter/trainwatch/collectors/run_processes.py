@@ -121,8 +121,7 @@ class RunProcessesCollector(Collector):
         elapsed, self._last_time = sample.time - self._last_time, sample.time
         for label in sample.runs:
             self._runs.setdefault(label, _Run())
-        for run in self._runs.values():
-            run.count_busy(sample, elapsed)
+        self.apart.each("run", self._runs, lambda label: self._runs[label].count_busy(sample, elapsed))
         self._since_look += sample.interval
         if self._since_look >= self._pause or any(not self._runs[label].looks for label in sample.runs):
             begin = self._stopwatch()
@@ -138,12 +137,14 @@ class RunProcessesCollector(Collector):
         self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)
 
     def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
-        self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
-        for label, known in present.items():
-            self._runs[label].look(self._procfs, self._hierarchies, known.pids, node_bytes)
+        hierarchies = self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
+
+        def look(label: str) -> None:
+            self._runs[label].look(self._procfs, hierarchies, present[label].pids, node_bytes)
+
         on_cores = {
-            label: OnCores(frozenset(use.cpus), known.pids, use.other_cpu_seconds)
-            for label, known in present.items()
+            label: OnCores(frozenset(use.cpus), present[label].pids, use.other_cpu_seconds)
+            for label in self.apart.each("run", present, look)
             if not isnan((use := self._runs[label].use).other_cpu_seconds)
         }
         for label, seconds in self._neighbours.look(on_cores, self._since_look).items():

@@ -8,10 +8,12 @@ from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from math import isnan
 from pathlib import Path
 
 from trainwatch.durations import parse_duration
+from trainwatch.errors import describe
 from trainwatch.ledgers.ages import Now
 from trainwatch.ledgers.endings import UNSAID, ending
 from trainwatch.ledgers.folder import PATIENCE_SECONDS, LedgerFolder, user_name
@@ -20,6 +22,7 @@ from trainwatch.ledgers.observed import observed
 from trainwatch.ledgers.presence import Presence, main_thread_state
 from trainwatch.ledgers.run_processes import Command, RunProcesses
 from trainwatch.ledgers.run_totals import Ledger, Run
+from trainwatch.sampling.apart import raise_if_exhausted
 from trainwatch.sampling.collector import Collector, collector
 from trainwatch.sampling.exposition import number
 from trainwatch.sampling.families import Family, Kind, LabelValues
@@ -103,26 +106,42 @@ class TrainingCollector(Collector):
         return self.folder.ledgers
 
     def collect(self, sample: Sample) -> None:
-        self.folder.look(sample.time, self.reached.limits)
+        self._look(sample.time)
         now = Now(sample.time, self._monotonic())
         for place, ledger in enumerate(list(self.ledgers)):
             self._read(ledger, now)
             if not ledger.alive or place >= self.folder.descriptors:
                 ledger.reader.close()
-        self.folder.tidy(sample.time)
+        self.apart.each("dead ledgers in", [self.folder.path], lambda _: self.folder.tidy(sample.time))
         for limit, left_out in self.folder.left_out().items():
             self.reached.report(limit, left_out)
-        self.active_runs = frozenset(self.folder.labels[each.key] for each in self.ledgers if each.alive)
-        self._adopt()
-        sample.runs = self._processes.of(self.ledgers, self.folder.labels)
         self.owners = {label: key.owner for key, label in self.folder.labels.items()}
-        for ledger in self.ledgers:
+        self._adopt()
+        runs = {label: self.folder.runs[key] for key, label in sorted(self.folder.labels.items())}
+        self.apart.together("run", runs, partial(self._tell, sample, now))
+
+    def _look(self, now: float) -> None:
+        """Looks for new ledgers. An error costs only those, if there are others to read."""
+        try:
+            self.folder.look(now, self.reached.limits)
+        except Exception as error:
+            if not self.ledgers:
+                raise
+            self.apart.leave_out(f"new ledgers in {self.folder.path}", error)
+
+    def _tell(self, sample: Sample, now: Now, runs: Mapping[str, Run]) -> None:
+        """Says what is known of these runs: in the families, in the sample, and to the recording."""
+        ledgers = [ledger for run in runs.values() for ledger in run.ledgers]
+        self.active_runs = frozenset(
+            label for label, run in runs.items() if any(x.alive for x in run.ledgers)
+        )
+        sample.runs = self._processes.of(ledgers, self.folder.labels)
+        for ledger in ledgers:
             ledger.look(now.monotonic, self._state)
         if self.keep_steps:
-            self.ranks = [(self._header(each), each.totals, each.alive) for each in self.ledgers]
-            self.presences = [each.presence for each in self.ledgers]
-        runs = {label: self.folder.runs[key] for key, label in sorted(self.folder.labels.items())}
-        self._families.ended.publish(dict.fromkeys(self._endings().items(), 1))
+            self.ranks = [(self._header(each), each.totals, each.alive) for each in ledgers]
+            self.presences = [each.presence for each in ledgers]
+        self._families.ended.publish(dict.fromkeys(self._endings(runs).items(), 1))
         self._families.publish(runs, now.monotonic, self._lost, self.folder.refused)
 
     def _adopt(self) -> None:
@@ -132,13 +151,13 @@ class TrainingCollector(Collector):
             self._command = self._processes.command = self._command._replace(run=run)
             self.observed_run = run
 
-    def _endings(self) -> dict[str, str]:
+    def _endings(self, runs: Mapping[str, Run]) -> dict[str, str]:
         """Returns how runs ended, by label."""
-        directory, runs = self.folder.path, self.folder.runs
+        directory = self.folder.path
         ended = {
             label: ending(directory, key.run, key.owner)
             for key, label in self.folder.labels.items()
-            if runs[key].end() is not None
+            if label in runs and runs[label].end() is not None
         }
         if self.observed_run is not None and self.observed_run not in self.folder.labels.values():
             reason = ending(directory, self.observed_run, os.geteuid())
@@ -175,6 +194,10 @@ class TrainingCollector(Collector):
             return
         except LedgerError as error:
             self.folder.refuse(ledger, error)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever no check foresaw: a ledger costs only itself
+            raise_if_exhausted(error)
+            self.folder.refuse(ledger, LedgerError(ledger.reader.path, "unreadable", describe(error)))
             return
         if ledger.header.run != ledger.key.run:
             self.folder.rename(ledger)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
+from trainwatch.sampling.apart import Apart
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.kept_counters import KeptCounters
 from trainwatch.sampling.limits import Choice, ReachedLimits
@@ -54,12 +55,18 @@ class Collector(ABC):
     def _devices(self) -> Choice[Any]:
         return Choice()
 
+    @cached_property
+    def apart(self) -> Apart:
+        """Returns what keeps an error about one run, process or device from failing `collect`."""
+        return Apart(f"collector {self.name}")
+
     @abstractmethod
     def collect(self, sample: Sample) -> None:
         """Reads the source, publishes to `families` and fills this collector's part of `sample`.
 
         Raises on failure. The registry then clears every family of the collector, so that no stale value is
-        published, and sets its `trainwatch_collector_success` to 0. Other collectors continue.
+        published, and sets its `trainwatch_collector_success` to 0. Other collectors continue. With `apart`,
+        an error about one run, process or device costs only that.
         """
 
     def close(self) -> None:

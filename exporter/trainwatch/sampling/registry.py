@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from time import monotonic, perf_counter
 
 from trainwatch.errors import describe
+from trainwatch.sampling.apart import owner_in
 from trainwatch.sampling.collector import Collector, SourceAbsentError
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.sample import Sample
@@ -19,6 +21,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_SECONDS = 2.0
 SLOW = 1 / 4  # of the patience: a task that took longer is slow,
 BRIEF = 1 / 16  # and the next tick waits only this long for it
+LASTING_SECONDS = 60.0  # a failure that lasts is logged once more, and other failures not more often
 
 Sink = Callable[[Sample], None]
 
@@ -59,6 +62,12 @@ class Registry:
             "How long the collector's last reading took.",
             ("collector",),
         )
+        self._left_out = Family(
+            "trainwatch_collector_left_out_total",
+            "counter",
+            "Ticks of a run, process or device that the collector left out after an error; the log names it.",
+            ("collector",),
+        )
 
     def collect(self, sample: Sample) -> None:
         """Calls every collector to fill `sample`, then every sink. Returns even if some fail or hang."""
@@ -74,6 +83,9 @@ class Registry:
         readings = list(zip(self._collectors, self._readings, strict=True))
         self._success.publish({(each.name,): int(reading.succeeded) for each, reading in readings})
         self._duration.publish({(each.name,): reading.seconds for each, reading in readings})
+        self._left_out.publish(
+            {(each.name,): each.apart.lost for each in self._collectors if each.apart.lost}
+        )
 
     def families(self) -> Iterable[Family]:
         """Yields the collectors' families, without those of collectors that hang."""
@@ -83,7 +95,7 @@ class Registry:
 
     def own_families(self) -> Iterable[Family]:
         """Returns the families about the collectors themselves."""
-        return (self._success, self._duration)
+        return (self._success, self._duration, self._left_out)
 
     def collect_last(self, collector: Collector, sample: Sample) -> None:
         """Calls one collector once more, unless it hangs."""
@@ -122,7 +134,10 @@ class _Task:
         self._name = name
         self._act = act
         self._patience = patience
-        self._complaint: str | None = None
+        self._logged: str | None = None  # the failure in the log; None: it works
+        self._logged_at = -inf  # monotonic
+        self._failing_since: float | None = None  # monotonic; None: it works, or there is nothing to read
+        self._lasts = False  # the log says that it failed for long
         self._absent = False  # the last reading failed because there is nothing to read
         self._lock = Lock()  # between an end that comes late and the ticks
         self._since: float | None = None  # begin of the call (monotonic), while it runs
@@ -145,7 +160,7 @@ class _Task:
         except SourceAbsentError as error:
             complaint, self._absent = describe(error), True
         except BaseException as error:  # noqa: BLE001 - even SystemExit: whatever it raises, the others continue
-            complaint = describe(error)
+            complaint = describe(error) + owner_in(error)
         with self._lock:
             self._since = None
             self.seconds = perf_counter() - begin
@@ -178,17 +193,29 @@ class _Task:
             self._report(f"no answer within {self._patience:g} s")
 
     def _report(self, complaint: str | None) -> None:
-        """Logs a failure once, not at each tick."""
+        """Logs a failure at its begin, once more when it has lasted, and its end: not at each tick."""
         self.succeeded = complaint is None
-        if complaint is not None:
-            self._clear()
-        if complaint != self._complaint:
-            if complaint is not None:
-                level = logging.INFO if self._absent else logging.WARNING
-                logger.log(level, "%s failed: %s", self._name, complaint)
-            else:
+        if complaint is None:
+            if self._logged is not None:
                 logger.info("%s works again", self._name)
-        self._complaint = complaint
+            self._logged, self._failing_since, self._lasts = None, None, False
+            return
+        self._clear()
+        now = monotonic()
+        if self._absent:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = now
+        lasts = self._failing_since is not None and now - self._failing_since >= LASTING_SECONDS
+        if lasts and not self._lasts:
+            self._lasts = True
+            logger.error("%s has failed for %.0f s: %s", self._name, LASTING_SECONDS, complaint)
+        elif complaint != self._logged and now - self._logged_at >= LASTING_SECONDS:
+            level = logging.INFO if self._absent else logging.WARNING
+            logger.log(level, "%s failed: %s", self._name, complaint)
+        else:
+            return
+        self._logged, self._logged_at = complaint, now
 
     def _clear(self) -> None:
         for family in self.families:
