@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,39 @@ def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: P
         assert scrape().value("process_open_fds") <= before.value("process_open_fds") + 1
         assert node.stop() == 0
     assert "Traceback" not in "\n".join(node.log)
+
+
+IMPATIENT = (
+    "from trainwatch import cli, watchdog; watchdog.PATIENCE_SECONDS = 0.5; raise SystemExit(cli.main())"
+)
+
+
+def test_without_a_descriptor_for_any_client_it_ends_with_one_line_so_that_it_is_started_again(
+    ledgers: Path, tmp_path: Path
+) -> None:
+    node = ExporterProcess("--ledger-dir", ledgers, f"--recording.dir={tmp_path / 'recording'}", QUICK)
+    node.command[1:4] = ["-c", IMPATIENT, "exporter"]
+    with node:
+        _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (3, hard))
+        with socket.create_connection(("127.0.0.1", int(node.url.rpartition(":")[2]))):
+            assert node.process.wait(60) == 1
+    assert "Traceback" not in "\n".join(node.log)
+    (line,) = [line for line in node.log if " CRITICAL " in line]
+    assert "accepting connections has failed" in line
+    assert "Too many open files" in line
+
+
+def test_clients_that_are_silent_end_nothing_however_long(ledgers: Path) -> None:
+    node = ExporterProcess("--ledger-dir", ledgers, "--web.max-connections=4", QUICK)
+    node.command[1:4] = ["-c", IMPATIENT, "exporter"]
+    with node, ExitStack() as crowd:
+        for _ in range(40):
+            port = int(node.url.rpartition(":")[2])
+            crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
+        begin = node.scrape().value("trainwatch_sampler_ticks_total")
+        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > begin + 100)
+        assert node.stop() == 0
 
 
 def test_a_full_disk_under_the_state_costs_no_sample_and_a_restart_begins_at_0(ledgers: Path) -> None:

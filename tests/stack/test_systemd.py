@@ -50,6 +50,12 @@ def test_systemd_rates_the_exposure_as_low(unit: Path, tenths: int) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_service_that_gives_up_is_started_again_however_often(unit: Path) -> None:
+    assert settings(unit)["Restart"] == ["always"]
+    assert int(settings(unit)["RestartSec"][0]) > 10 / 5  # systemd gives up after 5 starts in 10 s
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 @pytest.mark.parametrize(
     "hiding",
     [

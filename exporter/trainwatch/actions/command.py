@@ -104,9 +104,9 @@ def run(arguments: Namespace) -> int:
             ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
         )
         receiver = Receiver(stopping, token, authentication)
-        asyncio.run(serving.until_stopped(receiver.answer, sockets))
+        status = asyncio.run(serving.until_stopped(receiver.answer, sockets))
     logger.info("stopped")
-    return 0
+    return status
 
 
 def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:

@@ -127,7 +127,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
+    """Serves until SIGTERM or SIGINT, then returns 0; or 1 if it could not serve any more.
+
+    Raises UserError before anything is started.
+    """
     log_to_stderr(arguments.log_level)
     if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -149,13 +152,14 @@ def run(arguments: Namespace) -> int:
             record_lines=arguments.record_lines,
             limits=Limits.from_arguments(arguments),
             profile=arguments.profile,
+            watchdog=serving.watchdog,
         )
         stack.callback(exporter.close)
         exporter.start()
         pages = Pages(exporter, serving, arguments.report_dir)
-        asyncio.run(serving.until_stopped(pages.answer, sockets, parent))
+        status = asyncio.run(serving.until_stopped(pages.answer, sockets, parent))
     logger.info("stopped")
-    return 0
+    return status
 
 
 def _make_ledger_directory(path: Path) -> None:

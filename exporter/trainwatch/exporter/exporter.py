@@ -22,6 +22,7 @@ from trainwatch.sampling.sample import Sample
 from trainwatch.sampling.sample_counters import SampleCounters
 from trainwatch.sampling.sampler import Clock, Sampler
 from trainwatch.sampling.series_limit import SeriesLimit, series_of
+from trainwatch.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ class Exporter:
     `run` is always active, with or without ledgers. The sample counters are kept in `state_directory`
     (None: they do not survive a restart), and published for `run_retention` seconds after a run's end.
     `recording` is a directory that gets every sample and step; with `record_lines` also the line samples.
-    What `limits` leave out is counted and named. `profile` says which metrics a scrape has.
+    What `limits` leave out is counted and named. `profile` says which metrics a scrape has. `watchdog` hears
+    whether samples are taken.
 
     The last four are for simulations: the clock, more sinks of samples, the scenario's name, and the seconds
     that a collector may take, which must suffice on a busy machine.
@@ -50,6 +52,7 @@ class Exporter:
         record_lines: bool = False,
         limits: Limits | None = None,
         profile: Profile = "default",
+        watchdog: Watchdog | None = None,
         clock: Clock | None = None,
         sinks: Sequence[Callable[[Sample], None]] = (),
         simulated: str = "",
@@ -95,7 +98,7 @@ class Exporter:
         if self._recording:
             every_sink["recording"] = self._recording.keep
         self._registry = Registry(collectors, patience, every_sink)
-        self._sampler = Sampler(self._registry, interval, clock)
+        self._sampler = Sampler(self._registry, interval, clock, watchdog)
         self._process = ProcessMetrics(profile, simulated)
         self._profile = ProfileFilter(profile)
         self._exposition = Exposition(self._reached)

@@ -12,7 +12,7 @@ from trainwatch.exporter.exporter import Exporter
 from trainwatch.exporter.report_page import PATHS, STYLE, STYLE_POLICY, ReportPage, html, text
 from trainwatch.exporter.web_metrics import WebMetrics
 from trainwatch.sampling.exposition import CONTENT_TYPES, Format
-from trainwatch.web.messages import CONTENT_SECURITY_POLICY, Request, Response, accepted
+from trainwatch.web.messages import CONTENT_SECURITY_POLICY, Request, RequestError, Response, accepted
 from trainwatch.web.serving import Serving
 
 LANDING_PAGE = """\
@@ -47,6 +47,7 @@ class Pages:
         self._report = ReportPage(report_directory / "report.html") if report_directory else None
         self._authentication = serving.config.authentication
         self._web_metrics = WebMetrics(serving)
+        self._watchdog = serving.watchdog
         self._pages: dict[str, Callable[[Request], Response | Awaitable[Response]]] = {
             "/": self._landing_page,
             "/metrics": self._metrics,
@@ -58,6 +59,20 @@ class Pages:
 
     async def answer(self, request: Request) -> Response:
         """Returns the response to any request."""
+        if request.path != "/metrics":
+            return await self._answer(request)
+        try:
+            response = await self._answer(request)
+        except RequestError:  # caused by the client
+            raise
+        except Exception as error:
+            self._watchdog.failed("answering /metrics", error)
+            raise
+        if response.status == HTTPStatus.OK:
+            self._watchdog.worked("answering /metrics")
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         if not await self._authentication.allows(request):
             return text(HTTPStatus.UNAUTHORIZED, "Unauthorized", **{"WWW-Authenticate": "Basic"})
         page = self._pages.get(request.path)

@@ -10,8 +10,11 @@ from trainwatch.errors import describe
 from trainwatch.sampling.families import Family
 from trainwatch.sampling.registry import Registry
 from trainwatch.sampling.sample import Sample
+from trainwatch.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+
+SAMPLING = "taking samples"
 
 
 class Clock:
@@ -53,11 +56,18 @@ class Schedule:
 class Sampler:
     """A thread that ticks. At each tick the registry fills a new `Sample` and passes it on."""
 
-    def __init__(self, registry: Registry, interval: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        interval: float,
+        clock: Clock | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self._registry = registry
         self._interval = interval
         self._complaint = ""
         self._clock = clock or Clock()
+        self._watchdog = watchdog or Watchdog()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
         self._last_tick: float | None = None  # by the monotonic clock
@@ -106,6 +116,9 @@ class Sampler:
             except BaseException as error:  # noqa: BLE001 - no thread may be left: the next tick may succeed
                 self._missed_count += 1
                 self._complain(describe(error))
+                self._watchdog.failed(SAMPLING, error)
+            else:
+                self._watchdog.worked(SAMPLING)
 
     def tick(self) -> None:
         """Takes one sample; the sampler's thread calls this at each deadline."""

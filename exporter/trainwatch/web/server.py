@@ -23,6 +23,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
 from trainwatch.errors import UserError
+from trainwatch.watchdog import Watchdog
 from trainwatch.web.hosts import Hosts
 from trainwatch.web.limits import Limits, Refusals
 from trainwatch.web.messages import (
@@ -43,6 +44,7 @@ T = TypeVar("T")
 
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
+ACCEPTING = "accepting connections"
 BACKLOG = 1024  # connections that the kernel keeps until they are accepted; it may allow fewer
 OPEN_FILES_SHARE = 0.25  # of the files that the process may open, for connections
 ACCEPT_AT_ONCE = 32  # connections, before those that are open get their turn
@@ -110,12 +112,14 @@ class Server:
         limits: Limits | None = None,
         hosts: Hosts | None = None,
         refusals: Refusals | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._handler = handler
         self._config = config or WebConfig()
         self._limits = limits or Limits()
         self._hosts = hosts
         self._refusals = refusals or Refusals()
+        self._watchdog = watchdog or Watchdog()
         self._room = _room(self._limits.connections)
         self._clients: dict[str, _Client] = {}
         self._unread = 0  # bytes of responses
@@ -144,6 +148,7 @@ class Server:
             while True:
                 try:
                     self._begin(*await loop.sock_accept(listening))
+                    self._watchdog.worked(ACCEPTING)
                     for _ in range(ACCEPT_AT_ONCE):  # while other connections wait for their turn
                         self._begin(*listening.accept())
                 except BlockingIOError:
@@ -179,6 +184,7 @@ class Server:
     async def _after_failure(self, error: OSError) -> None:
         """Makes room if there is no file descriptor for a connection. Other failures are the client's."""
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            self._watchdog.failed(ACCEPTING, error)
             self._drop_one("open_files")
             await asyncio.sleep(ACCEPT_AGAIN_AFTER)  # the listening socket stays readable: do not spin
         else:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trainwatch import __version__
+from trainwatch.watchdog import Watchdog
 from trainwatch.web.hosts import EXTERNAL_URLS, Hosts
 from trainwatch.web.limits import Limits, Refusals, add_limit_flags, limits_of
 from trainwatch.web.messages import Handler
@@ -70,6 +71,7 @@ class Serving:
         self._limits = limits
         self.config = WebConfig(config)
         self.refusals = Refusals()
+        self.watchdog = Watchdog()
 
     @staticmethod
     def of(arguments: Namespace, default_address: str) -> Serving:
@@ -83,13 +85,16 @@ class Serving:
 
     async def until_stopped(
         self, handler: Handler, sockets: Sequence[socket.socket], parent: int | None = None
-    ) -> None:
-        """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process."""
+    ) -> int:
+        """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process.
+
+        Returns the exit status: 1 if the watchdog gave up, otherwise 0.
+        """
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
-        server = Server(handler, self.config, self._limits, self._hosts, self.refusals)
+        server = Server(handler, self.config, self._limits, self._hosts, self.refusals, self.watchdog)
         scheme = "https" if self.config.tls else "http"
         for listening in sockets:
             host, port = listening.getsockname()[:2]
@@ -103,6 +108,7 @@ class Serving:
             watch.cancel()
         await server.close()
         self.config.close()
+        return int(self.watchdog.gave_up)
 
 
 async def _until_parent_is_gone(parent: int, stopping: asyncio.Event) -> None:
