@@ -310,7 +310,7 @@ def test_what_is_about_one_item_costs_that_item_and_is_logged_once(caplog: pytes
             raise ValueError("is nothing")
 
     for _ in range(3):
-        apart.together("run", {"a": 1, "b": 0, "c": 2}, act)
+        apart.together("run {}".format, {"a": 1, "b": 0, "c": 2}, act)
     assert seen[-1] == ["a", "c"]
     assert apart.lost == 3
     assert caplog.messages == ["collector stub left out run b: ValueError: is nothing"]
@@ -319,4 +319,4 @@ def test_what_is_about_one_item_costs_that_item_and_is_logged_once(caplog: pytes
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])
 def test_what_is_about_the_whole_process_fails_the_collector(error: Exception) -> None:
     with pytest.raises(type(error)):
-        Apart("collector stub").together("run", {"a": 1, "b": 2}, Failing(error))
+        Apart("collector stub").together("run {}".format, {"a": 1, "b": 2}, Failing(error))

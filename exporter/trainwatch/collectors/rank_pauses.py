@@ -53,7 +53,7 @@ class RankPausesCollector(Collector):
         elapsed, self._last_time = sample.time - self._last_time, sample.time
         in_time = 0 < elapsed < LATE * sample.interval
         look = partial(self._look, sample, elapsed if in_time else 0.0, self._hierarchies)
-        self.apart.each("run", sample.runs, look)
+        self.apart.each("run {}".format, sample.runs, look)
         for key in [key for key, seen in self._seen.items() if sample.time - seen > RETENTION_SECONDS]:
             del self._ranks[key], self._seen[key]
         paused: dict[LabelValues, float] = {

@@ -37,7 +37,9 @@ class RunGpusCollector(Collector):
         labels = {bare_uuid(gpu.uuid): label for label, gpu in sample.gpus.items() if gpu.uuid}
         own = frozenset().union(*(run.pids for run in sample.runs.values()))
         strangers = {gpu for gpu, pids in sample.gpu_processes.items() if self._strange(pids, own)}
-        self.apart.each("run", sample.runs, lambda name: self._find(name, sample, labels, strangers))
+        self.apart.each(
+            "run {}".format, sample.runs, lambda name: self._find(name, sample, labels, strangers)
+        )
         self._add_environments(sample, labels, strangers)
         answering = {gpu for gpu, reading in sample.gpus.items() if reading.lost != 1}
         for name, run in sample.runs.items():

@@ -121,7 +121,9 @@ class RunProcessesCollector(Collector):
         elapsed, self._last_time = sample.time - self._last_time, sample.time
         for label in sample.runs:
             self._runs.setdefault(label, _Run())
-        self.apart.each("run", self._runs, lambda label: self._runs[label].count_busy(sample, elapsed))
+        self.apart.each(
+            "run {}".format, self._runs, lambda label: self._runs[label].count_busy(sample, elapsed)
+        )
         self._since_look += sample.interval
         if self._since_look >= self._pause or any(not self._runs[label].looks for label in sample.runs):
             begin = self._stopwatch()
@@ -144,7 +146,7 @@ class RunProcessesCollector(Collector):
 
         on_cores = {
             label: OnCores(frozenset(use.cpus), present[label].pids, use.other_cpu_seconds)
-            for label in self.apart.each("run", present, look)
+            for label in self.apart.each("run {}".format, present, look)
             if not isnan((use := self._runs[label].use).other_cpu_seconds)
         }
         for label, seconds in self._neighbours.look(on_cores, self._since_look).items():

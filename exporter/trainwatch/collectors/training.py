@@ -112,13 +112,18 @@ class TrainingCollector(Collector):
             self._read(ledger, now)
             if not ledger.alive or place >= self.folder.descriptors:
                 ledger.reader.close()
-        self.apart.each("dead ledgers in", [self.folder.path], lambda _: self.folder.tidy(sample.time))
+        self.apart.each(
+            "dead ledgers in {}".format, [self.folder.path], lambda _: self.folder.tidy(sample.time)
+        )
         for limit, left_out in self.folder.left_out().items():
             self.reached.report(limit, left_out)
         self.owners = {label: key.owner for key, label in self.folder.labels.items()}
         self._adopt()
         runs = {label: self.folder.runs[key] for key, label in sorted(self.folder.labels.items())}
-        self.apart.together("run", runs, partial(self._tell, sample, now))
+        self.apart.together(self._named, runs, partial(self._tell, sample, now))
+
+    def _named(self, run: str) -> str:
+        return f"run {run} of user {self.owners[run]}"
 
     def _look(self, now: float) -> None:
         """Looks for new ledgers. An error costs only those, if there are others to read."""

@@ -28,11 +28,13 @@ class Apart:
         self._name = name
         self._logged: set[tuple[str, str]] = set()
 
-    def each(self, what: str, items: Iterable[T], act: Callable[[T], object]) -> list[T]:
-        """Calls `act` with each item. Returns those for which it raised nothing."""
-        return [item for item in items if self._succeeds(what, item, act)]
+    def each(self, name: Callable[[T], str], items: Iterable[T], act: Callable[[T], object]) -> list[T]:
+        """Calls `act` with each item. Returns those for which it raised nothing. The log has their `name`."""
+        return [item for item in items if self._succeeds(name, item, act)]
 
-    def together(self, what: str, items: Mapping[str, V], act: Callable[[Mapping[str, V]], object]) -> None:
+    def together(
+        self, name: Callable[[str], str], items: Mapping[str, V], act: Callable[[Mapping[str, V]], object]
+    ) -> None:
         """Calls `act` with all items; if it raises, again without those with which alone it raises, too.
 
         So `act` may be called several times, and only its last call counts.
@@ -41,8 +43,8 @@ class Apart:
             act(items)
         except Exception as error:  # noqa: BLE001 - as above
             raise_if_exhausted(error)
-            good = self.each(what, items, lambda name: act({name: items[name]}))
-            act({name: items[name] for name in good})
+            good = self.each(name, items, lambda item: act({item: items[item]}))
+            act({item: items[item] for item in good})
 
     def leave_out(self, what: str, error: Exception) -> None:
         """Counts and logs what is left out of this tick. Raises an error that is about this process."""
@@ -55,11 +57,11 @@ class Apart:
             if len(self._logged) == LOGGED:
                 logger.warning("%s only counts from now on what it leaves out", self._name)
 
-    def _succeeds(self, what: str, item: T, act: Callable[[T], object]) -> bool:
+    def _succeeds(self, name: Callable[[T], str], item: T, act: Callable[[T], object]) -> bool:
         try:
             act(item)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this item
-            self.leave_out(f"{what} {item}", error)
+            self.leave_out(name(item), error)
             return False
         return True
 
