@@ -164,10 +164,11 @@ def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
     assert answer.stderr.count("\n") == 1
 
 
-def test_neither_prometheus_nor_a_recording_is_a_mistake() -> None:
-    answer = crosscheck()
+@pytest.mark.parametrize("flags", [(), ("--prometheus", "http://127.0.0.1:1", "--recording", "run")])
+def test_a_check_is_of_a_server_or_of_a_recording(flags: tuple[str, ...]) -> None:
+    answer = crosscheck(*flags)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == "trainwatch: give --prometheus URL, --recording DIR, or both\n"
+    assert answer.stderr == "trainwatch: give either --prometheus URL or --recording DIR\n"
 
 
 def test_a_prometheus_that_is_not_installed_is_named(recording: Path, tmp_path: Path) -> None:

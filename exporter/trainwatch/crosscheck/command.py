@@ -8,15 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwatch.crosscheck.compare import Outcome, check_rules
-from trainwatch.crosscheck.hidden.check import compare_with_recording
-from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.crosscheck.offline.check import check_recording
 from trainwatch.crosscheck.replay.run import RecordedRun
 from trainwatch.crosscheck.rule_files import CHECK, rendered
 from trainwatch.crosscheck.scrape_times import scrape_times
 from trainwatch.crosscheck.server import Milliseconds, Server
 from trainwatch.crosscheck.stored import Window
-from trainwatch.crosscheck.table import disagreements, hidden, summary
+from trainwatch.crosscheck.table import disagreements, summary
 from trainwatch.errors import UserError
 from trainwatch.prometheus_rules.options import Options
 from trainwatch.report.sentences import gaps
@@ -34,7 +32,6 @@ examples:
   trainwatch crosscheck --prometheus http://localhost:9090 --rules /etc/prometheus/rules/trainwatch.yml
   trainwatch crosscheck --prometheus http://victoriametrics:8428 --ruler http://prometheus:9090
   trainwatch crosscheck --recording trainwatch-runs/resnet-1       without a server
-  trainwatch crosscheck --prometheus http://localhost:9090 --recording trainwatch-runs/resnet-1
 
 The exit status is 1 if anything disagrees.
 """
@@ -57,8 +54,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--recording",
         type=Path,
         metavar="DIR",
-        help="the recording of a run: alone, it is replayed into a temporary Prometheus (prometheus must be "
-        "on the PATH); with --prometheus, each stored value is compared with the recorded samples",
+        help="the recording of a run: it is replayed into a temporary Prometheus (prometheus must be on the "
+        "PATH)",
     )
     parser.add_argument(
         "--run",
@@ -85,34 +82,30 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Prints disagreements and tables; returns 1 if there are any. Raises UserError for the user's errors."""
     rules = rendered(arguments.rules)
+    if (arguments.prometheus is None) == (arguments.recording is None):
+        raise UserError("give either --prometheus URL or --recording DIR")
     if arguments.recording and rules.options.speed != 1:
         raise UserError("--rules were rendered with --speed, for a demo; a recording needs rules without it")
-    recorded = RecordedRun(arguments.recording) if arguments.recording else None
-    if recorded and arguments.run not in (None, recorded.name, recorded.facts.name):
-        raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
-    compared: list[Compared] = []
-    if arguments.prometheus:
+    if arguments.recording:
+        recorded = RecordedRun(arguments.recording)
+        if arguments.run not in (None, recorded.name, recorded.facts.name):
+            raise UserError(f"--run {arguments.run}: the recording is of {recorded.name}; leave --run out")
+        outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
+        for line in gaps(recorded.facts.gaps):
+            print(line)
+    else:
         with Server(arguments.prometheus, arguments.ruler) as server:
-            outcomes, compared = _check_server(server, rules.options, arguments, recorded)
+            outcomes = _check_server(server, rules.options, arguments)
             for warning in server.warnings:
                 print(f"The server's answers may be incomplete. It warns: {warning}")
-    elif recorded:
-        outcomes = check_recording(recorded, rules, arguments.start, arguments.end)
-    else:
-        raise UserError("give --prometheus URL, --recording DIR, or both")
-    for line in gaps(recorded.facts.gaps) if recorded else []:
-        print(line)
-    found = [outcome.disagreements for outcome in outcomes] + [series.excesses for series in compared]
-    for of_rule in found:
-        for line in disagreements(of_rule):
+    for outcome in outcomes:
+        for line in disagreements(outcome.disagreements):
             print(line)
     for line in summary(outcomes):
         print(line)
-    if compared:
-        for line in ("", *hidden(compared)):
-            print(line)
-    _print_verdict(outcomes, sorted({disagreement.rule for of_rule in found for disagreement in of_rule}))
-    return 1 if any(found) else 0
+    wrong = sorted({outcome.rule for outcome in outcomes if outcome.disagreements})
+    _print_verdict(outcomes, wrong)
+    return 1 if wrong else 0
 
 
 def moment(text: str) -> Milliseconds:
@@ -132,10 +125,8 @@ def moment(text: str) -> Milliseconds:
     return round(1000 * parsed.timestamp())
 
 
-def _check_server(
-    server: Server, options: Options, arguments: Namespace, recorded: RecordedRun | None
-) -> tuple[list[Outcome], list[Compared]]:
-    start, end = _time(server, arguments, recorded)
+def _check_server(server: Server, options: Options, arguments: Namespace) -> list[Outcome]:
+    start, end = _time(server, arguments)
     intervals = server.intervals()
     if not any(f"trainwatch-{rule}" in intervals for rule in all_rules()):
         elsewhere = "" if arguments.ruler else ", or name the server that has with --ruler URL"
@@ -148,26 +139,19 @@ def _check_server(
             "evaluation later; check the same rules on a recorded run: `trainwatch rules render --out DIR`, "
             f"then `{CHECK}`"
         )
-    runs = _runs(server, recorded.name if recorded else arguments.run, start, end)
+    runs = _runs(server, arguments.run, start, end)
     windows = [
         Window(run, start, end, scrape_times(server, run, start, end), server.started(), options.speed)
         for run in runs
     ]
-    outcomes = check_rules(server, options, intervals, windows)
-    if recorded is None:
-        return outcomes, []
-    return outcomes, compare_with_recording(server, recorded, options, intervals, windows[0])
+    return check_rules(server, options, intervals, windows)
 
 
-def _time(
-    server: Server, arguments: Namespace, recorded: RecordedRun | None
-) -> tuple[Milliseconds, Milliseconds]:
-    """Returns the checked time: the last hour by default, and no later than now or the recording's end."""
-    ends = [server.now() - SETTLED, arguments.end, round(1000 * recorded.end) if recorded else None]
-    end = min(moment for moment in ends if moment is not None)
-    start: Milliseconds = arguments.start if arguments.start is not None else end - HOUR
-    if recorded:
-        start = max(start, round(1000 * recorded.start))
+def _time(server: Server, arguments: Namespace) -> tuple[Milliseconds, Milliseconds]:
+    """Returns the checked time: the last hour by default, and no later than now."""
+    settled = server.now() - SETTLED
+    end: Milliseconds = settled if arguments.end is None else min(settled, arguments.end)
+    start: Milliseconds = end - HOUR if arguments.start is None else arguments.start
     if start >= end:
         raise UserError("--start is not before --end, or within the last 5 s; give an earlier one")
     return start, end

@@ -18,10 +18,9 @@ BUSY = 3
 
 @dataclass(frozen=True)
 class ScrapeTimes:
-    """The usual and the longest time between scrapes; `unseen`: the longest time until one was stored."""
+    """The usual time between scrapes; `unseen`: the longest time until one was stored."""
 
     mostly: Milliseconds
-    longest: Milliseconds
     unseen: Milliseconds
 
     @property
@@ -38,6 +37,6 @@ def scrape_times(server: Server, run: str, start: Milliseconds, end: Millisecond
     gaps = [np.diff(times) for times, _ in points.values()]
     every = np.concatenate(gaps) if gaps else np.empty(0)
     if not len(every):  # scraped once
-        return ScrapeTimes(2 * unseen, 2 * unseen, unseen)
+        return ScrapeTimes(2 * unseen, unseen)
     mostly = max(WHOLE, WHOLE * round(float(np.median(every)) / WHOLE))
-    return ScrapeTimes(mostly, max(mostly, int(every.max())), unseen)
+    return ScrapeTimes(mostly, unseen)

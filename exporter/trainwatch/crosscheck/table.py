@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from trainwatch.crosscheck.compare import Disagreement, Outcome
-from trainwatch.crosscheck.hidden.compared import Compared
 from trainwatch.words import in_columns, machine_time, number
 
 LISTED = 20  # disagreements of a rule; the table counts all of them
 HEADINGS = ("rule", "run", "evaluations", "firing", "values", "by last scrape", "disagreements")
-HIDDEN_HEADINGS = ("compared with", "series", "values", "largest difference", "may be hidden", "excesses")
 
 
 def disagreements(found: Sequence[Disagreement]) -> Iterator[str]:
@@ -27,17 +25,6 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         counts = (outcome.evaluations, outcome.firing, outcome.values, outcome.by_last_scrape)
         rows.append((outcome.rule, outcome.run, *map(number, (*counts, len(outcome.disagreements)))))
-    yield from in_columns(rows, 2)
-
-
-def hidden(lines: Sequence[Compared]) -> Iterator[str]:
-    """Yields a table with one line per series that was compared with the recording."""
-    rows: list[tuple[str, ...]] = [HIDDEN_HEADINGS]
-    for line in lines:
-        unit = " s" if line.series == "ALERTS" else ""
-        differences = (f"{value:.6g}{unit}" for value in (line.largest, line.bound))
-        counts = number(line.values), number(len(line.excesses))
-        rows.append((line.subject, line.series, counts[0], *differences, counts[1]))
     yield from in_columns(rows, 2)
 
 

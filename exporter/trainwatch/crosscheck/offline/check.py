@@ -50,7 +50,7 @@ def check_recording(
             run.name,
             max(begin, start) if start is not None else begin,
             min(moments[-1], end) if end is not None else moments[-1],
-            ScrapeTimes(interval, interval, unseen=0),
+            ScrapeTimes(interval, unseen=0),
             restarted=None,
         )
         intervals = {group.name: group.interval for group in checked}

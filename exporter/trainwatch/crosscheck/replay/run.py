@@ -13,7 +13,6 @@ from trainwatch.crosscheck.server import Milliseconds, Series
 from trainwatch.errors import UserError
 from trainwatch.runs.model import NodeSamples, RunFacts, Steps
 from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.writer import RANKS_SECONDS
 from trainwatch.sampling.exposition import Exposition
 from trainwatch.sampling.families import Family
 
@@ -53,16 +52,6 @@ class RecordedRun:
     def end(self) -> float:
         """Returns the time of the last sample."""
         return max(float(samples.times[-1]) for samples in self.samples)
-
-    @property
-    def known_until(self) -> float:
-        """Returns the end, or earlier if a process was killed: its life was recorded once per second."""
-        last = (rank.last_alive for rank in self.facts.ranks if rank.killed)
-        return min([self.end, *(moment - RANKS_SECONDS for moment in last if moment is not None)])
-
-    def times(self, node: str) -> list[float]:
-        """Returns the times of a node's samples."""
-        return [time for samples in self.samples if samples.node == node for time in samples.times.tolist()]
 
     @contextmanager
     def replay(self) -> Iterator[list[ReplayedNode]]:

@@ -1,1 +1,0 @@
-"""Compares what Prometheus stored with every recorded sample: what may scrapes have hidden?"""
