@@ -22,7 +22,6 @@ COMMANDS = {
     "report": ("trainwatch.report.command", "write the profiler report of a recorded run"),
     "list": ("trainwatch.history.list_command", "list the runs here: state, verdict, cost and trend"),
     "open": ("trainwatch.history.open_command", "open the report of a run, or the page of all runs"),
-    "accept": ("trainwatch.history.accept_command", "accept a finding of a run, with a reason and an end"),
     "compare": ("trainwatch.compare.command", "compare two runs: speed, cost, and where they differ"),
     "score": ("trainwatch.history.score_command", "show how often predictions of earlier reports came true"),
     "crosscheck": (

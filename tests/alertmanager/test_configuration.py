@@ -67,12 +67,6 @@ def test_stopping_runs_is_switched_on_beside_the_notification(tmp_path: Path) ->
     assert receivers(config, "CPUBottleneck", "warning") == ["slack"]
 
 
-def test_that_a_finding_is_accepted_notifies_nobody_and_stops_nothing(tmp_path: Path) -> None:
-    config = configured(tmp_path, "slack", STOPPING)
-    labels = ["alertname=TrainwatchFindingAccepted", "rule=TrainingStalled", "accepted=yes", "severity=none"]
-    assert amtool("config", "routes", "test", f"--config.file={config}", *labels) == "accepted"
-
-
 def test_only_the_example_of_stopping_runs_names_rules() -> None:
     named = re.findall(r"""(?:rule|alertname)!?=~?"([^"]+)"'""", COMMITTED.read_text())
     assert named == ["TrainingStalled|GPUError"]

@@ -156,27 +156,6 @@ def test_a_straggler_silences_the_waiting_of_its_peers_on_all_nodes_of_the_run(t
         assert ("CommunicationBound", "resnet", "gpu-node-2") in heard(server, stub, expected=2)
 
 
-def test_an_accepted_finding_silences_the_alerts_of_its_rule_and_run_until_it_ends(tmp_path: Path) -> None:
-    with webhook(tmp_path) as (server, stub):
-        accepted = an_alert("CPUBottleneck", severity="none", accepted="yes")
-        accepted["labels"]["alertname"] = "TrainwatchFindingAccepted"
-        del accepted["labels"]["instance"], accepted["labels"]["kind"]
-        server.post(
-            accepted,
-            an_alert("CPUBottleneck"),
-            an_alert("CPUBottleneck", instance="gpu-node-2"),
-            an_alert("CPUBottleneck", run="bert"),
-            an_alert("GPUError", gpu="0", severity="critical"),
-        )
-        assert heard(server, stub, expected=2) == {
-            ("CPUBottleneck", "bert", "gpu-node-1"),
-            ("GPUError", "resnet", "gpu-node-1"),
-        }
-        assert server.suppressed() == {"CPUBottleneck"}
-        server.post(ended(accepted))
-        assert ("CPUBottleneck", "resnet", "gpu-node-2") in heard(server, stub, expected=1)
-
-
 def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_path: Path) -> None:
     with webhook(tmp_path) as (server, stub):
         server.post(

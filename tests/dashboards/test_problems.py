@@ -99,15 +99,3 @@ def test_idle_gpus_are_a_problem_unless_something_found_explains_the_time(
     assert all_rules()["LowGPUUtilization"].topic == ANY_TOPIC
     idle = {"LowGPUUtilization": 2}
     shown(tmp_path, "a", idle | cause, expected=cause or idle)
-
-
-def test_an_accepted_rule_hides_no_other_problem(tmp_path: Path) -> None:
-    test = cluster({"a": {"Straggler": 1, "CommunicationBound": 7}, "b": {"DataStarved": 8, "BatchSize": 2}})
-    for run, rule in (("a", "Straggler"), ("b", "DataStarved")):
-        of = f'alertname="TrainwatchFindingAccepted", alertstate="firing", run="{run}", rule="{rule}"'
-        test.add({f'ALERTS{{{of}, accepted="yes"}}': [1] * 3})
-    test.equals(f"sum({query()})", 30, 9)
-    for number, rule in ((7, "CommunicationBound"), (2, "BatchSize")):
-        test.equals(f'sum(({query()}) * on (rule) trainwatch:rule_distance{{rule="{rule}"}} ^ 0)', 30, number)
-    test.equals(f"count({query('What to do')})", 30, 2)
-    test.run(tmp_path)

@@ -16,9 +16,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from trainwatch.accepted import Acceptance, write_accepted
 from trainwatch.collectors import discover
-from trainwatch.collectors.accepted import AcceptedCollector
 from trainwatch.collectors.gpu import GpuCollector
 from trainwatch.collectors.gpu_holders import GpuHoldersCollector
 from trainwatch.collectors.rank_pauses import RankPausesCollector
@@ -90,10 +88,7 @@ def node(tmp_path: Path) -> Iterator[Exporter]:
     training = TrainingCollector(ledgers, retention=1e10, monotonic=lambda: clock[0])
     use = RunProcessesCollector(procfs, tmp_path / "cgroup")  # where the run's processes are out of sight
     pauses = RankPausesCollector(procfs, tmp_path / "cgroup")
-    entry = Acceptance("CPUBottleneck", "resnet", 'new "loader" in January', "2999-12-31", "alice")
-    write_accepted(tmp_path / "accepted.yml", [entry])
-    accepted = AcceptedCollector(tmp_path / "accepted.yml")
-    of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector(), accepted]
+    of_runs = [use, pauses, RunGpusCollector(), GpuHoldersCollector()]
     own = [*host_collectors(procfs), gpus, training, *of_runs]
     order = [each.name for each in discover()]
     collectors = sorted(own, key=lambda collector: order.index(collector.name))

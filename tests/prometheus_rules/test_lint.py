@@ -60,16 +60,10 @@ def is_read_by(alert: Rule, finding: Rule) -> bool:
     return bool(alert["expr"] == f"{FINDING}{{{labels}}}")
 
 
-# It is about a rule and a run, not about a node, and it notifies nobody: `rule` is the rule that it inhibits.
-ACCEPTED = "TrainwatchFindingAccepted"
-
-
 def complaints(group: str, rule: Rule) -> list[str]:
     """What is wrong with a rule."""
     found = [check(rule) for check in CHECKS]
-    if rule.get("alert") == ACCEPTED:
-        found = [check(rule) for check in CHECKS if check not in (hides_its_value, is_wrongly_labelled)]
-    elif not any(name in group for name in (*ACROSS_NODES, "existing-clusters")):
+    if not any(name in group for name in (*ACROSS_NODES, "existing-clusters")):
         found.append(loses_run_or_instance(rule))
     return [complaint for complaint in found if complaint]
 
@@ -283,8 +277,6 @@ def test_names_of_alerts_have_the_prefix_and_their_label_rule_has_none(
         }
         assert names.get(down, "ExporterDown") == "ExporterDown"
         assert names.get(stalled, "TrainingStalled") == "TrainingStalled"
-        accepted = names.pop(prefix + "FindingAccepted", None)
-        assert accepted == ("{{ $labels.rule }}" if file == META else None)
         assert all(name in (rule, prefix + rule) for name, rule in names.items())
     assert f"alert: {down}\n" in texts[META]
     assert f"alert: {stalled}\n" in texts[RULES]

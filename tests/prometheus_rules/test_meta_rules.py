@@ -76,23 +76,6 @@ def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_pa
     test.run(tmp_path)
 
 
-def test_an_accepted_finding_has_the_labels_of_the_alerts_that_it_inhibits(
-    meta: Path, tmp_path: Path
-) -> None:
-    """Two nodes of the run publish it until minute 10; their exporters restart in between."""
-    test = RuleTest(meta)
-    entry = 'run="resnet-1",rule="CPUBottleneck",reason="new loader",until="2026-12-31"'
-    for name in ("node-a", "node-b"):
-        labels = f"{TARGET.replace('node-a', name)},{entry}"
-        values = [*[1.0] * 20, float("nan"), *[None] * 7, *[1.0] * 12, float("nan"), *[None] * 40]
-        test.add({f"trainwatch_finding_accepted_info{{{labels}}}": values})
-    own = 'rule="CPUBottleneck",run="resnet-1",accepted="yes",severity="none",until="2026-12-31"'
-    firing = f'ALERTS{{alertname="TrainwatchFindingAccepted",alertstate="firing",instance="",{own}}}'
-    for seconds, number in ((120, 1), (360, 1), (600, 1), (840, 1), (960, 0)):
-        test.equals(f"count({firing}) or vector(0)", seconds, number)
-    test.run(tmp_path)
-
-
 def test_missed_samples_alert_above_a_twentieth(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for name, missed, fires in (("some", 1.0, 0), ("many", 3.0, 1), ("none", 0.0, 0)):  # of 30 a scrape

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainwatch.accepted import Acceptance
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.report.sentences import is_overview
 from trainwatch.report.summary import facts
 from trainwatch.status import Status
-from trainwatch.words import UNKNOWN, capitalised
+from trainwatch.words import UNKNOWN
 
 # The facts of the report that are settings, not results.
 SET_UP = ("Command", "Framework", "GPUs", "Cores")
@@ -79,19 +78,8 @@ class ChangedRule:
     b: RuleResult
 
     @property
-    def name(self) -> str:
-        """Returns the rule, and whether its finding in B is accepted."""
-        return f"{self.rule} (accepted)" if self.accepted else self.rule
-
-    @property
-    def accepted(self) -> Acceptance | None:
-        return self.b.accepted if self.b.status is Status.FOUND else None
-
-    @property
     def finding(self) -> str:
-        """Returns the finding in B, and until when it is accepted; that in A if the rule went away."""
-        if self.accepted:
-            return f"{capitalised(self.accepted.words)}. {self.b.finding}"
+        """Returns the finding in B; that in A if the rule went away."""
         return (self.a if self.fate == "went away" else self.b).finding
 
 

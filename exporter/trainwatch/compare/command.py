@@ -6,10 +6,9 @@ import math
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from trainwatch.accepted import Acceptance
 from trainwatch.compare import gate
 from trainwatch.compare.achieved import record_outcomes
 from trainwatch.compare.compared_run import ComparedRun, read_run
@@ -21,8 +20,7 @@ from trainwatch.compare.sentences import verdict
 from trainwatch.compare.text import as_markdown, as_text
 from trainwatch.console import Console
 from trainwatch.errors import UserError, describe
-from trainwatch.evaluation.acceptance import accepted_file
-from trainwatch.evaluation.arguments import add_accepted, add_parameters, add_scan_interval
+from trainwatch.evaluation.arguments import add_parameters, add_scan_interval
 from trainwatch.evaluation.settings import Settings
 from trainwatch.report.markdown_text import one_line
 from trainwatch.report.run_list import find_run, read_folder, read_listed, run_before
@@ -50,7 +48,8 @@ examples:
   trainwatch compare main branch --fail-if "step_p50>+3%" --fail-if CPUBottleneck --format markdown
 
 --fail-if takes a figure with a change from A to B ("step_p50>+3%", "throughput<-5%") or with a limit for B
-("duration>10m", "cost>$5", "gpu_p95<60"), a rule that must not appear ("DataStarved"), or any_rule.
+("duration>10m", "cost>$5", "gpu_p95<60"), a rule that must not appear ("DataStarved"), or any_rule, which
+may have exceptions ("any_rule except DataStarved, CPUBottleneck").
 If no difference is seen between the steps of A and B, their change counts as 0.
 Figures: {", ".join([*KINDS, *ALIASES])}; and _{", _".join(UTILISATION)} of
 {", ".join(RESOURCES)}.
@@ -103,14 +102,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "may be repeated",
     )
     add_parameters(parser)
-    add_accepted(parser)
     add_scan_interval(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Compares two runs and writes the comparison. Raises UserError, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
-    accepted = accepted_file(arguments.accepted).entries()
     conditions = [gate.parse(text) for text in arguments.fail_if]
     if gate.needs_prices(conditions) and None in (arguments.price_a, arguments.price_b):
         raise UserError("--fail-if cost: costs need the price of a node; give --price-a and --price-b")
@@ -119,7 +116,7 @@ def run(arguments: Namespace) -> int:
 
     sources = _sources(arguments.source_a, arguments.source_b)
     a, b = (
-        _read(place, price, workload, settings, arguments.scan_interval, accepted)
+        _read(place, price, workload, settings, arguments.scan_interval)
         for place, price, workload in (
             (sources[0], arguments.price_a, arguments.workload_a),
             (sources[1], arguments.price_b, arguments.workload_b),
@@ -201,13 +198,12 @@ def _read(
     workload: float | None,
     settings: Settings,
     scan_interval: float,
-    accepted: Sequence[Acceptance],
 ) -> ComparedRun:
     progress = Progress()
     try:
         source = open_source(place, progress.update_bytes)
         known = without_secrets(place), source, price, settings, scan_interval, progress.update, workload
-        return read_run(*known, accepted)
+        return read_run(*known)
     finally:
         progress.end()
 

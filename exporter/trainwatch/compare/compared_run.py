@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from trainwatch.accepted import Acceptance
 from trainwatch.compare.step_series import StepSeries
-from trainwatch.evaluation.acceptance import marked
 from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import SCAN_INTERVAL, evaluate
 from trainwatch.evaluation.settings import Settings
@@ -39,11 +36,10 @@ def read_run(
     scan_interval: float = SCAN_INTERVAL,
     progress: Callable[[int], None] | None = None,
     workload: float | None = None,
-    accepted: Sequence[Acceptance] = (),
 ) -> ComparedRun:
     """Evaluates a run as `trainwatch report` does, in one pass. Raises UserError like its source."""
     tap = _Tap(source)
-    analysis = marked(evaluate(tap, settings, scan_interval, progress), accepted, time.time())
+    analysis = evaluate(tap, settings, scan_interval, progress)
     steps: dict[str, list[StepSeries]] = {}
     for (_, _, phase), series in sorted(tap.steps.items()):
         steps.setdefault(phase, []).append(series)

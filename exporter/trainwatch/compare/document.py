@@ -42,7 +42,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "fate": rule.fate,
                 "a": rule.a.finding,
                 "b": rule.b.finding,
-                "accepted": rule.accepted and rule.accepted.as_json(),
             }
             for rule in comparison.rules
         ],

@@ -184,7 +184,7 @@ def largest_part(difference: Difference, of_what: str = "") -> str:
 def _rules_in_short(comparison: Comparison) -> list[str]:
     by_fate: dict[Fate, list[str]] = {}
     for rule in comparison.rules:
-        by_fate.setdefault(rule.fate, []).append(rule.name)
+        by_fate.setdefault(rule.fate, []).append(rule.rule)
     said = [
         f"{listing(by_fate[fate])} {fate}" for fate in ("went away", "appeared", "stayed") if fate in by_fate
     ]

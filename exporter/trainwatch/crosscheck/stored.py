@@ -78,7 +78,7 @@ class Stored:
                 time: {labels - {("rule", rule.name)}: value for labels, value in vector.items()}
                 for time, vector in samples(series, of_rule).items()
             }
-        self._alerting = samples("ALERTS", of_rule, 'accepted=""')  # not the alert that a finding is accepted
+        self._alerting = samples("ALERTS", of_rule)
         self._added = frozenset(added.items())
         self.times = sorted(
             {*self._alerting, *(time for samples in self.records.values() for time in samples)}

@@ -1,15 +1,14 @@
 """The table of a run's findings: one row per problem, with where, how much, since when and what to do.
 
-Hidden variables hold what all of its queries need: the rules that report a problem, those that are accepted,
-and the component in which the slowest rank is slow.
+Hidden variables hold what all of its queries need: the rules that report a problem, and the component
+ in which the slowest rank is slow.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.dashboards import accepted
-from trainwatch.dashboards.looks import SEVERITY, VERMILION, by_name, hidden_column, words, wrapped
+from trainwatch.dashboards.looks import SEVERITY, VERMILION, by_name, hidden_column, words
 from trainwatch.dashboards.page import Dashboard, panel_id
 from trainwatch.dashboards.panels import Panel, stat, table
 from trainwatch.dashboards.queries import OF_CLUSTER, OF_RUN, in_range, last, now, rows
@@ -21,16 +20,13 @@ from trainwatch.rules.topics import ANY_TOPIC
 from trainwatch.status import Status
 
 OF_PROBLEMS = 'rule=~"$problems"'
-OF_SHOWN = 'rule=~"$problems|$accepted"'
 FOUND = f"{FINDING}{{{OF_PROBLEMS}, {OF_RUN}}}"
-FOUND_AND_ACCEPTED = f"{FINDING}{{{accepted.OF_ACCEPTED}, {OF_RUN}}}"
-SHOWN = f"{FINDING}{{{OF_SHOWN}, {OF_RUN}}}"
-COST_SHARE = f"{LOST}{{{OF_SHOWN}, {OF_RUN}}}"
+COST_SHARE = f"{LOST}{{{OF_PROBLEMS}, {OF_RUN}}}"
 NODES = (
     f"scalar(count(count by (cluster, instance) ({last(f'trainwatch_run_start_time_seconds{{{OF_RUN}}}')})))"
 )
 SECONDS_LOST = f"max by (rule) (sum_over_time({COST_SHARE}[$__range:$__interval])) * $__interval_ms / 1000"
-SINCE = f"1000 * min by (rule) (min_over_time(timestamp({SHOWN})[$__range:$__interval]))"
+SINCE = f"1000 * min by (rule) (min_over_time(timestamp({FOUND})[$__range:$__interval]))"
 # Without a series, the panel would show no words at all.
 NO_ADVICE = (
     'label_replace(label_replace(vector(0), "rule", "No advice", "", ""), '
@@ -40,7 +36,6 @@ ALL_RULES = 61  # the panel of Run overview that explains each rule
 BEFORE = 10 * 60 * 1000  # milliseconds; the link to a panel shows so much before a problem began
 NOW_AND_BEFORE = words(
     {
-        "0": ("accepted", "text"),
         "1": (f"{Status.FOUND} before", "text"),
         "2": (f"{Status.FOUND.icon} {Status.FOUND}", VERMILION),
     }
@@ -50,12 +45,11 @@ NOW_AND_BEFORE = words(
 def problems() -> Variable:
     """Returns the rules that report a problem: of those with the same topic, the closest to the cause.
 
-    Idle GPUs count as another problem only if nothing found explains the time. Accepted findings do not
-    count.
+    Idle GPUs count as another problem only if nothing found explains the time.
     """
-    found = last(f"{FINDING}{{{accepted.COUNTED}, {OF_RUN}}}")
+    found = last(f"{FINDING}{{{OF_RUN}}}")
     every = f"max by (rule, topic) ({DISTANCE}{{{OF_CLUSTER}}}) and on (rule) {found}"
-    effects = f'{DISTANCE}{{topic="{ANY_TOPIC}"}} and on () {last(f"{LOST}{{{accepted.COUNTED}, {OF_RUN}}}")}'
+    effects = f'{DISTANCE}{{topic="{ANY_TOPIC}"}} and on () {last(f"{LOST}{{{OF_RUN}}}")}'
     closest = f"({every}) <= on (topic) group_left () min by (topic) ({every})"
     return hidden(
         named("problems", "Problems", f"{closest} unless on (rule) ({effects})", "rule", several=True)
@@ -78,8 +72,8 @@ def busy_cores() -> Variable:
 
 def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) -> Panel:
     """Returns the table; its rows link to panels of the other dashboards."""
-    worst = f"topk by (rule) (1, max by (rule, instance, gpu, rank) ({last(SHOWN)}))"
-    words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_SHOWN}, {OF_CLUSTER}}})"
+    worst = f"topk by (rule) (1, max by (rule, instance, gpu, rank) ({last(FOUND)}))"
+    words_of = f"max by (rule, severity, runbook) ({INFO}{{{OF_PROBLEMS}, {OF_CLUSTER}}})"
     explained = f"/d/trainwatch-run?viewPanel={ALL_RULES}&var-run=$run"  # for rules without a runbook
     is_found = f"group by (rule) ({last(FOUND)})"
     state = f"{is_found} + (group by (rule) ({FOUND}) or 0 * {is_found})"
@@ -89,10 +83,10 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
         row. Node, GPU and rank are the worst ones. "How many" counts the nodes, GPUs or ranks.
         "Share" is the share of the time that it costs now, and "Lost" the time that it has cost, at best
         what fixing it saves. Click the rule to see it in a panel. Follow the first row, then check
-        again. Accepted findings are listed with their end and reason, and not counted.""",
-        rows(f"{state} or 0 * group by (rule) ({last(FOUND_AND_ACCEPTED)})"),
+        again.""",
+        rows(state),
         rows(worst),
-        rows(f"count by (rule) (max by (rule, instance, gpu, rank) ({last(SHOWN)}))"),
+        rows(f"count by (rule) (max by (rule, instance, gpu, rank) ({last(FOUND)}))"),
         rows(f"max by (rule) ({last(COST_SHARE)})"),
         rows(SECONDS_LOST),
         rows(priced(f"{SECONDS_LOST} / 3600 * {NODES}")),
@@ -100,7 +94,6 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
         rows(f'label_replace({words_of}, "runbook", "{explained}", "runbook", "")'),
         rows(_where_to_see_it(system, histograms, steps)),
         rows(f"{SINCE} - {BEFORE}"),
-        rows(accepted.of_run()),
         columns={
             "Value #A": "State",
             "rule": "Rule",
@@ -113,7 +106,6 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
             "Value #F": "Cost",
             "Value #G": "Since",
             "severity": "Severity",
-            "accepted": "Accepted",
             "panel": "Panel",
             "runbook": "Runbook",
             "Value #J": "From",
@@ -125,7 +117,6 @@ def what_is_wrong(system: Dashboard, histograms: Dashboard, steps: Dashboard) ->
             by_name("State", custom__width=110, mappings=NOW_AND_BEFORE, custom__displayMode="color-text"),
             by_name("Rule", custom__width=190, links=_links()),
             by_name("Node", custom__minWidth=220),
-            wrapped("Accepted", 240),
             by_name("GPU", custom__width=50),
             by_name("Rank", custom__width=55),
             by_name("How many", custom__width=95, decimals=0),
@@ -189,7 +180,7 @@ def _where_to_see_it(system: Dashboard, histograms: Dashboard, steps: Dashboard)
         ("Comm.*", steps, "Share of step time in communication"),
         ("Tr.*|Coll.*", steps, "Time since the last step"),
     )
-    expression = f"group by (rule) ({last(SHOWN)})"
+    expression = f"group by (rule) ({last(FOUND)})"
     for rule, board, title in ((".*", system, "GPU utilisation"), *places):
         place = f"{board['uid'].removeprefix('trainwatch-')}?viewPanel={panel_id(board, title)}"
         expression = f'label_replace({expression}, "panel", "{place}", "rule", "{rule}")'

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trainwatch.dashboards import accepted
 from trainwatch.dashboards.looks import GREEN, GREY, VERMILION, words
 from trainwatch.dashboards.queries import FIRING, OF_CLUSTER, last
 from trainwatch.prometheus_rules.groups import FINDING, INFO, STATUS
@@ -19,7 +18,6 @@ from trainwatch.status import Status
 
 COLOURS = {Status.FOUND: VERMILION, Status.FAILED: VERMILION, Status.HEALTHY: GREEN}
 OF_THE_RUN = f'{{run="$run",{OF_CLUSTER}}}'  # on all of its nodes, whichever are chosen
-COUNTED = f'{{{accepted.COUNTED},run="$run",{OF_CLUSTER}}}'
 SAMPLES = f"trainwatch_samples_total{OF_THE_RUN}"
 LEAN = f'{BUILD}{{{OF_CLUSTER}, profile="lean"}}'
 ENOUGH = CPUBottleneck.parameters_type().patience  # samples, of most rules
@@ -51,7 +49,7 @@ OF_ONE_RUN = (
         last(f"{STATUS}{OF_THE_RUN}"),
         absent=True,
     ),
-    Case(Status.FOUND, "see below", last(f"{FINDING}{COUNTED}")),
+    Case(Status.FOUND, "see below", last(f"{FINDING}{OF_THE_RUN}")),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter of this run is down",
@@ -59,7 +57,6 @@ OF_ONE_RUN = (
     ),
     Case(Status.COLLECTING, "too few samples yet", f"{SAMPLES} < {ENOUGH}"),
     Case(Status.NOT_ENOUGH_DATA, "the run was too short", f"{last(SAMPLES)} < {ENOUGH}"),
-    Case(Status.HEALTHY, "nothing found but accepted findings", last(f"{FINDING}{OF_THE_RUN}")),
     Case(Status.HEALTHY, "none of the evaluated rules fired"),
 )
 OF_THE_CLUSTER = (
@@ -70,14 +67,13 @@ OF_THE_CLUSTER = (
         last(f"{INFO}{{{OF_CLUSTER}}}"),
         absent=True,
     ),
-    Case(Status.FOUND, "see the alerts below", f"{FIRING} {accepted.NOT_NOW}"),
+    Case(Status.FOUND, "see the alerts below", FIRING),
     Case(
         Status.NOT_ENOUGH_DATA,
         "an exporter is down",
         f"{KNOWN}{{{OF_CLUSTER}}} and {TARGET} up == 0",
     ),
     Case(Status.NOT_ENOUGH_DATA, "no run is training", f"{UNFINISHED}{{{OF_CLUSTER}}}", absent=True),
-    Case(Status.HEALTHY, "no alert fires but those of accepted findings", FIRING),
     Case(Status.HEALTHY, "no alert fires; some nodes have only rules of the lean profile", LEAN),
     Case(Status.HEALTHY, "no alert fires"),
 )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trainwatch.collectors.accepted import AcceptedCollector
 from trainwatch.collectors.cpu import CpuCollector
 from trainwatch.collectors.disk import DiskCollector
 from trainwatch.collectors.gpu import GpuCollector
@@ -89,7 +88,6 @@ def make_exporter(
         GpuHoldersCollector(procfs, clock.monotonic),
         RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
         RankPausesCollector(procfs, directory / "cgroup"),
-        AcceptedCollector(None),
     ]
     return Exporter(
         collectors,

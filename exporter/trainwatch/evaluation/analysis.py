@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from trainwatch.accepted import Acceptance
 from trainwatch.measurements.counted import Counted
 from trainwatch.measurements.energy import Energy
 from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
@@ -57,18 +56,6 @@ class RuleResult:
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
     debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
     bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
-    accepted: Acceptance | None = None  # for this run, and not ended
-    acceptance_ended: Acceptance | None = None
-
-    @property
-    def decides(self) -> bool:
-        """Returns whether it is a finding that decides the verdict: one that nobody accepted."""
-        return self.status is Status.FOUND and self.accepted is None
-
-    @property
-    def fired_accepted(self) -> bool:
-        """Returns whether it fired, over the whole run or at times, and is accepted."""
-        return self.accepted is not None and (self.status is Status.FOUND or bool(self.bands))
 
     @classmethod
     def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> RuleResult:

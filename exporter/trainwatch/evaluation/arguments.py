@@ -25,17 +25,6 @@ def add_parameters(parser: ArgumentParser) -> None:
     )
 
 
-def add_accepted(parser: ArgumentParser) -> None:
-    """Adds `--accepted`."""
-    parser.add_argument(
-        "--accepted",
-        type=Path,
-        metavar="FILE",
-        help="a YAML file of accepted findings, as `trainwatch accept` writes it (default: "
-        "trainwatch-runs/accepted.yml, if there is one)",
-    )
-
-
 def add_scan_interval(parser: ArgumentParser) -> None:
     """Adds `--scan-interval`, in seconds."""
     parser.add_argument(

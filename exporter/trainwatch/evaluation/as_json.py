@@ -27,7 +27,6 @@ def rule_json(result: RuleResult) -> dict[str, Any]:
         "finding": result.finding,
         "recommendation": result.recommendation,
         "seconds_lost": json_value(result.seconds_lost or None),  # null: no estimate
-        "accepted": result.accepted and result.accepted.as_json(),
         "bands": json_value([asdict(band) for band in result.bands]),
     }
 

@@ -40,10 +40,10 @@ class Problem:
 
 
 def problems(results: Iterable[RuleResult]) -> list[Problem]:
-    """Returns the problems without accepted ones, by the time that they explain; symptoms after causes."""
+    """Returns the problems, by the time that they explain; symptoms after causes."""
     groups: dict[str, list[RuleResult]] = {}
     for result in results:
-        if result.decides:
+        if result.status is Status.FOUND:
             groups.setdefault(result.about.topic or result.rule, []).append(result)
     for group in groups.values():
         group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
@@ -59,10 +59,10 @@ def problems(results: Iterable[RuleResult]) -> list[Problem]:
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
-    """Returns the findings in the order of their problems, then accepted ones, then other rules by state."""
+    """Returns the findings in the order of their problems, then other rules by state."""
     every = list(results)
     found = [rule for problem in problems(every) for rule in (problem.rule, *problem.also)]
-    rest = [result for result in every if not result.decides]
+    rest = [result for result in every if result.status is not Status.FOUND]
     states = list(Status)
     rest.sort(key=lambda result: (states.index(result.status), result.about.is_symptom, result.rule))
     return found + rest

@@ -26,7 +26,6 @@ from trainwatch.rules.silences import (
 UNFINISHED = "run_instance:trainwatch_run_unfinished:bool"
 KNOWN = "instance:trainwatch_exporter_known:bool"
 BUILD = "trainwatch_exporter_build_info"
-ACCEPTED = "trainwatch_finding_accepted_info"
 TAKEN, MISSED = "trainwatch_sampler_ticks_total", "trainwatch_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
 # Both remember while an exporter is down, until it is up again.
@@ -139,7 +138,6 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             ),
             f"{engine.reason} has the reason.",
         ),
-        _finding_accepted(),
         Silence(
             "RunFailed",
             Alert(
@@ -247,27 +245,6 @@ def _profile_differs() -> Silence:
         ),
         "Render the rules with `trainwatch rules render --profile lean`, or start the exporter without "
         "--metrics.profile=lean.",
-    )
-
-
-def _finding_accepted() -> Silence:
-    """Returns the alert that inhibits those of an accepted rule: `rule` is that rule, not its own name.
-
-    It looks back, so that a restart of an exporter interrupts nothing. It has no `kind`, so no dashboard
-    takes it for a finding, and no `instance`, so `trainwatch actions` never acts on it.
-    """
-    return Silence(
-        "FindingAccepted",
-        Alert(
-            f"max by (cluster, run, rule, reason, until, by) (\n  last_over_time({ACCEPTED}[5m])\n)",
-            "{{ $labels.rule }} of run {{ $labels.run }} is accepted until {{ $labels.until }}",
-            "Reason: {{ $labels.reason }}{{ with $labels.by }} (by {{ . }}){{ end }}. "
-            "Alerts of this rule and run notify nobody until then.",
-            severity="none",
-            labels={"rule": "{{ $labels.rule }}", "accepted": "yes"},
-        ),
-        "To take it back, use `trainwatch accept RULE --run NAME --remove` with the file of the exporters.",
-        DASHBOARD,
     )
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from trainwatch.console import Console
 from trainwatch.errors import UserError
-from trainwatch.evaluation.acceptance import accepted_file, marked
-from trainwatch.evaluation.arguments import add_accepted, add_docs_url, add_parameters, add_scan_interval
+from trainwatch.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 from trainwatch.report.document import render_json
@@ -62,7 +60,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_price(parser)
     add_parameters(parser)
-    add_accepted(parser)
     add_scan_interval(parser)
     add_docs_url(parser, "rules link to no docs")
 
@@ -70,7 +67,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Evaluates a run and writes the report. Raises UserError for bad input, and then writes nothing."""
     settings = Settings.parse(arguments.set, arguments.parameters)
-    accepted = accepted_file(arguments.accepted).entries()
     printed = arguments.out is None and arguments.format != "html"
     progress = Progress()
     source = open_source(arguments.source, progress.update_bytes)
@@ -83,7 +79,6 @@ def run(arguments: Namespace) -> int:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
         progress.end()
-    analysis = marked(analysis, accepted, time.time())
     for line in (*gaps(analysis.gaps), *not_verified(analysis.verified)):
         print(f"trainwatch: {line}", file=sys.stderr)
     record = record_of(Path(arguments.source), analysis.date)

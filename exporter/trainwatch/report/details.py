@@ -45,7 +45,7 @@ class _Kind:
     def view(self, analysis: Analysis) -> View:
         rules = _rules_of(analysis, {self.id})
         anything = self.anything(analysis)
-        opened = anything and (any(rule.decides for rule in rules) or self.always_opened)
+        opened = anything and (any(rule.status is Status.FOUND for rule in rules) or self.always_opened)
         template = f"detail-{self.id}.html"
         return View(self.id, template, self.title, rules, self.say(analysis), anything, opened)
 

@@ -116,7 +116,6 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
         "rules": {state: sentences.counts(analysis).get(state, 0) for state in Status},
         "sentences": said.sentences,
         "evidence": said.evidence,
-        "accepted": said.accepted,
         "findings": [
             {
                 "title": problem.title,
@@ -200,9 +199,6 @@ def _part(part: Part) -> dict[str, Any]:
 def _rule(rule: RuleResult) -> dict[str, Any]:
     content = asdict(rule)
     del content["details"], content["about"], content["debugger_parameters"], content["debugger_triggered"]
-    for name in ("accepted", "acceptance_ended"):
-        acceptance = getattr(rule, name)
-        content[name] = acceptance and acceptance.as_json()
     return _known(content, "seconds_lost")
 
 

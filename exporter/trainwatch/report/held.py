@@ -30,12 +30,8 @@ def held(analysis: Analysis, rule: RuleResult) -> str:
 
 
 def at_times(analysis: Analysis) -> list[RuleResult]:
-    """Returns the rules that held at times and did not fire over the whole run, without accepted ones."""
-    return [
-        rule
-        for rule in analysis.rules
-        if rule.bands and rule.status is not Status.FOUND and rule.accepted is None
-    ]
+    """Returns the rules that held at times and did not fire over the whole run."""
+    return [rule for rule in analysis.rules if rule.bands and rule.status is not Status.FOUND]
 
 
 def only_at_times(analysis: Analysis) -> list[str]:

@@ -59,8 +59,6 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
     if found[FINDINGS:]:
         more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
         yield f"Also found: {more}."
-    if said.accepted:
-        yield "\n".join(["Accepted:", "", *(f"- {sentence(line)}" for line in said.accepted)])
     yield _glance(analysis, price)
     suggestions = predictions(analysis, price, record.widening)
     if suggestions:

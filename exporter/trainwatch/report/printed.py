@@ -61,8 +61,3 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
         yield from console.wrapped(f"    What to do: {problem.rule.recommendation}", rest=4)
     if len(found) > FINDINGS:
         yield f"  and {count(len(found) - FINDINGS, 'more finding')} in the report"
-    if said.accepted:
-        yield ""
-        yield "  Accepted"
-    for line in said.accepted:
-        yield from console.wrapped(f"    {line}", rest=4)

@@ -389,9 +389,7 @@ def rules(analysis: Analysis) -> str:
     if not analysis.rules:
         return "No rule was evaluated."
     states = [f"{number} {state}" for state, number in counts(analysis).items()]
-    accepted = sum(rule.fired_accepted and rule.status is Status.FOUND for rule in analysis.rules)
-    of_them = f" ({number(accepted)} found and accepted)" if accepted else ""
-    return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}{of_them}."
+    return f"{count(len(decided(analysis)), 'rule')}: {listing(states)}."
 
 
 def measuring_failures(analysis: Analysis) -> list[str]:

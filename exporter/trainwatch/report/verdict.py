@@ -42,13 +42,12 @@ WHY_UNRECORDED = (
 
 @dataclass(frozen=True)
 class RunVerdict:
-    """The state of a run, one sentence, further sentences, and one line per problem and accepted finding."""
+    """The state of a run, one sentence, further sentences, and one line per problem."""
 
     status: Status
     sentence: str
     details: list[str]
     evidence: list[str]
-    accepted: list[str]
 
     @property
     def sentences(self) -> list[str]:
@@ -76,13 +75,10 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         details.append(unjudged)
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
-    details += _accepted_and_ended(analysis)
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
     details += [*process_verdict(analysis), *only_at_times(analysis)]
     shown = [evidence(analysis, problem) for problem in found]
-    return RunVerdict(
-        status, sentence, details, shown, [accepted(analysis, rule) for rule in _accepted(analysis)]
-    )
+    return RunVerdict(status, sentence, details, shown)
 
 
 def evidence(analysis: Analysis, problem: Problem) -> str:
@@ -90,35 +86,12 @@ def evidence(analysis: Analysis, problem: Problem) -> str:
     return f"{problem.rule.finding} {held(analysis, problem.rule)}".rstrip()
 
 
-def accepted(analysis: Analysis, rule: RuleResult) -> str:
-    """Returns an accepted finding in one line: until when, why, by whom, and the evidence as always."""
-    words = rule.accepted.words if rule.accepted else ""
-    return f"{rule.rule}, {words}. {rule.finding} {held(analysis, rule)}".rstrip()
-
-
-def _accepted(analysis: Analysis) -> list[RuleResult]:
-    return [rule for rule in analysis.rules if rule.fired_accepted]
-
-
-def _accepted_and_ended(analysis: Analysis) -> list[str]:
-    """Says which findings do not count because they are accepted, and which count again."""
-    names = [rule.rule for rule in _accepted(analysis)]
-    verb = "is" if len(names) == 1 else "are"
-    said = [f"{listing(names)} {verb} accepted and not counted."] if names else []
-    again = [
-        f"{rule.rule} counts again: it was accepted until {ended.until} ({ended.reason})."
-        for rule in analysis.rules
-        if (ended := rule.acceptance_ended) and rule.decides
-    ]
-    return said + again
-
-
 def status_of_run(analysis: Analysis) -> Status:
     """Returns the state of the run as a whole: a command that failed did, whatever was found."""
     if failed(analysis):
         return Status.FAILED
     states = counts(analysis)
-    if any(rule.decides for rule in decided(analysis)):
+    if any(rule.status is Status.FOUND for rule in decided(analysis)):
         return Status.FOUND
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
@@ -137,13 +110,11 @@ def _knows_where_time_goes(analysis: Analysis) -> bool:
 
 
 def _judged(analysis: Analysis) -> str:
-    """Writes "12 of 22 rules judged, nothing found but 1 accepted finding."."""
+    """Writes "12 of 22 rules judged, nothing found."."""
     states = counts(analysis)
-    accepted = states.get(Status.FOUND, 0)  # only accepted ones: otherwise the run would not be healthy
-    judged, every = states.get(Status.HEALTHY, 0) + accepted, sum(states.values())
+    judged, every = states.get(Status.HEALTHY, 0), sum(states.values())
     of = "" if judged == every else f" of {every}"
-    but = f" but {count(accepted, 'accepted finding')}" if accepted else ""
-    return f"{number(judged)}{of} {'rule' if every == 1 else 'rules'} judged, nothing found{but}."
+    return f"{number(judged)}{of} {'rule' if every == 1 else 'rules'} judged, nothing found."
 
 
 def _unjudged(analysis: Analysis) -> str:

@@ -17,7 +17,7 @@ from trainwatch.rules.confidence import EARLY, margin
 from trainwatch.rules.parameters import ShareLimits, fraction, live_minimum
 from trainwatch.sampling.sample_tally import BOUNDS, GRID
 
-Severity = Literal["none", "info", "warning", "critical"]
+Severity = Literal["info", "warning", "critical"]
 
 MINUTE = 60.0  # also the time between two scans of a report
 

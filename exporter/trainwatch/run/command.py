@@ -25,7 +25,6 @@ from trainwatch.console import Console
 from trainwatch.durations import positive_count, positive_duration
 from trainwatch.errors import UserError, describe
 from trainwatch.evaluation.arguments import (
-    add_accepted,
     add_docs_url,
     add_parameters,
     add_scan_interval,
@@ -113,7 +112,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="do not sample which lines of Python the command executes (default: up to 20 times per second)",
     )
     add_parameters(parser)
-    add_accepted(parser)
     add_scan_interval(parser)
     parser.add_argument(
         "--live-interval",
@@ -144,7 +142,6 @@ def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
     # Before all imports: numpy starts threads, which inherit the mask.
     with blocked_signals() as mask:
-        from trainwatch.evaluation.acceptance import accepted_file
         from trainwatch.evaluation.settings import Settings
         from trainwatch.run.hang_stacks import HangStacks
         from trainwatch.run.ledger_directory import ledger_directory
@@ -153,7 +150,6 @@ def run(arguments: Namespace) -> int:
         from trainwatch.run.plan import planned
 
         settings = Settings.parse(arguments.set, arguments.parameters)
-        accepted = accepted_file(arguments.accepted)
         raise_interrupt()
         with planned(arguments) as plan, ledger_directory() as ledgers:
             if arguments.out is None:
@@ -162,15 +158,15 @@ def run(arguments: Namespace) -> int:
                     say(line, "dim")
             stacks = HangStacks(ledgers, plan.directory)
             seconds = plan.scan_interval, arguments.live_interval
-            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps, accepted)
-            return _observe(plan, ledgers, live, mask, accepted.path)
+            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
+            return _observe(plan, ledgers, live, mask)
 
 
-def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask, accepted: Path) -> int:
+def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
     from trainwatch.run.old_recordings import remove_unused
 
     run = _begin_recording(plan)
-    exporter = ExporterProcess(_exporter_flags(plan, ledgers, accepted), plan.listener)
+    exporter = ExporterProcess(_exporter_flags(plan, ledgers), plan.listener)
     environment = command_environment(os.environ, plan.launch, ledgers, plan.lines)
     if plan.stacks:
         environment[STACKS] = "1"
@@ -267,7 +263,7 @@ def _label(plan: Plan, ledgers: Path) -> str:
     return label
 
 
-def _exporter_flags(plan: Plan, ledgers: Path, accepted: Path) -> list[str]:
+def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
     return [
         f"--web.listen-address={plan.listener.address}",
         *(f"--web.external-url={url}" for url in plan.external_urls),
@@ -278,7 +274,6 @@ def _exporter_flags(plan: Plan, ledgers: Path, accepted: Path) -> list[str]:
         f"--node={plan.node}",
         f"--recording.dir={plan.directory}",
         f"--report-dir={plan.directory}",
-        f"--accepted.file={accepted}",
         *(["--recording.lines"] if plan.lines else []),
         "--log-level=warning",
     ]

@@ -7,15 +7,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwatch.errors import UserError, describe
+from trainwatch.errors import describe
 from trainwatch.run.terminal import say
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.status import Status
 from trainwatch.whole_file import write_whole
 
 if TYPE_CHECKING:
-    from trainwatch.accepted import AcceptedFile
-    from trainwatch.evaluation.analysis import Analysis, RuleResult
+    from trainwatch.evaluation.analysis import Analysis
     from trainwatch.evaluation.engine import Evaluator
     from trainwatch.evaluation.settings import Settings
     from trainwatch.run.hang_stacks import HangStacks
@@ -32,7 +31,6 @@ class Findings:
     def __init__(self) -> None:
         self._fired: set[str] = set()
         self._printed_at: dict[str, float] = {}
-        self._accepted: set[str] = set()
 
     def update(self, analysis: Analysis, now: float) -> None:
         """Prints what is found at present. `now` is in seconds of any clock that does not go back."""
@@ -40,9 +38,6 @@ class Findings:
 
         for rule in analysis.rules:
             fired, when = holds_now(rule), held(analysis, rule)
-            if fired and rule.accepted is not None:
-                self._print_accepted(rule)
-                continue
             if fired == (rule.rule in self._fired) or self._just_printed(rule.rule, now):
                 continue
             self._printed_at[rule.rule] = now
@@ -53,13 +48,6 @@ class Findings:
             else:
                 self._fired.discard(rule.rule)
                 say(f"{Status.HEALTHY.icon} {rule.rule}: {when or 'no longer the case'}", "good")
-
-    def _print_accepted(self, rule: RuleResult) -> None:
-        """Prints an accepted finding once, quietly."""
-        self._fired.discard(rule.rule)
-        if rule.accepted and rule.rule not in self._accepted:
-            self._accepted.add(rule.rule)
-            say(f"{rule.status.icon} {rule.rule}: {rule.finding} It is {rule.accepted.words}.", "dim")
 
     @property
     def present(self) -> list[str]:
@@ -82,10 +70,7 @@ class LiveView:
         price: float | None = None,
         stacks: HangStacks | None = None,
         steps: int | None = None,
-        accepted: AcceptedFile | None = None,
     ) -> None:
-        self._accepted = accepted
-        self._accepted_failure = ""
         self._steps = steps
         self._stacks = stacks
         self._price = price
@@ -123,7 +108,7 @@ class LiveView:
         if evaluator is None or self._failure:  # a new evaluator may work after a half-read chunk
             evaluator = self._new_evaluator()
         evaluator.advance()
-        return self._marked(evaluator.analysis())
+        return evaluator.analysis()
 
     def _run(self) -> None:
         # Imported before the first evaluation, whose CPU time then says how long the next ones take.
@@ -151,7 +136,6 @@ class LiveView:
         analysis = self._evaluator.analysis(live=True)
         if self._stacks is not None and self._stacks.update(analysis):
             analysis = self._evaluator.analysis(live=True)  # with the stacks
-        analysis = self._marked(analysis)
         self._failure = ""
         self._findings.update(analysis, time.monotonic())
         self.status = Status.FOUND if self._findings.present else status_of_run(analysis)
@@ -161,19 +145,6 @@ class LiveView:
         record = record_of(self._directory, analysis.date, lambda _: None)
         page = render_html(analysis, every, self._price, path=path, total_steps=self._steps, record=record)
         write_whole(path, page)
-
-    def _marked(self, analysis: Analysis) -> Analysis:
-        """Marks accepted findings, with the file as it is now. A file that cannot be read accepts none."""
-        from trainwatch.evaluation.acceptance import marked
-
-        try:
-            entries = self._accepted.entries() if self._accepted else ()
-            self._accepted_failure = ""
-        except UserError as error:
-            if str(error) != self._accepted_failure:
-                say(f"no finding is accepted: {error}", "warning")
-            entries, self._accepted_failure = (), str(error)
-        return marked(analysis, entries, time.time())
 
     def _new_evaluator(self) -> Evaluator:
         from trainwatch.evaluation.engine import Evaluator

@@ -43,7 +43,6 @@ LEAN: Mapping[str, Part] = {
     "trainwatch_collector_success": {},
     "trainwatch_exporter_build_info": {},
     "trainwatch_exporter_left_out": {},
-    "trainwatch_finding_accepted_info": {},
     "trainwatch_gpu_ecc_errors_total": {"severity": ("uncorrected",)},
     "trainwatch_gpu_held_idle_seconds": {},
     "trainwatch_gpu_starved_samples_total": {"cause_above": ("0.5", "0.9"), "gpu_below": ("0.1",)},

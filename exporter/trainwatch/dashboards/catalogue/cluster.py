@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwatch.dashboards import accepted, variables, verdict, waste
+from trainwatch.dashboards import variables, verdict, waste
 from trainwatch.dashboards.looks import (
     SEVERITY,
     VERMILION,
@@ -18,7 +18,6 @@ from trainwatch.dashboards.looks import (
     coloured,
     steps,
     words,
-    wrapped,
 )
 from trainwatch.dashboards.page import Dashboard, alerts, of_all_runs
 from trainwatch.dashboards.panels import (
@@ -162,9 +161,8 @@ def _numbers() -> list[Panel]:
         ),
         stat(
             "Alerts",
-            """Firing alerts of Trainwatch, without those of accepted findings. "Alerts by run and rule" lists
-            them.""",
-            now(or_zero(f"count({FIRING} {accepted.NOT_NOW})", RULES_LOADED)),
+            """Firing alerts of Trainwatch. "Alerts by run and rule" lists them.""",
+            now(or_zero(f"count({FIRING})", RULES_LOADED)),
             thresholds=steps("text", (1, VERMILION)),
         ),
         stat(
@@ -192,7 +190,7 @@ def _runs() -> list[Panel]:
             rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
             rows(energy()),
             rows(priced(node_hours())),
-            rows(f"count by (cluster, run) ({FIRING} {accepted.NOT_NOW})"),
+            rows(f"count by (cluster, run) ({FIRING})"),
             rows(names()),
             columns={
                 "cluster": "Cluster",
@@ -255,17 +253,14 @@ def _findings() -> list[Panel]:
             "Alerts by run and rule",
             """The problems of each run with the number of nodes, GPUs or ranks. Alerts that see the same
             problem are one row, as on the run's own dashboard. Fix critical ones first: these runs have
-            stalled or are about to fail. Accepted findings are listed with their end and reason, and not
-            counted.""",
+            stalled or are about to fail.""",
             rows(_least_last(f"count by (cluster, run, rule, severity) ({_problems(FIRING)})")),
-            rows(_least_last(_accepted())),
             columns={
                 "severity": "Severity",
                 "cluster": "Cluster",
                 "run": "Run",
                 "rule": "Rule",
-                "Value #A": "Times",
-                "accepted": "Accepted",
+                "Value": "Times",
             },
             width=13,
             height=10,
@@ -276,7 +271,6 @@ def _findings() -> list[Panel]:
                 by_name("Rule", custom__width=170),
                 by_name("Times", custom__width=70),
                 by_name("Cluster", custom__width=120),
-                wrapped("Accepted", 200),
                 by_name(
                     "Severity",
                     custom__width=100,
@@ -342,26 +336,20 @@ def _least_last(alerts: str) -> str:
     return f'label_replace({alerts}, "severity", "{LEAST}", "severity", "info")'
 
 
-def _accepted() -> str:
-    """Returns the alerts of accepted findings by run and rule, with their end and reason."""
-    alerts = f"{FIRING} * on (cluster, run, rule) group_left (accepted) {accepted.of_cluster()}"
-    return f"count by (cluster, run, rule, severity, accepted) ({alerts})"
-
-
 def _problems(alerts: str) -> str:
     """Returns the alerts that report a problem: of rules with the same topic, those closest to the cause.
 
     As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
     """
     closest = f"{_ranked(alerts)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
-    effects = f'label_replace({LOST} {accepted.NOT_NOW}, "topic", "{ANY_TOPIC}", "", "")'
+    effects = f'label_replace({LOST}, "topic", "{ANY_TOPIC}", "", "")'
     return f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
 
 
 def _ranked(alerts: str) -> str:
-    """Returns the alerts that are not accepted, with their topic and distance from the cause."""
+    """Returns the alerts with their topic and distance from the cause."""
     distance = f"on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
-    return f"0 * ({alerts} {accepted.NOT_NOW}) + {distance}"
+    return f"0 * {alerts} + {distance}"
 
 
 def _advice() -> str:

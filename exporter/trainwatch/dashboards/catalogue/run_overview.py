@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwatch.dashboards import accepted, findings, slow_rank, verdict
+from trainwatch.dashboards import findings, slow_rank, verdict
 from trainwatch.dashboards.catalogue import histograms, system
 from trainwatch.dashboards.catalogue import steps as steps_of_run
 from trainwatch.dashboards.looks import GREEN, VERMILION, by_name, by_pattern, coloured, steps, words, wrapped
@@ -89,7 +89,6 @@ def dashboard() -> Dashboard:
             _details(),
         ],
         price(),
-        accepted.rules(),
         findings.problems(),
         slow_rank.slowest_rank(),
         slow_rank.slow_component(),
@@ -122,7 +121,7 @@ def _verdict() -> list[Panel]:
             "Verdict",
             """The state of the run: found, healthy, not enough data (and what is missing), collecting, or
             failed. It checks that the exporter is scraped, that the run exists, and that rules judged it,
-            before it says that nothing was found. Accepted findings are not counted.""",
+            before it says that nothing was found.""",
             now(verdict.chain(verdict.OF_ONE_RUN)),
             width=10,
             size=26,
@@ -134,36 +133,23 @@ def _verdict() -> list[Panel]:
             """How the run ended. With `trainwatch run`, finished, the exit status or the signal that ended
             it, or out of memory; otherwise "ended without saying so".""",
             now(f"count by (reason) ({ended}) or on () {unknown}", "{{reason}}"),
-            width=5,
+            width=6,
             size=22,
             show="name",
         ),
         stat(
             "Findings",
-            """Number of problems that were found in the time range, without accepted ones. The table below
-            lists them.""",
+            """Number of problems that were found in the time range. The table below lists them.""",
             now(or_zero(f"count(count by (rule) ({last(findings.FOUND)}))", last(JUDGED))),
-            width=3,
+            width=4,
             thresholds=steps("text", (1, VERMILION)),
-        ),
-        stat(
-            "Accepted",
-            """Number of accepted findings (`trainwatch accept`). They decide no verdict. The
-            table below has their end and reason.""",
-            now(
-                or_zero(
-                    f"count(count by (rule) ({last(findings.FOUND_AND_ACCEPTED)}))",
-                    last(JUDGED),
-                )
-            ),
-            width=3,
         ),
         stat(
             "Rules that judge it",
             """Number of rules that look at this run. A rule that lacks its series, such as those on GPUs for
             a run without any, does not.""",
             now(f"count(count by (rule) ({last(JUDGED)}))"),
-            width=3,
+            width=4,
         ),
     ]
 
