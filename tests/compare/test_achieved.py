@@ -123,7 +123,7 @@ def suggested(place: Path, *more: Any) -> str:
     """A report that suggests 4 loader workers instead of 2, and may suggest more."""
     place.mkdir(parents=True)
     stored = {
-        "schema_version": 3,
+        "schema_version": 1,
         "predictions": [MORE_WORKERS.__dict__, *(each.__dict__ for each in more)],
         "predicted_savings": [
             EXPECTED.__dict__,

@@ -260,7 +260,7 @@ def test_the_document_is_json_without_nan_and_holds_what_the_text_says() -> None
     document: dict[str, Any] = json.loads(
         as_json(compared_hostile()), parse_constant=lambda word: pytest.fail(f"{word} is no JSON")
     )
-    assert document["format"] == 2
+    assert document["format"] == 1
     assert document["work"] == {"unit": "step", "a": 100, "b": 100, "same": True}
     assert document["a"]["source"] == HOSTILE
     assert document["figures"]["step_mean"]["interval"] == [0.0, 0.0]

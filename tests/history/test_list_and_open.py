@@ -90,7 +90,7 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     ("file", "content", "why"),
     [
         ("run.json", "{", "run.json is damaged"),
-        ("run.json", '{"format": 99}', "update Trainwatch"),
+        ("run.json", '{"format": 99}', "use the one that wrote it"),
         ("report.json", "[1]", "is not a report of Trainwatch"),
         ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Trainwatch"),
         ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Trainwatch"),

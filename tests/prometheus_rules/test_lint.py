@@ -268,7 +268,7 @@ def test_names_of_alerts_have_the_prefix_and_their_label_rule_has_none(
     prefix: str, down: str, stalled: str
 ) -> None:
     texts = render(Options(alert_prefix=prefix))
-    for file, text in texts.items():
+    for text in texts.values():
         names = {
             rule["alert"]: rule["labels"]["rule"]
             for group in yaml.safe_load(text)["groups"]

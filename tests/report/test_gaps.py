@@ -19,7 +19,7 @@ from trainwatch.status import Status
 from trainwatch.words import share
 
 from tests.support import analysis as made
-from tests.support.recording import START, header, sample, step, the_part, totals, without_checksums
+from tests.support.recording import START, header, sample, step, the_part, totals
 
 TICKS = 360  # three minutes
 
@@ -81,7 +81,6 @@ def test_the_report_begins_with_the_gap_in_every_format(
         }
     ]
     assert document["measurement"]["samples_missed"] == 120
-    assert document["measurement"]["verified"] is True
     assert main(["report", str(damaged), "--format", "markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "**This run is incomplete. The figures exclude what is missing:**"
@@ -113,20 +112,6 @@ def test_a_notebook_gets_the_gaps_as_a_table(damaged: Path) -> None:
     (row,) = run.gaps().to_pylist()
     assert (row["what"], row["node"], row["count"]) == ("samples", "n1", 120)
     assert row["end"].timestamp() == START + 120
-    assert run.verified is True
-
-
-def test_a_recording_without_checksums_says_that_it_is_not_verified(
-    recording: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    without_checksums(recording)
-    assert main(["report", str(recording)]) == 0
-    line = "Not verified: files of this recording have no checksum, because an older Trainwatch wrote them."
-    assert f"trainwatch: {line}" in capsys.readouterr().err.splitlines()
-    assert line in (recording / "report.html").read_text()
-    assert json.loads((recording / "report.json").read_text())["measurement"]["verified"] is False
-    assert main(["report", str(recording), "--format", "markdown"]) == 0
-    assert line in capsys.readouterr().out
 
 
 def test_an_intact_recording_says_nothing_of_the_kind(
@@ -136,7 +121,6 @@ def test_an_intact_recording_says_nothing_of_the_kind(
     assert "trainwatch:" not in capsys.readouterr().err
     page = (recording / "report.html").read_text()
     assert "incomplete" not in page.partition("<body")[2]
-    assert "Not verified" not in page
 
 
 def test_each_kind_of_gap_has_its_sentence() -> None:

@@ -79,29 +79,6 @@ def test_a_flipped_bit_anywhere_in_a_journal_costs_its_row_at_most(tmp_path: Pat
             assert reader.unread_bytes == sizes[row] - [schema, *sizes][row]
 
 
-def test_a_journal_without_checksums_is_read_and_said_to_be_unverified(tmp_path: Path) -> None:
-    path, _ = make_journal(tmp_path / "n1")
-    whole = path.read_bytes()
-    path.write_bytes(streamed(whole))
-    seen = Seen(tmp_path).read()
-    assert seen.ticks() == list(range(ROWS))
-    assert seen.source.facts.verified is False
-    path.write_bytes(streamed(whole)[:-10])
-    assert rows(JournalReader(path).read()) == ROWS - 1
-    path.write_bytes(streamed(whole) + bytes(64))
-    assert rows(JournalReader(path).read()) == ROWS, "pages that a power loss left empty are no rows"
-
-
-def streamed(journal: bytes) -> bytes:
-    """The journal as Trainwatch 0.1 wrote it: an Arrow stream."""
-    stream, place = b"", 0
-    while place < len(journal):
-        _, length, _ = HEAD.unpack_from(journal, place)
-        place += HEAD.size + length
-        stream += journal[place - length : place]
-    return stream
-
-
 @pytest.mark.parametrize("zeros", [8, 64, 4096])
 def test_pages_that_a_power_loss_left_empty_are_no_rows(tmp_path: Path, zeros: int) -> None:
     path, sizes = make_journal(tmp_path / "n1")

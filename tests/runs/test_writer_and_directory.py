@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from trainwatch.errors import UserError
@@ -22,7 +21,6 @@ from trainwatch.runs.recording import directory
 from trainwatch.runs.recording import writer as writer_module
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.runs.recording.files import RunFile, journal_path
-from trainwatch.runs.recording.schema import LOADER_TYPE, RANKS_SCHEMA
 from trainwatch.runs.recording.writer import RecordingWriter
 from trainwatch.sampling.sample import GpuUse, HostUse, RunSample
 
@@ -36,7 +34,6 @@ from tests.support.recording import (
     step,
     the_part,
     totals,
-    without_checksums,
 )
 
 MINUTE = 120  # ticks
@@ -91,51 +88,13 @@ def test_errors_and_throttling_of_gpus_come_back(tmp_path: Path) -> None:
     assert seen.column("gpu_clock_hertz")[0].tolist() == [1.98e9, 1.98e9]
 
 
-def test_columns_that_an_older_trainwatch_did_not_write_are_missing_values(tmp_path: Path) -> None:
-    """A recording that went on after an update: the first part lacks columns that the second one has."""
-    record(tmp_path, range(2 * MINUTE)).close()
-    part = the_part(tmp_path / "n1", "samples")
-    rewrite(
-        part,
-        pq.read_table(part).drop_columns(["gpu_xid_errors_total", "gpu_thermal_throttle_seconds_total"]),
-    )
-    seen = Seen(tmp_path).read()
-    assert seen.ticks() == list(range(2 * MINUTE))
-    for name in ("gpu_xid_errors", "gpu_thermal_throttle_seconds"):
-        column = seen.column(name)
-        assert column.shape == (2 * MINUTE, 2)
-        assert np.isnan(column[:MINUTE]).all()
-        assert not np.isnan(column[MINUTE:]).any()
-    assert not np.isnan(seen.column("gpu")).any()
-
-
-def test_gauges_and_counts_of_a_rank_are_recorded_and_older_recordings_have_none(
-    tmp_path: Path,
-) -> None:
+def test_gauges_and_counts_of_a_rank_are_recorded(tmp_path: Path) -> None:
     record(tmp_path, range(10)).close()
-    part = the_part(tmp_path / "n1", "ranks")
     source = RecordingDirectory(tmp_path)
     list(source.read())
     steps = 10
     assert source.facts.ranks[0].gauges == {"loss": pytest.approx(1 / (steps + 1)), "global_step": steps}
     assert source.facts.ranks[0].counts == {"tokens": 4096 * steps}
-    table = pq.read_table(part)
-    rewrite(part, table.drop_columns(["gauges", "counts"]))
-    source = RecordingDirectory(tmp_path)
-    list(source.read())
-    assert (source.facts.ranks[0].gauges, source.facts.ranks[0].counts) == ({}, {})
-
-
-def test_a_recording_of_an_older_trainwatch_has_loaders_without_a_batch_size(tmp_path: Path) -> None:
-    record(tmp_path, range(3)).close()
-    part = the_part(tmp_path / "n1", "ranks")
-    table = pq.read_table(part)
-    older = RANKS_SCHEMA.get_field_index("loaders")
-    known = [field for field in LOADER_TYPE if field.name != "batch_size"]
-    loaders = pa.array(table.column("loaders").to_pylist(), pa.list_(pa.struct(known)))
-    rewrite(part, table.set_column(older, "loaders", loaders))
-    (rank,) = Seen(tmp_path).read().source.facts.ranks
-    assert [(loader.workers, loader.batch_size) for loader in rank.loaders] == [(4, None), (None, None)]
 
 
 def test_what_steps_took_comes_back_with_their_components(tmp_path: Path) -> None:
@@ -614,40 +573,6 @@ def test_a_part_that_somebody_else_wrote_is_left_out(tmp_path: Path) -> None:
     assert gap.reason.endswith(".parquet` was left out: Trainwatch did not write it")
 
 
-@pytest.fixture
-def from_before_checksums(tmp_path: Path) -> Path:
-    record(tmp_path, range(2 * MINUTE)).close()
-    without_checksums(tmp_path)
-    return tmp_path
-
-
-def test_a_recording_from_before_checksums_is_read_and_not_verified(from_before_checksums: Path) -> None:
-    assert (from_before_checksums / "n1" / "samples-000002.parquet").exists()
-    seen = Seen(from_before_checksums).read()
-    assert (seen.ticks(), seen.numbers()) == (list(range(2 * MINUTE)), list(range(2 * MINUTE)))
-    assert gaps(seen) == []
-    assert seen.source.facts.verified is False
-
-
-def test_a_recording_is_verified_when_every_file_is(tmp_path: Path) -> None:
-    record(tmp_path, range(2 * MINUTE)).close()
-    assert Seen(tmp_path).read().source.facts.verified is True
-    part = the_part(tmp_path / "n1", "ranks", 2)
-    part.rename(part.with_name("ranks-000002.parquet"))
-    assert Seen(tmp_path).read().source.facts.verified is False
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"no part"])
-def test_a_part_from_before_checksums_that_cannot_be_decoded_is_left_out(
-    from_before_checksums: Path, content: bytes
-) -> None:
-    (from_before_checksums / "n1" / "samples-000002.parquet").write_bytes(content)
-    seen = Seen(from_before_checksums).read()
-    assert seen.ticks() == list(range(MINUTE))
-    (gap,) = gaps(seen)
-    assert "`n1/samples-000002.parquet` was left out: it is not a whole Parquet file (" in gap.reason
-
-
 def test_a_writer_takes_over_from_a_damaged_recording_and_leaves_the_damage_in_place(tmp_path: Path) -> None:
     record(tmp_path, range(5)).close()
     damaged = [tmp_path / "run.json", *(tmp_path / "n1").glob("*.parquet")]
@@ -709,11 +634,11 @@ def test_a_run_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_a_recording_of_a_newer_trainwatch_is_refused(tmp_path: Path) -> None:
+def test_a_recording_of_another_format_is_refused(tmp_path: Path) -> None:
     record(tmp_path, range(2)).close()
     values = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**values, "format": 3}).replace("checksum", "signature"))
-    with pytest.raises(UserError, match="has format 3, this Trainwatch reads up to 2: update Trainwatch"):
+    (tmp_path / "run.json").write_text(json.dumps({**values, "format": 2}).replace("checksum", "signature"))
+    with pytest.raises(UserError, match="has format 2, this Trainwatch reads 1: use the one that wrote it"):
         RecordingDirectory(tmp_path)
 
 
@@ -825,18 +750,6 @@ def test_cores_that_the_run_may_not_use_are_not_read_again(tmp_path: Path) -> No
     assert cpu[2:, 1] == pytest.approx([0.021, 0.031, 0.041, 0.051])
 
 
-def test_a_recording_of_an_older_trainwatch_knows_neither_cores_nor_use(tmp_path: Path) -> None:
-    record(tmp_path, range(MINUTE)).close()
-    part = the_part(tmp_path / "n1", "samples")
-    table = pq.read_table(part)
-    rewrite(part, table.drop_columns([name for name in table.column_names if name.startswith("run_")]))
-    seen = Seen(tmp_path).read()
-    assert np.isnan(seen.column("run_use")).all()
-    assert not np.isnan(seen.column("cpu")).any()
-    assert not seen.source.facts.nodes[0].run_cpus
-    assert not seen.source.facts.nodes[0].neighbours
-
-
 def record_gpus(folder: Path, *ticks: dict[str, dict[str, str]]) -> Seen:
     """A recording of `resnet` in which each tick has the evidence by GPU of each run."""
     writer = RecordingWriter(folder, "n1", 0.5, "resnet")
@@ -881,13 +794,3 @@ def test_a_run_keeps_its_gpus_when_it_has_ended_and_without_ledgers_has_all(tmp_
     ended = record_gpus(tmp_path / "ended", {"resnet": {"1": "devices"}}, {})
     assert np.isnan(ended.column("gpu")).tolist() == [[True, False], [True, False]]
     assert evidence(record_gpus(tmp_path / "none", {}, {})) == ["node", "node"]
-
-
-def test_a_recording_of_an_older_trainwatch_has_all_gpus_without_evidence(tmp_path: Path) -> None:
-    record_gpus(tmp_path, {"resnet": {"1": "processes"}})
-    part = the_part(tmp_path / "n1", "samples")
-    rewrite(part, pq.read_table(part).drop_columns(["gpu_run_evidence", "gpu_compute_processes"]))
-    seen = Seen(tmp_path).read()
-    assert not np.isnan(seen.column("gpu")).any()
-    assert np.isnan(seen.column("gpu_compute_processes")).all()
-    assert evidence(seen) == [None, None]

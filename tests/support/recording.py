@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -109,15 +108,6 @@ def rewrite(part: Path, rows: pa.Table) -> None:
     table, number = part.name.partition(".")[0].split("-")
     part.unlink()
     write_part(part.parent, table, int(number), rows)
-
-
-def without_checksums(directory: Path) -> None:
-    """Makes of a recording what Trainwatch 0.1 would have written."""
-    for part in directory.glob("*/*.parquet"):
-        part.rename(part.with_name(f"{part.name.partition('.')[0]}.parquet"))
-    values = json.loads((directory / "run.json").read_text())
-    del values["checksum"]
-    (directory / "run.json").write_text(json.dumps({**values, "format": 1}))
 
 
 class Seen:

@@ -111,11 +111,6 @@ class Run:
         """Returns one sentence for everything that the source does not contain, with the reason."""
         return list(self._evaluated.analysis.unknowns)
 
-    @property
-    def verified(self) -> bool | None:
-        """Returns whether every file had a checksum; None for sources that have none."""
-        return self._evaluated.analysis.verified
-
     def gaps(self) -> pa.Table:
         """Returns one row per part of the run that is missing: all tables and figures exclude it.
 

@@ -13,7 +13,7 @@ from trainwatch.compare.figures import Figure
 from trainwatch.compare.parts import Difference
 from trainwatch.report.verdict import status_of_run
 
-FORMAT = 2
+FORMAT = 1
 
 
 def as_json(comparison: Comparison) -> str:
@@ -77,7 +77,6 @@ def _run(run: ComparedRun) -> dict[str, Any]:
         "price_per_node_hour": run.price,
         "unknowns": analysis.unknowns,
         "gaps": [asdict(gap) for gap in analysis.gaps],
-        "verified": analysis.verified,
     }
 
 

@@ -17,7 +17,6 @@ from trainwatch.report.right_sizing import Prediction, predictions
 
 STORED = "report.json"  # `trainwatch run` and `trainwatch report` write it next to the page
 Row = TypeVar("Row", Prediction, PredictedSaving)
-READABLE = range(1, SCHEMA_VERSION + 1)  # versions with the same fields of predictions
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def savings_of(run: ComparedRun) -> list[PredictedSaving]:
 def _stored(directory: Path, name: str, row: type[Row]) -> list[Row] | None:
     try:
         document = json.loads((directory / STORED).read_text(encoding="utf-8"))
-        if document["schema_version"] not in READABLE:
+        if document["schema_version"] != SCHEMA_VERSION:
             return None
         return [_row(row, content) for content in document[name]]
     except (OSError, ValueError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from trainwatch.compare.figures import Figure, saved
 from trainwatch.compare.parts import Difference
 from trainwatch.compare.predicted import CheckedPrediction
 from trainwatch.report.ended import failed, failure
-from trainwatch.report.sentences import gaps, not_verified
+from trainwatch.report.sentences import gaps
 from trainwatch.words import (
     amount,
     capitalised,
@@ -207,11 +207,7 @@ def caveats(comparison: Comparison) -> list[str]:
 def unknowns(comparison: Comparison) -> list[str]:
     """Returns the data of either run that are missing or could not be read, and why."""
     runs = (("A", comparison.a.analysis), ("B", comparison.b.analysis))
-    return [
-        f"{name}: {sentence}"
-        for name, run in runs
-        for sentence in (*gaps(run.gaps)[1:], *not_verified(run.verified), *run.unknowns)
-    ]
+    return [f"{name}: {sentence}" for name, run in runs for sentence in (*gaps(run.gaps)[1:], *run.unknowns)]
 
 
 def figures(comparison: Comparison) -> str:

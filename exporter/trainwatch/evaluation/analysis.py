@@ -181,7 +181,6 @@ class Analysis:
     box_plots: list[BoxPlot] = field(default_factory=list)
     utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)  # parts of the run that all figures exclude
-    verified: bool | None = None  # whether every file had a checksum; None: such sources have none
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     run_cores: list[RunCores] = field(default_factory=list)  # of nodes on which the run's use was measured
     run_use: list[RunUse] = field(default_factory=list)  # by node

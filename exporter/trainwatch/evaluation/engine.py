@@ -278,7 +278,6 @@ def _analysis(
         versions=dict(facts.versions),
         unknowns=[*facts.unknowns, *(said for name, node in nodes.items() for said in _failures(name, node))],
         gaps=list(facts.gaps),
-        verified=facts.verified,
         no_steps="" if any(node.steps for node in nodes.values()) else facts.no_steps,
         rules=rules,
         usage=reported.usage(facts.reported)

@@ -15,7 +15,7 @@ from trainwatch.evaluation.settings import Settings
 from trainwatch.report.document import render_json
 from trainwatch.report.markdown import render_markdown
 from trainwatch.report.printed import print_verdict
-from trainwatch.report.sentences import gaps, not_verified
+from trainwatch.report.sentences import gaps
 from trainwatch.report.terminal import Progress, add_price
 from trainwatch.report.track_record import record_of
 from trainwatch.report.write import FORMS, write_report
@@ -79,7 +79,7 @@ def run(arguments: Namespace) -> int:
         analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
     finally:
         progress.end()
-    for line in (*gaps(analysis.gaps), *not_verified(analysis.verified)):
+    for line in gaps(analysis.gaps):
         print(f"trainwatch: {line}", file=sys.stderr)
     record = record_of(Path(arguments.source), analysis.date)
     if printed:

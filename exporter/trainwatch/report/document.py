@@ -30,7 +30,7 @@ LINES = 50  # per rank and role; a recording has more
 
 # Increases if a field disappears or changes its meaning, not for a new field.
 # 3: null instead of 0 for what was not measured or estimated.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 
 
 def document(
@@ -68,7 +68,6 @@ def document(
             "interval": analysis.interval,
             "samples_taken": analysis.samples_taken,
             "samples_missed": analysis.samples_missed,
-            "verified": analysis.verified,
             "unknowns": analysis.unknowns,
             "versions": analysis.versions,
         },

@@ -188,5 +188,4 @@ def _measured(analysis: Analysis) -> Iterator[str]:
     for (state, reason), rules in sentences.not_judged(analysis).items():
         yield f"{capitalised(state)}: {', '.join(rules)}. {reason}"
     yield sentences.measured(analysis)[0]
-    yield from sentences.not_verified(analysis.verified)
     yield from analysis.unknowns

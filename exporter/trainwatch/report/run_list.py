@@ -86,7 +86,7 @@ def _read_or_reason(directory: Path) -> ListedRun | str:
 
 def read_listed(directory: Path) -> ListedRun:
     """Reads one run. Raises OSError, UserError or DamageError if it is no run or damaged."""
-    run, _ = RunFile.read(directory)
+    run = RunFile.read(directory)
     document = _document(directory)
     if run is None and document is None:
         raise UserError(f"is not a run: it has neither {RUN_FILE} nor {DOCUMENT}")
@@ -115,7 +115,7 @@ def find_before(directory: Path, name: str, start: float | None) -> ListedRun | 
     earlier = []
     for path in folders(directory.absolute().parent) if start is not None else ():
         with suppress(OSError, UserError, DamageError):
-            run, _ = RunFile.read(path)
+            run = RunFile.read(path)
             if run and run.name == name and run.start is not None and run.start < (start or 0.0):
                 earlier.append((run.start, path))
     if not earlier:

@@ -71,13 +71,6 @@ def _between(start: float | None, end: float | None) -> str:
     return "" if start is None else f" after {moment(start)}"
 
 
-def not_verified(verified: bool | None) -> list[str]:
-    """Says that files have no checksums, if so."""
-    if verified is not False:
-        return []
-    return ["Not verified: files of this recording have no checksum, because an older Trainwatch wrote them."]
-
-
 def _how_to_see_steps(analysis: Analysis) -> str:
     return "" if analysis.no_steps else HOW_TO_SEE_STEPS  # the verdict has said it
 
@@ -406,7 +399,6 @@ def measured(analysis: Analysis) -> list[str]:
         if taken or missed
         else "No samples of cores and GPUs were taken."
     ]
-    sentences += not_verified(analysis.verified)
     if analysis.steps:
         sentences.append("The training processes timed every step; steps are not sampled.")
     if analysis.rules:

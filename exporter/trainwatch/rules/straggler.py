@@ -176,7 +176,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
 
         return PrometheusRules(
             every=EVERY,
-            targets=scraping.held(OWN_SQUARES),  # not judged where an earlier version does not count them
+            targets=scraping.held(OWN_SQUARES),  # of ranks whose own time is counted
             records=[
                 Record(COMPARED, f"sum without (phase) ({steps} >= {parameters.steps})"),
                 Record(OWN, f"{own} / {COMPARED}"),

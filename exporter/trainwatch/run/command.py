@@ -258,7 +258,7 @@ def _label(plan: Plan, ledgers: Path) -> str:
     label = observed(plan.launch.run, labels_in(ledgers))
     if label == plan.launch.run:
         with suppress(DamageError, OSError):  # ledgers may be gone, but the exporter has seen them
-            known, _ = RunFile.read(plan.directory)
+            known = RunFile.read(plan.directory)
             label = known.run if known else label
     return label
 

@@ -80,7 +80,7 @@ def _recordings(root: Path) -> Iterator[_Recording]:
             status = directory.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():  # others could change it
                 continue
-            run, _ = RunFile.read(directory)
+            run = RunFile.read(directory)
             if run is None:
                 continue
             files = _files(directory)

@@ -451,7 +451,6 @@ class RunFacts:
     activities: tuple[ActivityTime, ...] = ()
     unknowns: tuple[str, ...] = ()  # sentences: what could not be read, and why
     gaps: tuple[Gap, ...] = ()
-    verified: bool | None = None  # whether every file had a checksum; None: this kind of source has none
     run: str = ""  # the label, unique per launch; "": not known
     traces: tuple[RankTrace, ...] = ()  # one per rank, if the source is a trace of each
     stacks: tuple[RankStack, ...] = ()  # that were taken during a hang

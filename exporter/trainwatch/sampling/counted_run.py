@@ -141,7 +141,6 @@ class _Facts(NamedTuple):
         """Parses a file's header. Raises ValueError if it is not one."""
         try:
             facts = json.loads(header)
-            facts = {"boot": boot_id(), "start": facts["last_sample"], **facts}  # absent before version 0.2
             read = cls(
                 str(facts["run"]),
                 str(facts["boot"]),

@@ -43,7 +43,6 @@ from trainwatch.runs.recording.files import (
     RUN_FILE,
     Piece,
     RunFile,
-    check_unverified,
     folders,
     holds_pieces,
     holds_recording,
@@ -81,7 +80,7 @@ CHUNK_SECONDS = 600.0  # so that samples and steps of the same time are near eac
 
 
 class RecordingDirectory(Source):
-    """The recording in `directory`. Raises UserError if there is none, or a newer Trainwatch wrote it.
+    """The recording in `directory`. Raises UserError if there is none, or it has another format.
 
     Damaged files are left out; the facts list them among the gaps.
     """
@@ -113,7 +112,6 @@ class RecordingDirectory(Source):
             unknowns=tuple(node.lines_damage for node in nodes if node.lines_damage),
             gaps=(*self._run_gaps, *(gap for node in nodes for gap in node.gaps(run))),
             stacks=read_stacks(self._directory),
-            verified=self._run_verified and not any(node.unverified for node in nodes),
         )
 
     def read(self) -> Iterator[NodeSamples | Steps]:
@@ -133,9 +131,9 @@ class RecordingDirectory(Source):
         self._run_gaps: list[Gap] = []
         self._run: RunFile | None
         try:
-            self._run, self._run_verified = RunFile.read(self._directory)
+            self._run = RunFile.read(self._directory)
         except DamageError as error:
-            self._run, self._run_verified = None, True
+            self._run = None
             self._run_gaps.append(Gap("run", f"`{RUN_FILE}` was left out: {error}"))
         else:
             if self._run is None:
@@ -183,11 +181,11 @@ class _Node:
                 # `trainwatch run` writes the last row, and only the exporter knows the pauses.
                 known = {name: self._rows.get(key, {}).get(name) for name in PAUSE_COLUMNS}
                 self._rows[key] = row | {
-                    name: known[name] for name in known if row.get(name) is None and known[name] is not None
+                    name: known[name] for name in known if row[name] is None and known[name] is not None
                 }
                 if row["alive"]:
                     self._last_alive[key] = row["time"]
-                if row.get("component_since") is not None:
+                if row["component_since"] is not None:
                     self._stays.setdefault(key, {})[row["component_since"]] = _stay(row)
 
     def read_lines(self) -> None:
@@ -216,11 +214,6 @@ class _Node:
             )
         ]
 
-    @property
-    def unverified(self) -> bool:
-        """Returns whether a file without a checksum was read."""
-        return any(stream.unverified for stream in (self.samples.stream, self.steps.stream, self._ranks))
-
     def _lost_at_end(self, key: _Process, row: dict[str, Any]) -> int:
         """Returns how many steps of an ended process follow its last recorded one."""
         return 0 if row["alive"] else self.steps.lost_at_end(key, row)
@@ -231,7 +224,6 @@ class _Stream:
 
     def __init__(self, folder: Path, table: str) -> None:
         self.gaps = Gaps(folder.name, table)
-        self.unverified = False
         self._folder = folder
         self._table = table
         self._finished = 0  # every piece up to this number has been read to its end
@@ -294,16 +286,12 @@ class _Stream:
         except DamageError as error:
             self.gaps.lose(f"`{self._folder.name}/{piece.path.name}` was left out: {error}")
             return None, 0, True
-        self.unverified |= piece.checksum is None
         return table.slice(self._rows_read), metadata_of(table.schema).get("torn_bytes", 0), True
 
     def _read_journal(self, piece: Piece) -> tuple[pa.Table | None, int, bool]:
         self._journal = self._journal or JournalReader(piece.path)
         batches = self._journal.read()
         table = pa.Table.from_batches(batches) if batches else None
-        if table is not None and not self._journal.verified:
-            self.unverified = True
-            check_unverified(table, self._table)
         self._rows_read += sum(len(batch) for batch in batches)
         return table, self._journal.unread_bytes, False
 
@@ -352,9 +340,7 @@ class _Samples:
     def _samples(self, table: pa.Table) -> NodeSamples:
         self.metadata = metadata_of(table.schema)
         cpus, gpus = _devices(table)
-        neighbours = self.facts.neighbours
-        if NEIGHBOURS_COLUMN in table.schema.names:
-            neighbours = tuple(table.column(NEIGHBOURS_COLUMN)[-1].as_py() or ()) or neighbours
+        neighbours = tuple(table.column(NEIGHBOURS_COLUMN)[-1].as_py() or ()) or self.facts.neighbours
         self._learn(replace(facts_of(self.metadata), neighbours=neighbours))
         all_gpus = tuple(gpu.gpu for gpu in self.facts.gpus)
 
@@ -397,7 +383,7 @@ class _Samples:
             gpu_last_xid=per_gpu("gpu_last_xid"),
             gpu_lost=per_gpu("gpu_lost"),
             gpu_compute_processes=per_gpu("gpu_compute_processes"),
-            run_use=np.column_stack([_numbers_if_there(table, _RUN_COLUMN[name]) for name in RUN_USE]),
+            run_use=np.column_stack([_numbers(table, _RUN_COLUMN[name]) for name in RUN_USE]),
         )
 
     def _learn(self, facts: NodeFacts) -> None:
@@ -539,11 +525,6 @@ def _numbers(table: pa.Table, name: str) -> Times:
     return values
 
 
-def _numbers_if_there(table: pa.Table, name: str) -> Times:
-    """Returns (n,) a column, NaN if an older Trainwatch did not write it."""
-    return _numbers(table, name) if name in table.schema.names else np.full(len(table), nan)
-
-
 def _devices(table: pa.Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the cores and the GPUs of a table's list columns."""
     values = metadata_of(table.schema)
@@ -553,9 +534,9 @@ def _devices(table: pa.Table) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _matrix(table: pa.Table, name: str, devices: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[Any]:
     """Returns (n, len(wanted)) a list column, one column per device.
 
-    NaN for devices that were added later, and for columns that an older Trainwatch did not write.
+    NaN for devices that were added later.
     """
-    if not devices or name not in table.schema.names:
+    if not devices:
         return np.full((len(table), len(wanted)), nan, dtype=np.float32)
     column = table.column(name).combine_chunks()
     values: NDArray[Any] = column.flatten().to_numpy().reshape(len(table), len(devices))
@@ -580,11 +561,11 @@ def _rank_facts(
         loaders=tuple(_loaders(row)),
         last_alive=last_alive,
         paused_seconds={
-            reason: row[column] for column, reason in PAUSE_COLUMNS.items() if row.get(column) is not None
+            reason: row[column] for column, reason in PAUSE_COLUMNS.items() if row[column] is not None
         },
         stays=stays,
-        gauges=dict(row.get("gauges") or ()),
-        counts=dict(row.get("counts") or ()),
+        gauges=dict(row["gauges"] or ()),
+        counts=dict(row["counts"] or ()),
     )
 
 
@@ -608,6 +589,6 @@ def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
     """
     fetched = {name: row[name] for name in FETCH_COLUMNS}
     for loader in row["loaders"] or ([{"phase": PHASES[0]}] if fetched["fetches"] else []):
-        settings = {name: loader.get(name) for name in LOADER_COLUMNS}  # older ones lack the batch size
+        settings = {name: loader.get(name) for name in LOADER_COLUMNS}
         yield Loader(rank=row["rank"], **settings, **fetched)
         fetched = {}

@@ -21,16 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainwatch.errors import describe
-from trainwatch.runs.malformed import LATEST, MALFORMED
+from trainwatch.runs.malformed import MALFORMED
 from trainwatch.runs.recording.checksum import checksum_of
 from trainwatch.runs.recording.damage import DamageError, content
 from trainwatch.runs.recording.journal import JournalReader
 from trainwatch.runs.recording.schema import (
-    COLUMNS,
     FORMAT,
     TABLES,
     check_format,
-    facts_of,
     metadata_of,
     with_metadata,
 )
@@ -42,9 +40,7 @@ RUN_FILE = "run.json"
 LOCK = ".lock"
 RECENT_SECONDS = 60.0  # a journal grows twice per second
 RUN_FILE_BYTES = 16 << 20  # at most: it has the command line
-_NAME = re.compile(
-    r"(?P<table>[a-z]+)-(?P<number>\d{6,})(?:(?:\.(?P<checksum>[0-9a-f]{8}))?\.parquet|\.journal)"
-)
+_NAME = re.compile(r"(?P<table>[a-z]+)-(?P<number>\d{6,})\.(?:(?P<checksum>[0-9a-f]{8})\.parquet|journal)")
 
 
 @dataclass(frozen=True)
@@ -72,10 +68,10 @@ class RunFile:
         write_whole(directory / RUN_FILE, text + "\n")
 
     @classmethod
-    def read(cls, directory: Path) -> tuple[RunFile | None, bool]:
-        """Returns the directory's run.json, None if there is none, and whether its checksum was verified.
+    def read(cls, directory: Path) -> RunFile | None:
+        """Returns the directory's run.json; None if there is none.
 
-        Raises DamageError, and UserError if a newer Trainwatch wrote it.
+        Raises DamageError, and UserError if it has another format.
         """
         path = directory / RUN_FILE
         try:
@@ -84,9 +80,9 @@ class RunFile:
             if checksum is not None and checksum != checksum_of(values):
                 raise DamageError("its checksum does not match; if you edited it, remove `checksum` from it")
             check_format(values.pop("format", None), str(path))
-            return cls(**values)._checked(), checksum is not None
+            return cls(**values)._checked()
         except FileNotFoundError:
-            return None, True
+            return None
         except MALFORMED as error:
             raise DamageError(f"it cannot be read: {describe(error)}") from error
 
@@ -177,7 +173,7 @@ class Piece:
     number: int
     path: Path
     is_part: bool
-    checksum: str | None = None  # of a part; None: an older Trainwatch wrote it
+    checksum: str | None = None  # of a part; None: it is a journal
 
 
 def journal_path(folder: Path, table: str, number: int) -> Path:
@@ -213,21 +209,17 @@ def read_piece(piece: Piece) -> pa.Table | None:
     """Returns all whole rows of a piece; None for a journal without one. Raises as `read_part` does."""
     if piece.is_part:
         return read_part(piece)
-    reader = JournalReader(piece.path)
-    batches = reader.read()
-    rows = pa.Table.from_batches(batches) if batches else None
-    if rows is not None and not reader.verified:
-        check_unverified(rows, piece.table)
-    return rows
+    batches = JournalReader(piece.path).read()
+    return pa.Table.from_batches(batches) if batches else None
 
 
 def read_part(piece: Piece) -> pa.Table:
     """Reads a whole part.
 
-    Raises DamageError, FileNotFoundError if there is none, and UserError if a newer Trainwatch wrote it.
+    Raises DamageError, FileNotFoundError if there is none, and UserError if it has another format.
     """
     data = content(piece.path)
-    if piece.checksum is not None and piece.checksum != f"{crc32(data):08x}":
+    if piece.checksum != f"{crc32(data):08x}":
         raise DamageError("its checksum does not match")
     try:
         with pq.ParquetFile(pa.BufferReader(data)) as file:
@@ -238,22 +230,7 @@ def read_part(piece: Piece) -> pa.Table:
         raise DamageError(f"it is not a whole Parquet file ({reason})") from error
     if not known:
         raise DamageError("Trainwatch did not write it")
-    if piece.checksum is None:
-        check_unverified(rows, piece.table)
     return rows
-
-
-def check_unverified(rows: pa.Table, table: str) -> None:
-    """Raises DamageError if rows without a checksum cannot be those of this table of a recording."""
-    try:
-        rows.validate(full=True)
-        times = rows.select(COLUMNS[table]).column("start" if table == "steps" else "time").to_numpy()
-        if not ((times > 0) & (times < LATEST)).all():
-            raise ValueError("a time is out of range")
-        if table == "samples":
-            facts_of(metadata_of(rows.schema))
-    except (pa.ArrowException, *MALFORMED) as error:
-        raise DamageError(f"its rows make no sense ({describe(error)})") from error
 
 
 def write_part(folder: Path, table: str, number: int, rows: pa.Table) -> Path:

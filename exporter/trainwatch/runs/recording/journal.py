@@ -4,8 +4,6 @@ A journal is a sequence of frames: a marker, the length and the CRC-32 of the co
 Arrow IPC message. The first frame has the schema, each other one a record batch. Each write reaches the
 kernel whole, so appended batches stay when the process is killed. A frame whose checksum does not match is
 never decoded, and the frames after it are still found by their marker.
-
-Journals of Trainwatch 0.1 are an Arrow IPC stream: the same messages, without frames and checksums.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -24,7 +21,6 @@ from trainwatch.shared_files import create_file, remove
 
 MARKER = b"\x89TWframe"
 HEAD = struct.Struct("<8sII")  # marker, length and checksum of the content; 16 bytes keep Arrow aligned
-ARROW_STREAM = b"\xff\xff\xff\xff"  # how a journal without checksums begins
 
 
 class JournalWriter:
@@ -79,7 +75,6 @@ class JournalReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.schema: pa.Schema | None = None
-        self.verified = True
         self.damaged_bytes = 0  # between whole batches
         self.torn_bytes = 0  # after the last whole batch, at the last read
         self._offset = 0
@@ -92,23 +87,17 @@ class JournalReader:
     def read(self) -> list[pa.RecordBatch]:
         """Returns the whole batches since the last call. Raises DamageError or FileNotFoundError."""
         data = content(self.path, self._offset)
-        if self._offset == 0:
-            self.verified = not data.startswith(ARROW_STREAM)
         batches: list[pa.RecordBatch] = []
         whole = 0
-        with suppress(pa.ArrowException, EOFError, OSError, KeyError, ValueError):  # only without checksums
-            for start, end, message in _framed(data) if self.verified else _streamed(data):
-                if self.schema is None:
-                    if start > 0:  # nothing can be decoded without the first frame
-                        break
-                    self.schema = pa.ipc.read_schema(message)
-                else:
-                    batch = pa.ipc.read_record_batch(message, self.schema)
-                    if not (self.verified or _was_written(batch)):
-                        break
-                    batches.append(batch)
-                self.damaged_bytes += start - whole
-                whole = end
+        for start, end, message in _framed(data):
+            if self.schema is None:
+                if start > 0:  # nothing can be decoded without the first frame
+                    break
+                self.schema = pa.ipc.read_schema(message)
+            else:
+                batches.append(pa.ipc.read_record_batch(message, self.schema))
+            self.damaged_bytes += start - whole
+            whole = end
         self._offset += whole
         self.torn_bytes = len(data) - whole
         return batches
@@ -130,17 +119,3 @@ def _framed(data: bytes) -> Iterator[tuple[int, int, pa.Message]]:
             place = data.find(MARKER, end)
         else:
             place = data.find(MARKER, place + 1)
-
-
-def _streamed(data: bytes) -> Iterator[tuple[int, int, pa.Message]]:
-    """Yields the place and the message of each whole message in a journal without checksums."""
-    stream = pa.BufferReader(data)
-    while (start := stream.tell()) < len(data):
-        message = pa.ipc.read_message(stream)  # fails at the tail: still being written, or torn
-        yield start, stream.tell(), message
-
-
-def _was_written(batch: pa.RecordBatch) -> bool:
-    """Returns False for pages that a power loss left as zeros: no row of ours has the time 0."""
-    times = batch.column("time" if "time" in batch.schema.names else "start")
-    return bool((times.to_numpy(zero_copy_only=False) > 0).all())

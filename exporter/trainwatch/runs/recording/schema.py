@@ -19,7 +19,7 @@ from trainwatch.processes.pauses import REASONS
 from trainwatch.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 from trainwatch.sampling.sample import HostUse, Sample
 
-FORMAT = 2  # raised when a reader of the old format would misread the new one
+FORMAT = 1  # of run.json, journals and parts; no other is read
 METADATA_KEY = b"trainwatch"
 
 TABLES = ("samples", "steps", "ranks")
@@ -201,7 +201,7 @@ def with_metadata(schema: pa.Schema, values: dict[str, Any]) -> pa.Schema:
 def metadata_of(schema: pa.Schema) -> dict[str, Any]:
     """Returns the JSON values in the schema's metadata, {} if Trainwatch did not write it.
 
-    Raises UserError if a newer Trainwatch wrote them.
+    Raises UserError if they have another format.
     """
     values: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, "{}"))
     check_format(values.get("format", FORMAT), "this recording")
@@ -209,18 +209,18 @@ def metadata_of(schema: pa.Schema) -> dict[str, Any]:
 
 
 def check_format(written: object, name: str) -> None:
-    """Raises UserError if a newer Trainwatch wrote the file that is called `name`."""
-    if not isinstance(written, int) or written > FORMAT:
+    """Raises UserError if the file that is called `name` has another format."""
+    if written != FORMAT:
         raise UserError(
-            f"{name} has format {written!r}, this Trainwatch reads up to {FORMAT}: update Trainwatch"
+            f"{name} has format {written!r}, this Trainwatch reads {FORMAT}: use the one that wrote it"
         )
 
 
 def facts_of(metadata: dict[str, Any]) -> NodeFacts:
     """Returns what a part's metadata contains about its node: `asdict` of its facts, among other values."""
-    values = {item.name: metadata[item.name] for item in fields(NodeFacts) if item.name in metadata}
+    values = {item.name: metadata[item.name] for item in fields(NodeFacts)}
     gpus = tuple(GpuFacts(**gpu) for gpu in metadata["gpus"])
-    cpus = {name: tuple(values.get(name, ())) for name in ("cpus", "run_cpus")}
+    cpus = {name: tuple(values[name]) for name in ("cpus", "run_cpus")}
     return NodeFacts(**{**values, **cpus, "gpus": gpus, "neighbours": ()})
 
 

@@ -290,7 +290,7 @@ class RecordingWriter:
 
     def _rename(self, run: str) -> None:
         self._run = self._common["run"] = run
-        known, _ = RunFile.read(self._folder.parent)
+        known = RunFile.read(self._folder.parent)
         if known is not None:
             replace(known, run=run).write(self._folder.parent)
 
@@ -433,7 +433,7 @@ class _Loss:
 def _begin_run(directory: Path, run: str, interval: float) -> None:
     """Writes run.json unless there is one. A damaged one stays: it is reported with the run."""
     try:
-        known, _ = RunFile.read(directory)
+        known = RunFile.read(directory)
     except DamageError as error:
         log.warning("%s is damaged: %s", directory / RUN_FILE, error)
         return
