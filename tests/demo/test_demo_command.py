@@ -57,10 +57,9 @@ def test_a_wrong_flag_gets_one_line_that_names_it_and_status_2(flag: str) -> Non
     assert flag.partition("=")[0] in result.stderr
 
 
-@pytest.mark.parametrize("flag", ["--write-recording", "--write-debugger"])
-def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path, flag: str) -> None:
+def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    result = demo("healthy", flag, str(tmp_path))
+    result = demo("healthy", "--write-recording", str(tmp_path))
     assert result.returncode == 2
     assert str(tmp_path) in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
@@ -120,9 +119,9 @@ def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None
 
 
 def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) -> None:
-    recording, debugger = tmp_path / "recording", tmp_path / "debugger"
+    recording = tmp_path / "recording"
     words = ["demo", "healthy", "--duration=24h", f"--write-recording={recording}"]
-    command = [sys.executable, "-m", "trainwatch", *words, f"--write-debugger={debugger}"]
+    command = [sys.executable, "-m", "trainwatch", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + SECONDS
         while not list(recording.glob("*/samples-000005*")):
@@ -133,11 +132,10 @@ def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) 
         _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    for directory in (recording, debugger):
-        source = open_source(directory)
-        assert sum(len(chunk) for chunk in source.read()) > 100
-        assert source.facts.unknowns == ()
-        assert source.facts.end is not None
+    source = open_source(recording)
+    assert sum(len(chunk) for chunk in source.read()) > 100
+    assert source.facts.unknowns == ()
+    assert source.facts.end is not None
     assert not list(Path(SHARED_MEMORY).glob(f"trainwatch-demo-{process.pid}-*"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainwatch.demo.clock import SimulatedClock
 from trainwatch.demo.command import simulated_directory
@@ -28,6 +29,18 @@ class DemoProcess(ExporterProcess):
         self.command[self.command.index("exporter")] = "demo"
 
 
+class KeepingSimulation(Simulation):
+    """Keeps the samples that it begins to fill; the other collectors fill the rest."""
+
+    def __init__(self, *of_simulation: Any) -> None:
+        super().__init__(*of_simulation)
+        self.samples: list[Sample] = []
+
+    def collect(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        super().collect(sample)
+
+
 class Node:
     """A simulated node that takes a sample when it is told to."""
 
@@ -43,11 +56,11 @@ class Node:
     ) -> None:
         self.directory = directory
         self.clock = SimulatedClock(START, speed)
-        self.simulation = Simulation(all_scenarios()[scenario](), seed, run, START, duration, directory)
-        self.samples: list[Sample] = []
-        self.exporter: Exporter = make_exporter(
-            self.simulation, self.clock, directory, sinks=[self.samples.append], profile=profile
+        self.simulation = KeepingSimulation(
+            all_scenarios()[scenario](), seed, run, START, duration, directory
         )
+        self.samples = self.simulation.samples
+        self.exporter: Exporter = make_exporter(self.simulation, self.clock, directory, profile=profile)
 
     def go(self, seconds: float) -> Node:
         for _ in range(round(seconds / INTERVAL)):

@@ -12,6 +12,8 @@ from trainwatch.evaluation.analysis import Analysis
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.runs.open import open_source
 
+from tests.support.as_debugger import write_as_debugger
+
 SECONDS = 170  # how long a busy machine may take to write a run
 
 
@@ -40,8 +42,9 @@ class WrittenScenarios:
 
     def _write(self, name: str) -> WrittenScenario:
         recording, debugger = self._directory / name / "recording", self._directory / name / "debugger"
-        flags = ["--write-recording", str(recording), "--write-debugger", str(debugger)]
+        flags = ["--write-recording", str(recording)]
         subprocess.run(
             [sys.executable, "-m", "trainwatch", "demo", name, *flags], check=True, timeout=SECONDS
         )
+        write_as_debugger(recording, debugger)
         return WrittenScenario(recording, debugger)

@@ -72,7 +72,7 @@ def _simulate(
 ) -> list[Series]:
     training = case.training()
     start = float(START + case.phase)
-    written = Written(training, case.seed, instance, start, recording, None)
+    written = Written(training, case.seed, instance, start, recording)
     clock = SimulatedClock(start)
     node = SimulatedNode(case.name, start, directory)
     node.nvml = training.nvml()

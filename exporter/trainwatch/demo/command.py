@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
@@ -58,7 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         dest="listen",
         action="append",
         metavar="[HOST]:PORT",
-        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS}; none with --write-...)",
+        help=f"address to serve on, may be repeated (default: {DEFAULT_ADDRESS}; none with "
+        "--write-recording)",
     )
     parser.add_argument(
         "--speed",
@@ -79,15 +80,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--duration",
         type=positive_duration,
         metavar="DURATION",
-        help="how long the run lasts, in simulated time (default: until Ctrl-C; with --write-... as long as "
-        "the rules need)",
+        help="how long the run lasts, in simulated time (default: until Ctrl-C; with --write-recording as "
+        "long as the rules need)",
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same run (default: 0)")
     parser.add_argument(
         "--write-recording", type=Path, metavar="DIR", help="write the run as `trainwatch run` records it"
-    )
-    parser.add_argument(
-        "--write-debugger", type=Path, metavar="DIR", help="write it as SageMaker Debugger's profiler-output/"
     )
 
 
@@ -97,8 +95,7 @@ def run(arguments: Namespace) -> int:
         _print_list()
         return 0
     scenario = _scenario(arguments.scenario)
-    writes = bool(arguments.write_recording or arguments.write_debugger)
-    listen = arguments.listen or ([] if writes else [DEFAULT_ADDRESS])
+    listen = arguments.listen or ([] if arguments.write_recording else [DEFAULT_ADDRESS])
     log_to_stderr("info" if listen else "warning")
     serving = Serving(listen)
     with ExitStack() as stack:
@@ -109,16 +106,12 @@ def run(arguments: Namespace) -> int:
             demo.serve(serving, sockets)
         else:
             demo.write()
-    _say_what_is_next([each for each in (arguments.write_recording, arguments.write_debugger) if each])
-    return 0
-
-
-def _say_what_is_next(written: Sequence[Path]) -> None:
-    console = Console(sys.stderr)
-    for directory in written:
-        console.write(f"wrote {console.link(directory)}")
-        command = f"trainwatch report {shlex.quote(str(directory))}"
+    if arguments.write_recording:
+        console = Console(sys.stderr)
+        console.write(f"wrote {console.link(arguments.write_recording)}")
+        command = f"trainwatch report {shlex.quote(str(arguments.write_recording))}"
         console.write(f"next: {console.styled(command, BOLD)}")
+    return 0
 
 
 @contextmanager
@@ -135,27 +128,16 @@ class _Demo:
     def __init__(
         self, scenario: Scenario, arguments: Namespace, directory: Path, without_waiting: bool
     ) -> None:
-        writes = bool(arguments.write_recording or arguments.write_debugger)
-        duration = arguments.duration or (60 * scenario.minutes if writes else None)
+        recording = arguments.write_recording
+        duration = arguments.duration or (60 * scenario.minutes if recording else None)
         now = float(int(time.time()))
         self._begun_ago: float = 0.0 if without_waiting else arguments.begun_ago
         start = now - (duration if without_waiting and duration else self._begun_ago)
         name = f"simulated-{scenario.name}"
         self._clock = SimulatedClock(start, arguments.speed)
-        self._written = Written(
-            scenario, arguments.seed, name, start, arguments.write_recording, arguments.write_debugger
-        )
-        debugger = self._written.debugger
-        self._simulation = Simulation(
-            scenario, arguments.seed, name, start, duration, directory, debugger.step if debugger else None
-        )
-        self._exporter = make_exporter(
-            self._simulation,
-            self._clock,
-            directory,
-            arguments.write_recording,
-            [debugger.sample] if debugger else [],
-        )
+        self._written = Written(scenario, arguments.seed, name, start, recording)
+        self._simulation = Simulation(scenario, arguments.seed, name, start, duration, directory)
+        self._exporter = make_exporter(self._simulation, self._clock, directory, recording)
 
     def serve(self, serving: Serving, sockets: list[socket]) -> None:
         """Serves until SIGTERM or SIGINT."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +27,6 @@ from trainwatch.sampling.sample import Sample
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones
 PATIENCE = 60.0  # seconds: no reading of a simulation is dropped because the machine is busy
-
-Sink = Callable[[Sample], None]
 
 
 class SimulatedGpus(GpuCollector):
@@ -66,7 +63,6 @@ def make_exporter(
     clock: SimulatedClock,
     directory: Path,
     recording: Path | None = None,
-    sinks: Sequence[Sink] = (),
     name: str = NODE,
     profile: Profile = "default",
 ) -> Exporter:
@@ -96,7 +92,6 @@ def make_exporter(
         state_directory=directory,
         recording=recording,
         clock=clock,
-        sinks=sinks,
         profile=profile,
         simulated=simulation.title,
         patience=PATIENCE,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 from trainwatch.demo.ranks import FIRST_PID, RankLedger, steps_of_ranks
 from trainwatch.demo.scenario import CORES, GPUS, Busy, Scenario, Step
-
-OnStep = Callable[[RankLedger, Step], None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class SimulatedRun:
         start: float = 0.0,
         duration: float | None = None,
         place: Place | None = None,
-        on_step: OnStep | None = None,
     ) -> None:
         """Creates the ledgers. `wall` is the node's time at the run's start, in seconds since the epoch."""
         self.scenario, self.name, self.start, self.duration = scenario, name, start, duration
@@ -54,7 +51,6 @@ class SimulatedRun:
         self.killed: set[int] = set()  # PIDs of ranks that were killed while the others live
         self.ended_well = False  # the run is over, and its processes ended normally
         self.cpu_seconds = 0.0
-        self._on_step = on_step
         self._random = Random(f"{scenario.name} {seed} node")
         ranks = range(scenario.ranks) if self.place.ranks is None else self.place.ranks
         self.ledgers = [
@@ -100,8 +96,6 @@ class SimulatedRun:
             steps = self._begun.popleft()
             for ledger in self.ledgers:
                 ledger.record(steps[ledger.rank], self.scenario.at(steps[ledger.rank].start))
-                if self._on_step:
-                    self._on_step(ledger, steps[ledger.rank])
         if self._next is None and not self._begun and not self.stalled:
             self.stalled = True
             for ledger in self.ledgers:

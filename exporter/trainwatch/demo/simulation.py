@@ -7,7 +7,7 @@ from pathlib import Path
 from trainwatch.demo.gpus import MEMORY_BYTES, SimulatedNvml
 from trainwatch.demo.host import SimulatedHost
 from trainwatch.demo.processes import SimulatedProcesses
-from trainwatch.demo.runs import OnStep, SimulatedRun
+from trainwatch.demo.runs import SimulatedRun
 from trainwatch.demo.scenario import CORES, Scenario
 from trainwatch.sampling.collector import Collector
 from trainwatch.sampling.sample import Sample
@@ -139,16 +139,12 @@ class Simulation(SimulatedNode):
         start: float,
         duration: float | None,
         directory: Path,
-        on_step: OnStep | None = None,
     ) -> None:
-        """Prepares a run of `duration` seconds (None: without an end) that starts at `start` since the epoch.
-
-        `on_step` is called with each finished step.
-        """
+        """Prepares a run of `duration` seconds (None: without an end), from `start` since the epoch."""
         super().__init__(scenario.name, start, directory)
         self.scenario = scenario
         self.duration = duration
-        self._run = SimulatedRun(scenario, seed, run, directory, start, duration=duration, on_step=on_step)
+        self._run = SimulatedRun(scenario, seed, run, directory, start, duration=duration)
         self.add(self._run)
 
     @property

@@ -1,4 +1,4 @@
-"""Writes a simulated run to disk: as a recording, as Debugger's output, or both."""
+"""Completes the recording of a simulated run with what is known about the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainwatch import __version__
-from trainwatch.demo.debugger import DebuggerWriter
 from trainwatch.demo.node import INTERVAL
 from trainwatch.demo.scenario import Scenario
 from trainwatch.errors import UserError
@@ -16,9 +15,9 @@ ENDED_BY_SIGTERM = 143
 
 
 class Written:
-    """The output directories of a run. The exporter writes the samples of the recording.
+    """The recording of a run, if there is one. The exporter writes its samples.
 
-    Raises UserError if a directory is not new or cannot be written.
+    Raises UserError if the directory is not new or cannot be written.
     """
 
     def __init__(
@@ -28,13 +27,10 @@ class Written:
         run: str,
         start: float,
         recording: Path | None,
-        debugger: Path | None,
     ) -> None:
-        for directory in filter(None, (recording, debugger)):
-            _make_new(directory)
-        self.debugger = DebuggerWriter(debugger, scenario, start) if debugger else None
         self._recording = recording
         if recording:
+            _make_new(recording)
             from trainwatch.runs.recording.files import RunFile  # numpy, only for recordings
 
             self._run = RunFile(
@@ -47,12 +43,10 @@ class Written:
             self._run.write(recording)
 
     def end(self, moment: float, well: bool) -> None:
-        """Completes the output after the exporter has closed. Unfinished runs get the status of SIGTERM."""
+        """Completes run.json after the exporter has closed. Unfinished runs get the status of SIGTERM."""
         if self._recording:
             status, ended = (0, FINISHED) if well else (ENDED_BY_SIGTERM, "signal SIGTERM")
             replace(self._run, end=moment, exit_status=status, ended=ended).write(self._recording)
-        if self.debugger:
-            self.debugger.close()
 
 
 def _make_new(directory: Path) -> None:

@@ -36,8 +36,8 @@ class Exporter:
     What `limits` leave out is counted and named. `profile` says which metrics a scrape has. `watchdog` hears
     whether samples are taken.
 
-    The last four are for simulations: the clock, more sinks of samples, the scenario's name, and the seconds
-    that a collector may take, which must suffice on a busy machine.
+    The last three are for simulations: the clock, the scenario's name, and the seconds that a collector may
+    take, which must suffice on a busy machine.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class Exporter:
         profile: Profile = "default",
         watchdog: Watchdog | None = None,
         clock: Clock | None = None,
-        sinks: Sequence[Callable[[Sample], None]] = (),
         simulated: str = "",
         patience: float = PATIENCE_SECONDS,
     ) -> None:
@@ -88,7 +87,6 @@ class Exporter:
         )
         # The disk of the state and that of the recording come last: the sample counters wait for neither.
         every_sink: dict[str, Sink] = {"counting samples": self._count}
-        every_sink |= {f"simulation {number}": sink for number, sink in enumerate(sinks, 1)}
         every_sink["keeping the sample counters"] = self._counters.save
         self._kept = {each.name: each.kept for each in collectors if each.kept}
         for name, kept in self._kept.items():
