@@ -130,7 +130,7 @@ def other_magic(path: Path, random: Random) -> None:
 
 
 def other_version(path: Path, random: Random) -> None:
-    put(path, 8, pack("<q", random.choice((0, 3, 99, -1, 2**40))))
+    put(path, 8, pack("<q", random.choice((0, 99, -1, 2**40))))
 
 
 def odd_name(path: Path, random: Random) -> None:

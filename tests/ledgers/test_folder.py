@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import gzip
 import logging
 import os
 import struct
@@ -12,7 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from trainwatch.ledgers import folder
@@ -27,9 +28,7 @@ from trainwatch.training.reader import open_ledgers
 from tests.collectors.test_training import Node
 from tests.support.training_process import LAUNCH, RESNET, TrainingProcess, label
 
-VERSION_1 = gzip.decompress(
-    (Path(__file__).parents[1] / "training" / "ledgers" / "version-1.ledger.gz").read_bytes()
-)
+COPIED = label("copied")
 NOBODY = 65534
 BECOME_NOBODY = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -54,10 +53,30 @@ def patched(offset: int, kind: str, *values: float) -> Callable[[Path], None]:
     return write
 
 
+@cache
+def copied() -> bytes:
+    """A ledger whose process has ended, after six training steps and one of the evaluation."""
+    with TemporaryDirectory() as folder:
+        with TrainingProcess(Path(folder), "copied", rank=1) as trainer:
+            for number, phase in enumerate(["train"] * 5 + ["eval", "train"]):
+                trainer.do(
+                    f"trainwatch.record_step({phase!r}, {number + 1.0}, {number + 1.25}, forward=0.125)"
+                )
+        (path,) = Path(folder).glob(f"*{layout.SUFFIX}")
+        return path.read_bytes()
+
+
 def recent() -> bytes:
-    """A ledger whose process has just ended."""
-    content = bytearray(VERSION_1)
-    struct.pack_into("<d", content, layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED, time.time())
+    return ended(time.time())
+
+
+def ended(moment: float) -> bytes:
+    """A ledger whose process ended then, and began ten seconds before."""
+    content = bytearray(copied())
+    fields = list(layout.HEADER.unpack_from(content))
+    fields[7:9] = moment - 10, moment - 10
+    layout.HEADER.pack_into(content, 0, *fields)
+    struct.pack_into("<d", content, layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED, moment)
     return bytes(content)
 
 
@@ -82,7 +101,13 @@ def record(index: int, value: float) -> Callable[[Path], None]:
 
 
 def named(raw: bytes) -> Callable[[Path], None]:
-    return patched(layout.RUN_AT, f"{len(raw) + 1}s", raw)  # type: ignore[arg-type]
+    def write(path: Path) -> None:
+        content = bytearray(recent())
+        for at in (layout.RUN_AT, layout.NAME_AT):
+            content[at : at + len(raw) + 1] = raw + bytes(1)
+        path.write_bytes(content)
+
+    return write
 
 
 BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -95,7 +120,7 @@ BAD: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a directory": ("kind", Path.mkdir),
     "a symbolic link": ("kind", lambda path: path.symlink_to("/etc/passwd")),
     "a dangling link": ("kind", lambda path: path.symlink_to("nowhere")),
-    "a version of the future": ("version", header(1, 99)),
+    "a version that never was": ("version", header(1, 0)),
     "a rank of 2^31": ("header", header(4, 2**31)),
     "a negative rank": ("header", header(4, -1)),
     "no process": ("header", header(3, 0)),
@@ -163,7 +188,7 @@ def test_a_refused_file_is_tried_again_when_it_changes_and_not_before(
     path.write_bytes(recent())
     node.tick()
     assert node.values("ledgers_refused_total")[("length",)] == 1
-    assert node.steps("3", run="written-by-version-1") == 6
+    assert node.steps("1", run=COPIED) == 6
 
 
 @pytest.mark.parametrize(
@@ -205,7 +230,7 @@ def test_dead_ledgers_need_no_descriptor_and_old_ones_are_removed_over_time(
     ledgers: Path, healthy: TrainingProcess
 ) -> None:
     for number in range(300):
-        (ledgers / f"old-{number}.ledger").write_bytes(VERSION_1)  # ended long ago
+        (ledgers / f"old-{number}.ledger").write_bytes(ended(1e9))  # ended long ago
     for number in range(50):
         (ledgers / f"recent-{number}.ledger").write_bytes(recent())
     gc.collect()  # closes what earlier tests left open
@@ -216,7 +241,7 @@ def test_dead_ledgers_need_no_descriptor_and_old_ones_are_removed_over_time(
         node.tick()
     assert node.steps() == 20
     assert len(os.listdir("/proc/self/fd")) <= before + 2  # the directory, and the live ledger
-    assert node.steps("3", run="written-by-version-1") == 50 * 6
+    assert node.steps("1", run=COPIED) == 50 * 6
     assert len(list(open_ledgers(ledgers))) == 51
     node.tick(301.0)
     assert len(list(open_ledgers(ledgers))) == 1
@@ -233,7 +258,7 @@ def test_above_the_limit_live_ledgers_go_first_and_the_choice_stays(
         (ledgers / f"recent-{number}.ledger").write_bytes(recent())
     node = Node(ledgers, limits=Limits(ledgers=2))
     node.tick()
-    assert node.steps("3", run="written-by-version-1") == 2 * 6
+    assert node.steps("1", run=COPIED) == 2 * 6
     with ExitStack() as running:
         for name in ("a", "b", "c"):
             trainer = running.enter_context(TrainingProcess(ledgers, name))
@@ -451,7 +476,9 @@ def test_dead_ledgers_that_may_not_be_removed_do_not_return_after_a_restart(ledg
     os.chown(state, NOBODY, NOBODY)
     code = f"""
 import os, time
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.sampling.sample import Sample
 {BECOME_NOBODY}

@@ -15,9 +15,8 @@ steps. A step record has running totals of its phase and of the components, so o
 the record and the counters. `COUNTER_RECORDED` is stored after the record is complete: it is the sequence
 number up to which records can be trusted.
 
-Version 1 ended with the ring and had no table of sections. A later version may append sections, longer items
-and fields of the header. It says in READABLE_FROM which readers it still suits. So a reader of version N
-reads the ledgers of version N - 1, and those of N + 1 that say so.
+A later version may append sections, longer items and fields of the header. It says in READABLE_FROM which
+readers it still suits.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     Field = tuple[str, int, int, float, bool]
 
 MAGIC = b"TWLEDGER"
-VERSION = 2
-READABLE_FROM = 2  # the oldest version whose reader understands this layout
+VERSION = 1
+READABLE_FROM = 1  # the oldest version whose reader understands this layout
 SUFFIX = ".ledger"
 
 PHASES = ("train", "eval", "predict", "global")
@@ -134,7 +133,7 @@ COUNTER_STEP_HISTOGRAM = 48  # one block of STEP_BUCKETS per phase
 STEP_BUCKETS = len(STEP_BOUNDS) + 1
 COUNTER_LOADERS = COUNTER_STEP_HISTOGRAM + len(PHASES) * STEP_BUCKETS  # one block per phase
 LOADER_KNOWN, LOADER_WORKERS, LOADER_PIN_MEMORY, LOADER_PREFETCH, LOADER_QUEUE, LOADER_WAIT_SUM = range(6)
-LOADER_BATCH_SIZE = 6  # 0: unknown, as in ledgers of earlier versions
+LOADER_BATCH_SIZE = 6  # 0: unknown
 LOADER_WAIT_COUNTS = 8
 WAIT_BUCKETS = len(WAIT_BOUNDS) + 1
 LOADER_DOUBLES = LOADER_WAIT_COUNTS + WAIT_BUCKETS
@@ -198,12 +197,12 @@ VERSION_1_BYTES = RING_END
 
 # -- gauges of the training script, and of its framework ---------------------------------------------
 GAUGES_AT = RING_END
-SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most; earlier ledgers have room for the script's only
+SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name
 
-# -- counts of the training script; the first ledgers of version 2 have none -------------------------
+# -- counts of the training script ---------------------------------------------------------------
 COUNTS_AT = GAUGES_AT + GAUGES * GAUGE.size
 COUNTS = 16
 MOST_AT_ONCE = 1e21  # of one count: a step's FLOPs, and the total stays below LARGEST

@@ -65,12 +65,10 @@ class Sections(NamedTuple):
     workers: Section
     ring: Section
     gauges: Section
-    counts: Section  # without items in the first ledgers of version 2
+    counts: Section
 
 
-_OURS = Sections(*(Section(*each) for each in layout.SECTIONS))
-_LEAST = _OURS._replace(gauges=_OURS.gauges._replace(items=layout.SCRIPT_GAUGES))
-_OF_VERSION_1 = _LEAST._replace(gauges=Section(0, 0, 1), counts=Section(0, 0, 1))
+_LEAST = Sections(*(Section(*each) for each in layout.SECTIONS))
 _PHASE_NUMBERS = range(len(PHASES))  # a float is in it if it equals one of these numbers
 _COMPONENT_NUMBERS = range(len(COMPONENTS) + 1)  # 0: none; the same below
 _OPERATION_NUMBERS = range(len(OPERATIONS) + 1)
@@ -96,13 +94,13 @@ def checked_sections(path: Path, header: bytes, file_bytes: int) -> Sections:
     magic, version, size, pid, rank, local_rank, world_size, start, offset = layout.HEADER.unpack_from(header)
     if magic != layout.MAGIC:
         raise LedgerError(path, "magic", "not a ledger of Trainwatch")
-    sections = _OF_VERSION_1 if version == 1 else _sections(path, header, version)
+    sections = _sections(path, header, version)
     if size != file_bytes or file_bytes > layout.MAX_FILE_BYTES:
         raise LedgerError(path, "length", f"corrupt ledger: {file_bytes} bytes long, and says {size}")
     for section, least in zip(sections, _LEAST, strict=True):
         fits = least.items <= section.items <= file_bytes and least.item_bytes <= section.item_bytes <= 65536
         ends = section.at + section.items * section.item_bytes
-        if section.items and not (fits and section.at >= layout.HEADER_BYTES and ends <= file_bytes):
+        if not (fits and section.at >= layout.HEADER_BYTES and ends <= file_bytes):
             raise LedgerError(path, "length", "corrupt ledger: a section is outside the file")
     if not (0 <= rank < world_size <= MAX_RANK and -1 <= local_rank <= MAX_RANK and 0 < pid <= MAX_RANK):
         what = f"rank {rank} of {world_size}, local rank {local_rank}, process {pid}"
@@ -114,13 +112,13 @@ def checked_sections(path: Path, header: bytes, file_bytes: int) -> Sections:
 
 def _sections(path: Path, header: bytes, version: int) -> Sections:
     readable_from = layout.IDENTITY.unpack_from(header, layout.IDENTITY_AT)[0]
-    if version < 1 or not 0 < readable_from <= layout.VERSION:
+    if version < layout.VERSION or not 0 < readable_from <= layout.VERSION:
         upgrade = "the exporter" if version > layout.VERSION else "the training environment"
-        what = f"ledger version {version}, this Trainwatch reads 1 to {layout.VERSION}"
+        what = f"ledger version {version}, this Trainwatch reads {layout.VERSION}"
         raise LedgerError(path, "version", f"{what}: upgrade Trainwatch in {upgrade}")
     table = header[layout.SECTIONS_AT :][: len(_LEAST) * layout.SECTION.size]
     sections = Sections(*(Section(*each) for each in layout.SECTION.iter_unpack(table)))
-    if any(section.items < 1 for section in sections[:-1]) or sections.counts.items < 0:
+    if any(section.items < 1 for section in sections):
         raise LedgerError(path, "length", "corrupt ledger: a section is missing")
     return sections
 

@@ -297,11 +297,11 @@ class LedgerReader:
     def _parsed(self, raw: bytes) -> LedgerHeader:
         file_bytes = os.fstat(self._opened()).st_size
         self._sections = checked_sections(self.path, raw, file_bytes)
-        _, version, _, pid, rank, local_rank, world_size, start, offset = layout.HEADER.unpack_from(raw)
+        _, _, _, pid, rank, local_rank, world_size, start, offset = layout.HEADER.unpack_from(raw)
         self.clock_offset = offset
-        attempt = layout.IDENTITY.unpack_from(raw, layout.IDENTITY_AT)[1] if version > 1 else 0
+        attempt = layout.IDENTITY.unpack_from(raw, layout.IDENTITY_AT)[1]
         label = _bytes(raw, layout.RUN_AT, layout.RUN_BYTES)
-        texts = _texts_of_version_2(raw) if version > 1 else {"name": label.decode("utf-8", "replace")}
+        texts = _texts(raw)
         launch_key = _text(raw, layout.LAUNCH_KEY_AT, layout.LAUNCH_KEY_BYTES)
         named = bool(label) or not texts["name"]
         if not named:
@@ -408,8 +408,6 @@ class LedgerReader:
         if open_since is not None and last_end is not None and open_since < last_end:
             open_since = None
         own = counters[layout.COUNTER_OWN], counters[layout.COUNTER_OWN + 1]
-        if steps[PHASES.index("train")] and not own[0]:  # an earlier version
-            own = nan, nan
         return LedgerTotals(
             first_step_start=first_start,
             last_step_end=last_end,
@@ -486,7 +484,7 @@ def _text(raw: bytes, at: int, size: int) -> str:
     return "".join(character if character.isprintable() else "_" for character in text)
 
 
-def _texts_of_version_2(raw: bytes) -> dict[str, str]:
+def _texts(raw: bytes) -> dict[str, str]:
     return {
         "name": _text(raw, layout.NAME_AT, layout.NAME_BYTES),
         "scheduler": _text(raw, layout.SCHEDULER_AT, layout.SCHEDULER_BYTES),
