@@ -25,7 +25,7 @@ from trainwatch.training.ledger_checks import LedgerError, checked_counters, che
 from trainwatch.training.reader import LedgerReader, open_ledgers
 
 from tests.collectors.test_training import Node
-from tests.ledgers.test_folder import BECOME_NOBODY, VERSION_1, as_root
+from tests.ledgers.test_folder import BECOME_NOBODY, as_root, ended
 from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line
 
@@ -86,9 +86,7 @@ def test_an_ending_that_is_no_file_costs_its_run_its_reason_and_nothing_else(
 
 
 def test_directories_in_place_of_stacks_cost_nobody_a_tick_and_are_tried_once(ledgers: Path) -> None:
-    content = bytearray(VERSION_1)
-    struct.pack_into("<d", content, layout.HEADER.size - 16, 1000.0)
-    struct.pack_into("<d", content, layout.COUNTERS_AT + 8 * layout.COUNTER_ENDED, 1001.0)
+    content = ended(1001.0)
     with TrainingProcess(ledgers) as victim:
         victim.do("trainwatch.start()")
         for number in range(20):

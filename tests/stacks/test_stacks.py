@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
@@ -165,7 +165,12 @@ def test_what_another_user_planted_is_neither_printed_nor_waited_for(
     if kind == "link":
         answer.symlink_to("/etc/passwd")
     else:
-        {"file": Path.touch, "fifo": os.mkfifo, "directory": Path.mkdir}[kind](answer)
+        plant: dict[str, Callable[[Path], None]] = {
+            "file": Path.touch,
+            "fifo": os.mkfifo,
+            "directory": Path.mkdir,
+        }
+        plant[kind](answer)
     os.mkfifo(request)
     for planted in (answer, request):
         os.chown(planted, NOBODY, NOBODY, follow_symlinks=False)
