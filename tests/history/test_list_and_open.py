@@ -116,6 +116,27 @@ def test_a_damaged_or_foreign_folder_costs_one_line(
     assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("file", ["run.json", "report.json"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "without end"])
+def test_a_run_whose_files_another_user_made_unreadable_costs_itself(
+    runs: Path, typed: Typed, file: str, kind: str
+) -> None:
+    reported(runs, "train-1", 0)
+    planted = runs / "other" / file
+    planted.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(planted)
+    elif kind == "link":
+        planted.symlink_to(runs / "train-1" / file)
+    else:
+        planted.touch()
+        os.truncate(planted, 1 << 40)  # sparse
+    status, out, err = typed("list")
+    assert (status, out.count("train-1: "), out.count("other")) == (0, 1, 0)
+    (line,) = err.splitlines()
+    assert line.startswith("trainwatch: other")
+
+
 def test_json_for_scripts_has_null_for_what_is_not_known(runs: Path, typed: Typed) -> None:
     reported(runs, "train-1", 0)
     (run,) = json.loads(typed("list", "--json")[1])["runs"]

@@ -16,12 +16,14 @@ import pytest
 from trainwatch.collectors.training import TrainingCollector
 from trainwatch.exporter.exporter import Exporter
 from trainwatch.ledgers.endings import UNSAID
+from trainwatch.ledgers.line_files import LineFolder, read_line_file
 from trainwatch.processes.tree import Namespaces
 from trainwatch.report.sentences import gaps
 from trainwatch.runs.recording.directory import RecordingDirectory
 from trainwatch.training import layout
 from trainwatch.training.layout import LARGEST, LATEST, MOST
 from trainwatch.training.ledger_checks import LedgerError, checked_counters, checked_fetches
+from trainwatch.training.line_table import LineTable
 from trainwatch.training.reader import LedgerReader, open_ledgers
 
 from tests.collectors.test_training import Node
@@ -180,6 +182,24 @@ def test_the_lock_of_slots_is_on_a_file_that_others_can_neither_find_nor_open(le
         with neighbour(attempt, slots) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "refused\n"
+
+
+@as_root
+def test_line_samples_of_another_user_are_not_read(ledgers: Path) -> None:
+    ledgers.mkdir()
+    table = LineTable()
+    table.name_run(RESNET)
+    table.publish(str(ledgers), time.time())
+    os.mkfifo(ledgers / "1.00000000.lines")
+    folder = LineFolder(ledgers)
+    folder.read_all({(RESNET, 0)})
+    assert [each.processes for each in folder.counts().values()] == [1]
+    os.chown(table.path, 65534, 65534)
+    with pytest.raises(LedgerError, match="belongs to user 65534, not 0"):
+        read_line_file(Path(table.path), {0})
+    folder = LineFolder(ledgers)
+    folder.read_all({(RESNET, 0)})
+    assert folder.counts() == {}
 
 
 # -- numbers -------------------------------------------------------------------------------------------

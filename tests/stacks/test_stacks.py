@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
@@ -164,13 +164,12 @@ def test_what_another_user_planted_is_neither_printed_nor_waited_for(
     answer, request = (ledger.with_name(f"{ledger.name}{end}") for end in (".stack", ".stack.request"))
     if kind == "link":
         answer.symlink_to("/etc/passwd")
+    elif kind == "directory":
+        answer.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(answer)
     else:
-        plant: dict[str, Callable[[Path], None]] = {
-            "file": Path.touch,
-            "fifo": os.mkfifo,
-            "directory": Path.mkdir,
-        }
-        plant[kind](answer)
+        answer.touch()
     os.mkfifo(request)
     for planted in (answer, request):
         os.chown(planted, NOBODY, NOBODY, follow_symlinks=False)
