@@ -794,3 +794,18 @@ def test_a_run_keeps_its_gpus_when_it_has_ended_and_without_ledgers_has_all(tmp_
     ended = record_gpus(tmp_path / "ended", {"resnet": {"1": "devices"}}, {})
     assert np.isnan(ended.column("gpu")).tolist() == [[True, False], [True, False]]
     assert evidence(record_gpus(tmp_path / "none", {}, {})) == ["node", "node"]
+
+
+def test_a_row_that_no_column_can_hold_costs_itself_and_is_said(tmp_path: Path) -> None:
+    writer = record(tmp_path, range(3))
+    writer.ranks([(header(), totals(4), True), (header(1), totals(10**20), True)], now=START + 2)
+    for tick in range(3, 6):
+        writer.sample(sample(tick))
+    writer.close()
+    recorded = Seen(tmp_path).read().source
+    assert [(rank.rank, rank.steps["train"]) for rank in recorded.facts.ranks] == [(0, 4)]
+    (gap,) = (gap for gap in recorded.facts.gaps if gap.what == "ranks")
+    assert gap.reason.startswith("the ledger of rank 1 of resnet was refused: ")
+    RecordingWriter(tmp_path, "n1", 0.5, "resnet").close()
+    record(tmp_path, range(6, 8)).close()  # a later writer
+    assert gap in Seen(tmp_path).read().source.facts.gaps
