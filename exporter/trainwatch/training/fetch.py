@@ -172,8 +172,11 @@ def _ledger_to_count_in() -> Ledger | None:
             pass  # that run has ended and its ledger is removed
         else:
             holder = lock_holder(ledger.fd, layout.LOCK_ALIVE)
-            if holder is not None:
-                ledger.open_slots(holder)
-                return ledger
-            os.close(ledger.fd)
+            try:
+                if holder is not None:
+                    ledger.open_slots(holder)
+                    return ledger
+            finally:
+                if ledger.slots < 0:
+                    os.close(ledger.fd)
     return session.ledger if start_run() else None
