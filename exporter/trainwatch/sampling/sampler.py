@@ -67,7 +67,7 @@ class Sampler:
         self._interval = interval
         self._complaint = ""
         self._clock = clock or Clock()
-        self._watchdog = watchdog or Watchdog()
+        self._watchdog = watchdog
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="sampler", daemon=True)
         self._last_tick: float | None = None  # by the monotonic clock
@@ -116,9 +116,11 @@ class Sampler:
             except BaseException as error:  # noqa: BLE001 - no thread may be left: the next tick may succeed
                 self._missed_count += 1
                 self._complain(describe(error))
-                self._watchdog.failed(SAMPLING, error)
+                if self._watchdog:
+                    self._watchdog.failed(SAMPLING, error)
             else:
-                self._watchdog.worked(SAMPLING)
+                if self._watchdog:
+                    self._watchdog.worked(SAMPLING)
 
     def tick(self) -> None:
         """Takes one sample; the sampler's thread calls this at each deadline."""

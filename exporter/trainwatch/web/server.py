@@ -102,7 +102,7 @@ def bind(address: Address) -> socket.socket:
 class Server:
     """Serves requests on listening sockets, until it is closed.
 
-    Without `hosts`, any Host header is accepted.
+    Without `hosts`, any Host header is accepted. With a `watchdog` it may end the process.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Server:
         self._limits = limits or Limits()
         self._hosts = hosts
         self._refusals = refusals or Refusals()
-        self._watchdog = watchdog or Watchdog()
+        self._watchdog = watchdog
         self._room = _room(self._limits.connections)
         self._clients: dict[str, _Client] = {}
         self._unread = 0  # bytes of responses
@@ -148,7 +148,8 @@ class Server:
             while True:
                 try:
                     self._begin(*await loop.sock_accept(listening))
-                    self._watchdog.worked(ACCEPTING)
+                    if self._watchdog:
+                        self._watchdog.worked(ACCEPTING)
                     for _ in range(ACCEPT_AT_ONCE):  # while other connections wait for their turn
                         self._begin(*listening.accept())
                 except BlockingIOError:
@@ -184,7 +185,8 @@ class Server:
     async def _after_failure(self, error: OSError) -> None:
         """Makes room if there is no file descriptor for a connection. Other failures are the client's."""
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            self._watchdog.failed(ACCEPTING, error)
+            if self._watchdog:
+                self._watchdog.failed(ACCEPTING, error)
             self._drop_one("open_files")
             await asyncio.sleep(ACCEPT_AGAIN_AFTER)  # the listening socket stays readable: do not spin
         else:
