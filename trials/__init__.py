@@ -40,6 +40,10 @@ class Trial:
     of: str
 
 
+class NotPossibleError(Exception):
+    """A trial that cannot be tried here: what it needs."""
+
+
 class Attempt:
     """One performance of a trial: its count, its random numbers, and its own folder."""
 

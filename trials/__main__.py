@@ -13,7 +13,7 @@ from pathlib import Path
 from trainwatch.errors import describe
 
 from benchmarks.page import DOCS, markdown, read_table, write_table
-from trials import Attempt, Trial, all_trials
+from trials import Attempt, NotPossibleError, Trial, all_trials
 
 PAGE = DOCS / "reliability.md"
 HEAD = ("promise", "trial", "count", "seed", "seen")
@@ -77,6 +77,8 @@ def perform(trial: Trial, count: int, seed: int) -> Result:
     with tempfile.TemporaryDirectory(prefix="trainwatch-trial-", ignore_cleanup_errors=True) as folder:
         try:
             seen, holds = trial.perform(Attempt(trial, count, seed, Path(folder))), True
+        except NotPossibleError as error:
+            seen, holds = f"NOT TRIED: {error}", False
         except Exception as error:  # noqa: BLE001 - whatever it is, the promise was not kept
             words = str(error) if isinstance(error, AssertionError) else describe(error)
             seen, holds = f"BROKEN: {' '.join(words.split())}", False

@@ -25,7 +25,7 @@ UNDER_FILTER = Path(__file__).with_name("under_filter.py")
 
 
 @cache
-def _missing() -> str:
+def missing_for_sandboxes() -> str:
     """Returns why there are no sandboxes here, or nothing."""
     if os.geteuid() != 0:
         return "only root can become other users"
@@ -36,7 +36,7 @@ def _missing() -> str:
     return tried.stderr.strip()
 
 
-needs_sandboxes = pytest.mark.skipif(bool(_missing()), reason=_missing())
+needs_sandboxes = pytest.mark.skipif(bool(missing_for_sandboxes()), reason=missing_for_sandboxes())
 
 
 @dataclass(frozen=True)
