@@ -11,6 +11,7 @@ from importlib import import_module
 from trainwatch import __version__
 from trainwatch.errors import UserError, did_you_mean
 from trainwatch.masking import masked
+from trainwatch.signals import take_signals
 
 # A module is imported only for its own command: the exporter must not pay for numpy.
 COMMANDS = {
@@ -63,6 +64,8 @@ examples:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status (2: an error of the user, printed on one line)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and words:  # this process is the command's alone
+        take_signals(words[0])
     try:
         parser = parser_of(words[:1])
         parsed = parser.parse_args(words)

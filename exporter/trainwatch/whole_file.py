@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         move(unfinished, path)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         remove(unfinished)
         raise
 

@@ -27,6 +27,7 @@ from trainwatch.errors import UserError, did_you_mean
 from trainwatch.exporter.command import DEFAULT_ADDRESS
 from trainwatch.exporter.pages import Pages
 from trainwatch.report.terminal import shown
+from trainwatch.signals import SERVED, unblocked
 from trainwatch.training.ledger_files import SHARED_MEMORY
 from trainwatch.web.log import log_to_stderr
 from trainwatch.web.serving import Serving
@@ -144,7 +145,8 @@ class _Demo:
         logger.info("simulated: %s", summary(type(self._simulation.scenario)))
         try:
             if self._begun_ago:
-                self._simulate_the_past()
+                with unblocked(SERVED):
+                    self._simulate_the_past()
             self._exporter.start()
             asyncio.run(serving.until_stopped(Pages(self._exporter, serving).answer, sockets))
         finally:
@@ -164,7 +166,7 @@ class _Demo:
         assert self._simulation.duration is not None
         ticks = 1 + int(self._simulation.duration / INTERVAL)
         try:
-            with shown("samples written", ticks) as progress:
+            with unblocked(SERVED), shown("samples written", ticks) as progress:
                 for tick in range(ticks):
                     if tick:
                         self._clock.advance(INTERVAL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
@@ -132,8 +131,6 @@ def run(arguments: Namespace) -> int:
     Raises UserError before anything is started.
     """
     log_to_stderr(arguments.log_level)
-    if arguments.exit_with_parent:  # `trainwatch run` blocks signals, and its children inherit that
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     parent = os.getppid() if arguments.exit_with_parent else None
     serving = Serving.of(arguments, DEFAULT_ADDRESS)
     with ExitStack() as stack:

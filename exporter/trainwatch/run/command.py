@@ -32,20 +32,15 @@ from trainwatch.evaluation.arguments import (
 from trainwatch.ledgers.endings import tell_ending
 from trainwatch.report.terminal import add_price
 from trainwatch.run.ended import OutOfMemory, reason
-from trainwatch.run.exporter_process import ExporterProcess
+from trainwatch.run.exporter_process import SCRAPED_WITHIN, STOPPED_SCRAPED_WITHIN, ExporterProcess
 from trainwatch.run.handing_over import last_page
 from trainwatch.run.hooks import HookedProcesses, command_environment
 from trainwatch.run.pulse import Pulse
 from trainwatch.run.recording_limits import add_recording_limits
 from trainwatch.run.status_line import StatusLine
 from trainwatch.run.terminal import command_begins, command_ended, say
-from trainwatch.run.training_command import (
-    SignalMask,
-    TrainingCommand,
-    blocked_signals,
-    interruptible,
-    raise_interrupt,
-)
+from trainwatch.run.training_command import TrainingCommand, end_if_asked, interruptible
+from trainwatch.signals import OBSERVER, STOPPING, Signals, block
 from trainwatch.training.stack_request import VARIABLE as STACKS
 from trainwatch.web.hosts import EXTERNAL_URLS
 
@@ -140,29 +135,28 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
-    # Before all imports: numpy starts threads, which inherit the mask.
-    with blocked_signals() as mask:
-        from trainwatch.evaluation.settings import Settings
-        from trainwatch.run.hang_stacks import HangStacks
-        from trainwatch.run.ledger_directory import ledger_directory
-        from trainwatch.run.live import LiveView
-        from trainwatch.run.old_recordings import remove_old_recordings
-        from trainwatch.run.plan import planned
+    mask = block(OBSERVER)  # as trainwatch.cli has done already: numpy starts threads, which inherit it
+    from trainwatch.evaluation.settings import Settings
+    from trainwatch.run.hang_stacks import HangStacks
+    from trainwatch.run.ledger_directory import ledger_directory
+    from trainwatch.run.live import LiveView
+    from trainwatch.run.old_recordings import remove_old_recordings
+    from trainwatch.run.plan import planned
 
-        settings = Settings.parse(arguments.set, arguments.parameters)
-        raise_interrupt()
-        with planned(arguments) as plan, ledger_directory() as ledgers:
-            if arguments.out is None:
-                limits = (arguments.recording_max_age, arguments.recording_max_size)
-                for line in remove_old_recordings(plan.directory.parent, time.time(), *limits):
-                    say(line, "dim")
-            stacks = HangStacks(ledgers, plan.directory)
-            seconds = plan.scan_interval, arguments.live_interval
-            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
-            return _observe(plan, ledgers, live, mask)
+    settings = Settings.parse(arguments.set, arguments.parameters)
+    end_if_asked()
+    with planned(arguments) as plan, ledger_directory() as ledgers:
+        if arguments.out is None:
+            limits = (arguments.recording_max_age, arguments.recording_max_size)
+            for line in remove_old_recordings(plan.directory.parent, time.time(), *limits):
+                say(line, "dim")
+        stacks = HangStacks(ledgers, plan.directory)
+        seconds = plan.scan_interval, arguments.live_interval
+        live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
+        return _observe(plan, ledgers, live, mask)
 
 
-def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int:
+def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
     from trainwatch.run.old_recordings import remove_unused
 
     run = _begin_recording(plan)
@@ -190,6 +184,7 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int
             "dim",
         )
         out_of_memory = OutOfMemory()
+        end_if_asked()
         command.start()
         command_begins()
         live.start()
@@ -202,8 +197,12 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int
         label = _label(plan, ledgers)
         if label != plan.launch.run:
             say(f"the nodes of this run agreed on its label: {label}", "dim")
+        ended = replace(run, run=label, end=command.end, exit_status=status, ended=how)
         with suppress(OSError):  # of a full disk
-            exporter.publish(lambda: tell_ending(ledgers, label, how))
+            ended.write(plan.directory)  # before all else: a scheduler may kill this process soon
+            stopped = command.ended_by in STOPPING
+            within = STOPPED_SCRAPED_WITHIN if stopped else SCRAPED_WITHIN
+            exporter.publish(lambda: tell_ending(ledgers, label, how), within)
     finally:
         line.stop()
         watched = exporter.is_watched()
@@ -212,16 +211,15 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: SignalMask) -> int
         if not command.pid:
             remove_unused(plan.directory)
     with last_page(plan, watched) as hand_over:
+        _complete_recording(plan, ledgers, ended, hooked)
+        written = False
         try:
             with interruptible():
-                end = command.end or time.time()
-                ended = replace(run, run=label, end=end, exit_status=status, ended=how)
-                written = _report(plan, ledgers, ended, live, hooked)
-        except KeyboardInterrupt:
-            _say_how_to_report(plan, "interrupted")
-        else:
-            with suppress(KeyboardInterrupt), interruptible():
+                written = _report(plan, live)
                 hand_over(written)
+        except KeyboardInterrupt:
+            if not written:
+                _say_how_to_report(plan, "interrupted")
     return status
 
 
@@ -279,14 +277,17 @@ def _exporter_flags(plan: Plan, ledgers: Path) -> list[str]:
     ]
 
 
-def _report(plan: Plan, ledgers: Path, run: RunFile, live: LiveView, hooked: HookedProcesses) -> bool:
-    """Completes the recording and returns whether the report was written. Prints errors."""
+def _complete_recording(plan: Plan, ledgers: Path, run: RunFile, hooked: HookedProcesses) -> None:
     from trainwatch.run.ending import finish_recording
 
     try:
         finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps)
     except (OSError, UserError) as error:
         say(f"the recording could not be completed: {error}", "warning")
+
+
+def _report(plan: Plan, live: LiveView) -> bool:
+    """Returns whether the report was written. Prints errors."""
     try:
         from trainwatch.report.printed import print_summary
         from trainwatch.report.sentences import gaps

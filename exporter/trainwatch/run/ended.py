@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from signal import Signals
+from signal import SIGKILL
 
 from trainwatch.ledgers.endings import FINISHED, OUT_OF_MEMORY
 from trainwatch.processes.cgroup import Hierarchies, oom_kills
+from trainwatch.signals import name_of
 
 PROCFS, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -30,7 +31,7 @@ class OutOfMemory:
             return float("nan")
 
 
-def reason(status: int, ended_by: Signals | None, out_of_memory: bool) -> str:
+def reason(status: int, ended_by: int | None, out_of_memory: bool) -> str:
     """Returns the reason in the words of `trainwatch_run_ended_info`.
 
     A command that was asked to stop may end with any status. A launcher may end with any error if one of its
@@ -38,6 +39,6 @@ def reason(status: int, ended_by: Signals | None, out_of_memory: bool) -> str:
     """
     if status == 0:
         return FINISHED
-    if ended_by is not None and not (out_of_memory and ended_by == Signals.SIGKILL):
-        return f"signal {ended_by.name}"
+    if ended_by is not None and not (out_of_memory and ended_by == SIGKILL):
+        return f"signal {name_of(ended_by)}"
     return OUT_OF_MEMORY if out_of_memory else f"exit status {status}"

@@ -13,7 +13,7 @@ from math import inf
 from trainwatch.errors import UserError
 from trainwatch.run.listener import Listener
 from trainwatch.run.terminal import say
-from trainwatch.run.training_command import raise_interrupt, signals_to_end
+from trainwatch.run.training_command import asked_to_stop, end_if_asked
 
 FIRST_PAUSE = 0.5  # seconds before a restart; doubled each time, up to LONGEST_PAUSE
 LONGEST_PAUSE = 30.0
@@ -21,6 +21,7 @@ GOOD_AFTER = 60.0  # seconds; an exporter that lived longer is not in a crash lo
 READY_WITHIN = 20.0  # seconds; a busy machine imports slowly
 STOPPED_WITHIN = 20.0
 SCRAPED_WITHIN = 60.0  # seconds: most Prometheus servers scrape at least once per minute
+STOPPED_SCRAPED_WITHIN = 10.0  # schedulers kill what has not ended 30 s after their signal
 
 
 class ExporterProcess:
@@ -52,7 +53,7 @@ class ExporterProcess:
         assert self._process is not None
         deadline = time.monotonic() + READY_WITHIN
         while time.monotonic() < deadline:
-            raise_interrupt()
+            end_if_asked()
             status = self._process.poll()
             if status is not None:
                 raise UserError(f"the exporter ended at its start with status {status}; its message is above")
@@ -72,19 +73,19 @@ class ExporterProcess:
             except OSError as error:  # no memory, no processes left
                 self._plan_start(str(error))
 
-    def publish(self, tell: Callable[[], None]) -> None:
+    def publish(self, tell: Callable[[], None], within: float = SCRAPED_WITHIN) -> None:
         """Calls `tell`, which says how the run ended, and lets those who scrape the exporter read it.
 
-        Waits for one more scrape, for at most SCRAPED_WITHIN seconds, or until a signal. If nobody has
-        scraped the exporter, it does not wait.
+        Waits for one more scrape, for at most `within` seconds, or until a signal. If nobody has scraped the
+        exporter, it does not wait.
         """
         before, _ = self._scrapes()
         tell()
         if not before:
             return
         say("waiting until Prometheus has read how the run ended (Ctrl-C skips this)", "dim")
-        counted, deadline = False, time.monotonic() + SCRAPED_WITHIN
-        while time.monotonic() < deadline and not signals_to_end():
+        counted, deadline = False, time.monotonic() + within
+        while time.monotonic() < deadline and not asked_to_stop():
             scrapes, published = self._scrapes()
             if (counted and scrapes > before) or scrapes == inf:
                 return

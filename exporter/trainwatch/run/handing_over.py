@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from trainwatch.run.plan import Plan
 from trainwatch.run.terminal import say
+
+if TYPE_CHECKING:
+    from trainwatch.run.plan import Plan
 
 
 @contextmanager

@@ -1,9 +1,7 @@
 """Runs the training command with its usual terminal, signals and exit status.
 
-Signals are blocked and read one by one, because a handler does not get the sender. A signal from the
-terminal reaches the command too; a signal to this process alone must be passed on. Signals must be blocked
-before numpy is imported: its BLAS starts threads, and a signal that one thread does not block ends the
-whole process.
+Signals are blocked (trainwatch/signals.py) and read one by one, because a handler does not get the sender. A
+signal from the terminal reaches the command too; a signal to this process alone must be passed on.
 """
 
 from __future__ import annotations
@@ -16,33 +14,34 @@ from contextlib import contextmanager, suppress
 
 from trainwatch.errors import UserError
 from trainwatch.masking import masked
-
-SignalMask = set["signal.Signals | int"]
-
-PASSED_ON = frozenset(
-    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+from trainwatch.signals import (
+    OBSERVER,
+    PASSED_ON,
+    STOPPING,
+    Signals,
+    exit_as_ended_by,
+    is_ignored,
+    pending,
+    unblocked,
 )
 
-STOPPING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-
 SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
-
-_BLOCKED = PASSED_ON | {signal.SIGCHLD, signal.SIGTSTP}
 
 
 class TrainingCommand:
     """One command in this process's group: the terminal's Ctrl-C, Ctrl-\\ and Ctrl-Z reach both processes.
 
-    Needs `blocked_signals`; `mask` is the command's signal mask.
+    Needs blocked signals; `mask` is the command's signal mask.
     """
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str], mask: SignalMask) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], mask: Signals) -> None:
         self._words = list(words)
         self._environment = dict(environment)
         self._mask = mask
         self.pid = 0
         self.end: float | None = None  # seconds since the epoch
-        self.ended_by: signal.Signals | None = None  # that was sent to stop it, or that killed it
+        self.ended_by: int | None = None  # the signal that was sent to stop it, or that killed it
+        self._early: set[int] = set()  # signals that may have come before the command was there
 
     def start(self) -> None:
         """Starts the command. Raises UserError if the system cannot."""
@@ -54,6 +53,8 @@ class TrainingCommand:
             )
         except OSError as error:
             raise UserError(f"cannot run {masked(self._words)[0]}: {error.strerror}") from error
+        # The command has no handlers yet, so it does not matter if it gets one of them twice.
+        self._early = set(signal.sigpending() & OBSERVER)
 
     def wait(self, meanwhile: Callable[[], None], before_stop: Callable[[], None], every: float = 0.5) -> int:
         """Waits for the command's end and returns its exit status, 128 + n if signal n ended it.
@@ -62,23 +63,26 @@ class TrainingCommand:
         `before_stop` before Ctrl-Z stops this process, too.
         """
         while (status := self._status()) is None:
-            received = signal.sigtimedwait(_BLOCKED, every)
-            if received is not None and received.si_signo == signal.SIGTSTP:
-                before_stop()
-                _stop()
+            received = signal.sigtimedwait(OBSERVER, every)
             # After SIGCONT, Python may return a signal that there was not.
-            elif received is not None and received.si_signo in PASSED_ON:
-                if received.si_signo in STOPPING:
-                    self.ended_by = signal.Signals(received.si_signo)
-                self._pass_on(received)
+            if received is not None and received.si_signo in (*PASSED_ON, signal.SIGTSTP):
+                self._receive(received, before_stop)
             meanwhile()
         return status
 
-    def _pass_on(self, received: signal.struct_siginfo) -> None:
-        if received.si_code == SENT_BY_TERMINAL or received.si_pid == self.pid:
-            return  # the command already has it, or sent it
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, received.si_signo)
+    def _receive(self, received: signal.struct_siginfo, before_stop: Callable[[], None]) -> None:
+        number = received.si_signo
+        if number in STOPPING and not is_ignored(number):
+            self.ended_by = number
+        by_terminal = received.si_code == SENT_BY_TERMINAL or number == signal.SIGTSTP
+        has_it = (by_terminal and number not in self._early) or received.si_pid == self.pid
+        self._early.discard(number)
+        if not has_it:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        if number == signal.SIGTSTP:
+            before_stop()
+            _stop()
 
     def _status(self) -> int | None:
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -86,51 +90,34 @@ class TrainingCommand:
             return None
         self.end = time.time()
         code = os.waitstatus_to_exitcode(status)
-        if code < 0 and self.ended_by is None:
-            self.ended_by = signal.Signals(-code)
+        if self.ended_by is None and (asked := pending(STOPPING)):  # the command was asked, too, and quicker
+            self.ended_by = asked[0]
+        if self.ended_by is None and code < 0:
+            self.ended_by = -code
         return code if code >= 0 else 128 - code
-
-
-@contextmanager
-def blocked_signals() -> Iterator[SignalMask]:
-    """Blocks signals and yields the mask from before. Drops the signals that arrive while it blocks."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
-    try:
-        yield set(before)
-    finally:
-        _forget(_BLOCKED)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop() -> None:
     """Stops this process until it is continued, unless the kernel sees that nobody could continue it."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
-    os.kill(os.getpid(), signal.SIGTSTP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+    with unblocked(frozenset({signal.SIGTSTP})):
+        os.kill(os.getpid(), signal.SIGTSTP)
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Lets Ctrl-C raise KeyboardInterrupt inside, and Ctrl-Z stop; an earlier Ctrl-C is dropped."""
-    _forget(frozenset({signal.SIGINT}))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTSTP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTSTP})
-
-
-def raise_interrupt() -> None:
-    """Raises KeyboardInterrupt after a signal to end, before the command runs."""
-    if signals_to_end():
-        raise KeyboardInterrupt
-
-
-def signals_to_end() -> bool:
-    """Returns whether a signal to end waits to be handled."""
-    return bool(signal.sigpending() & STOPPING)
-
-
-def _forget(signals: frozenset[signal.Signals]) -> None:
-    while signal.sigtimedwait(signals, 0) is not None:
+    while signal.sigtimedwait({signal.SIGINT}, 0) is not None:
         pass
+    with unblocked(frozenset({signal.SIGINT, signal.SIGTSTP})):
+        yield
+
+
+def end_if_asked() -> None:
+    """Raises SystemExit after a signal that ends a process, before the command runs."""
+    if asked := pending(PASSED_ON):
+        exit_as_ended_by(asked[0])
+
+
+def asked_to_stop() -> bool:
+    """Returns whether a signal to stop waits to be handled."""
+    return bool(pending(STOPPING))

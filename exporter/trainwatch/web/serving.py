@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from trainwatch import __version__
+from trainwatch.signals import SERVED, unblocked
 from trainwatch.watchdog import Watchdog
 from trainwatch.web.hosts import EXTERNAL_URLS, Hosts
 from trainwatch.web.limits import Limits, Refusals, add_limit_flags, limits_of
@@ -88,11 +88,13 @@ class Serving:
     ) -> int:
         """Serves until SIGTERM or SIGINT, or until `parent` is no longer the parent of this process.
 
-        Returns the exit status: 1 if the watchdog gave up, otherwise 0.
+        Signals that arrived while they were blocked end it at once. Afterwards they are blocked again, so a
+        second one does not interrupt what the command still has to write. Returns the exit status: 1 if the
+        watchdog gave up, otherwise 0.
         """
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SERVED:
             loop.add_signal_handler(number, stopping.set)
         server = Server(handler, self.config, self._limits, self._hosts, self.refusals, self.watchdog)
         scheme = "https" if self.config.tls else "http"
@@ -103,7 +105,8 @@ class Serving:
         server.start(sockets)
         self.config.watch()
         watch = asyncio.create_task(_until_parent_is_gone(parent, stopping)) if parent else None
-        await stopping.wait()
+        with unblocked(SERVED):
+            await stopping.wait()
         if watch:
             watch.cancel()
         await server.close()
