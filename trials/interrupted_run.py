@@ -45,14 +45,15 @@ def interrupted_run(attempt: Attempt) -> str:
         left = [path.name for path in directory.rglob("*.unfinished")]
         assert not left, f"unfinished files are left: {left}"
         if (directory / "run.json").exists():
-            reported += _can_be_reported(directory)
+            reported += can_be_reported(directory)
     return (
         f"{attempt.count} interrupted, {trained} of them after the training began; "
         f"{reported} recordings, each with a report"
     )
 
 
-def _can_be_reported(directory: Path) -> bool:
+def can_be_reported(directory: Path) -> bool:
+    """Returns whether `trainwatch report` makes a report, otherwise it must say in one line why not."""
     words = [sys.executable, "-m", "trainwatch", "report", str(directory), "--out", f"{directory}-report"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()

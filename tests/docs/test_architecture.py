@@ -9,7 +9,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "exporter" / "trainwatch"
 PAGE = REPOSITORY / "docs" / "architecture.md"
-CAPTIONS = 74  # the column of the captions in the picture
+CAPTIONS = 82  # the column of the captions in the picture
 
 
 def picture() -> list[list[str]]:

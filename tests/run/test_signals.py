@@ -39,8 +39,7 @@ from trainwatch_exporter import main
 main()
 """
 
-# Loaded by `trainwatch run` as a folder with rules. It sends every signal as the report begins and ends, and
-# when Python ends.
+# Loaded by `trainwatch run` as a rule. It sends signals as the report begins and ends, and when Python ends.
 SENDS_WHILE_THE_REPORT_IS_MADE = """
 import atexit, os, sys
 from trainwatch.report import write
@@ -56,6 +55,21 @@ if sys.argv[1] == "run":
     write.write_report = write_report
     atexit.register(send)
 """
+
+# The same, killed as soon as its command has ended.
+KILLED_AT_THE_END = """
+import os, sys
+from trainwatch.run.exporter_process import ExporterProcess
+if sys.argv[1] == "run":
+    ExporterProcess.publish = lambda *_: os.kill(os.getpid(), 9)
+"""
+
+
+def observed_with(rule: str, folder: Path) -> Observed:
+    """Observes a command with exit status 5, with this code as a rule."""
+    (folder / "rules").mkdir()
+    (folder / "rules" / "sends.py").write_text(rule)
+    return Observed(folder / "run", "raise SystemExit(5)", **{FOLDERS: str(folder / "rules")})
 
 
 def begun_with(number: int, handler: str, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -98,14 +112,26 @@ def test_every_thread_blocks_the_signals_when_the_command_runs(tmp_path: Path) -
 
 
 def test_signals_while_the_report_is_made_change_neither_report_nor_status(tmp_path: Path) -> None:
-    rules = tmp_path / "rules"
-    rules.mkdir()
-    source = SENDS_WHILE_THE_REPORT_IS_MADE.format(numbers=[*map(int, OTHERS)])
-    (rules / "sends.py").write_text(source)
-    with Observed(tmp_path / "run", "raise SystemExit(5)", **{FOLDERS: str(rules)}) as observed:
+    rule = SENDS_WHILE_THE_REPORT_IS_MADE.format(numbers=[*map(int, OTHERS)])
+    with observed_with(rule, tmp_path) as observed:
         assert observed.status() == 5, observed.said
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["run"]["ending"]["words"].startswith("The command ended with exit status 5")
+
+
+def test_ctrl_c_skips_the_report_of_a_recording_that_is_complete(tmp_path: Path) -> None:
+    with observed_with(SENDS_WHILE_THE_REPORT_IS_MADE.format(numbers=[2]), tmp_path) as observed:
+        assert observed.status() == 5, observed.said
+        assert "no report was written (interrupted)" in observed.said
+        assert f"make the report with `trainwatch report {tmp_path}/run`" in observed.said
+    assert [*(tmp_path / "run").rglob("*.journal"), *(tmp_path / "run").rglob("report.json")] == []
+
+
+def test_how_the_command_ended_is_recorded_before_anything_else(tmp_path: Path) -> None:
+    with observed_with(KILLED_AT_THE_END, tmp_path) as observed:
+        assert observed.status() == -signal.SIGKILL
+    told = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (told["exit_status"], told["ended"]) == (5, "exit status 5")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 6])

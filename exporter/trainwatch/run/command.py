@@ -55,7 +55,8 @@ examples:
   trainwatch run --name resnet --out runs/7 -- torchrun --nproc-per-node 2 train.py
   trainwatch run --set CPUBottleneck.cpu_threshold=80 -- ./train.sh
 
-The exit status is the command's (128 + n if signal n ended it), or 2 if it was not started.
+The exit status is the command's (128 + n if signal n ended it). If the command was not started, it is 2, or
+128 + n after signal n. docs/run.md says what each signal does.
 """
 
 
