@@ -74,10 +74,11 @@ class TrainingCommand:
         number = received.si_signo
         if number in STOPPING and not is_ignored(number):
             self.ended_by = number
-        by_terminal = received.si_code == SENT_BY_TERMINAL or number == signal.SIGTSTP
+        by_terminal = received.si_code == SENT_BY_TERMINAL
         has_it = (by_terminal and number not in self._early) or received.si_pid == self.pid
         self._early.discard(number)
-        if not has_it:
+        # Only the terminal continues both: `kill -TSTP` is for this process.
+        if not has_it and (by_terminal or number != signal.SIGTSTP):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
         if number == signal.SIGTSTP:
