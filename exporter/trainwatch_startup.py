@@ -34,6 +34,7 @@ LINE_SAMPLER = "trainwatch.training.line_sampler:start"
 
 INSTRUMENT, LINES, ALL = "TRAINWATCH_INSTRUMENT", "TRAINWATCH_LINES", "TRAINWATCH"  # environment variables
 LEDGERS, WORDS = "TRAINWATCH_LEDGER_DIR", "startup"  # environment variable, and its folder of words
+NO_LINES = "no_lines"  # a word: why lines are not sampled
 
 # Programs, and modules after -m, that start trainings or do something else, but never train themselves.
 _NEVER_TRAIN = (
@@ -146,7 +147,8 @@ class AfterImport:
 def leave_word(word: str, text: str = "") -> None:
     """Leaves a file for `trainwatch run`, which then knows why it saw no steps. Only the first one counts.
 
-    The words are `python` (of a process that loaded the hooks), an imported module of `HOOKS`, and `failed`.
+    The words are `python` (of a process that loaded the hooks), an imported module of `HOOKS`, `failed`, and
+    `no_lines`.
     """
     try:
         # The folder is there under `trainwatch run`. Elsewhere another user may have put anything there.
@@ -229,7 +231,7 @@ def _begin(trains: bool = True) -> None:
         try:
             _Call(LINE_SAMPLER)()
         except Exception as error:  # noqa: BLE001 - nothing may raise into the script
-            complain(f"lines are not sampled: {type(error).__name__}: {error}")
+            leave_word(NO_LINES, f"{type(error).__name__}: {error}")
 
 
 class _Call:

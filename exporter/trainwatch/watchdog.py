@@ -49,5 +49,6 @@ class Watchdog:
             now - since,
             describe(error),
         )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})  # blocked below `trainwatch run`
         signal.alarm(ENDING_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)

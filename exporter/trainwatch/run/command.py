@@ -285,6 +285,8 @@ def _complete_recording(plan: Plan, ledgers: Path, run: RunFile, hooked: HookedP
         finish_recording(plan.directory, plan.node, run, ledgers, hooked.why_no_steps)
     except (OSError, UserError) as error:
         say(f"the recording could not be completed: {error}", "warning")
+    if reason := hooked.why_no_lines():
+        say(f"no line samples {reason}", "warning")
 
 
 def _report(plan: Plan, live: LiveView) -> bool:

@@ -134,6 +134,10 @@ class HookedProcesses:
                     )
         return words
 
+    def why_no_lines(self) -> str:
+        """Returns why a process sampled no lines of code; "" if all did, or it is not known."""
+        return self._words().get(trainwatch_startup.NO_LINES, "")
+
     def _is_python(self, process: Path) -> bool:
         """Returns whether the process runs a Python, and notes if that has the environment."""
         try:

@@ -10,8 +10,10 @@ for the line that held it. By default Python hands the lock over after 5 ms, and
 gives it up: then that line would be blamed for the lines before it. So the sampler asks for it sooner.
 After a sample that took much CPU time, ticks are skipped: they count for the next sample.
 
-The thread stops before a fork, and starts again after it in parent and child: Python 3.12 and later warn
-about a fork of a process with threads. Nothing here raises into the program.
+The thread never touches a frame: main_stack.py has C code read the stack, of the main interpreter only. The
+thread stops before a fork, and starts again after it in parent and child: Python 3.12 and later warn about a
+fork of a process with threads. Nothing here raises into the program or prints: `trainwatch run` says why
+lines were not sampled.
 """
 
 from __future__ import annotations
@@ -19,24 +21,27 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
+from _thread import _count, allocate_lock, get_native_id, start_new_thread
 from time import monotonic, sleep, thread_time, time
 
 from trainwatch.training import layout as ledger_layout
 from trainwatch.training import line_layout as layout
 from trainwatch.training.line_names import LineNames
 from trainwatch.training.line_table import LineTable
+from trainwatch.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
 from trainwatch.training.main_thread import MainThread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from trainwatch.training.main_stack import Stack
+
 FIRST_TICKS = 20  # a process that ends earlier leaves no file
 LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
 ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
-MOST_SKIPPED = 10  # ticks between two samples
-MOST_OWED = 100.0  # ticks; what one sample took beyond that is forgotten
+MOST_SKIPPED = 400  # ticks between two samples: 100 frames of 100 threads take 40 ms
+MOST_STACKS = 1_000  # of which the text is remembered
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
 
@@ -82,7 +87,7 @@ class LineSampler:
 
     def __init__(self) -> None:
         self._names = LineNames()
-        self._main = _main_thread()
+        self._open_stack = stack_of_this_thread()
         self._turns = Turns()
         self._begin(layout.SLOTS)
 
@@ -122,7 +127,7 @@ class LineSampler:
 
     def restart_in_child(self) -> None:
         """Starts again in a forked child, with counts of its own. Its only thread is its main thread."""
-        self._main = get_ident()
+        self._open_stack = stack_of_this_thread()
         self._begin(layout.WORKER_SLOTS)
         self.start()
 
@@ -131,21 +136,22 @@ class LineSampler:
     def _run(self, stop: Any, ended: Any) -> None:
         try:
             self._task = f"/proc/self/task/{get_native_id()}"
-            main = MainThread()
+            main, stack = MainThread(), self._open_stack()
             try:
-                self._sample(stop, main)
+                self._sample(stop, main, stack)
             finally:
                 main.close()
+                stack.close()
         except Exception as error:  # noqa: BLE001 - the program continues without line samples
             self._failed = True
-            _complain(error)
+            _leave_word(f"of process {os.getpid()}: {error}")
         finally:
             self._turns.restore()
             self._own_cpu += thread_time()
             ended.release()
 
-    def _sample(self, stop: Any, main: MainThread) -> None:
-        table, names, main_thread = self._table, self._names, self._main
+    def _sample(self, stop: Any, main: MainThread, stack: Stack) -> None:
+        table, texts = self._table, dict[int, str]()
         begin = looked = monotonic()
         times = main.times()
         tick, jitter = 0, begin % 1.0
@@ -158,17 +164,20 @@ class LineSampler:
             stopped = stop.acquire(True, max(0.0, due - monotonic()))
             if not stopped:
                 waited = thread_time() - spent
-                frames = sys._current_frames()
-                text = names.of(frames.get(main_thread))
-                self._turns.adjust(waited, alone=len(frames) < 3)
-                del frames  # with the locals of every function
+                seen = stack.read()
+                self._turns.adjust(waited, alone=_count() < 2)  # the other one is this
+                text = texts.get(hash(seen))
+                if text is None:
+                    if len(texts) >= MOST_STACKS:
+                        texts.clear()
+                    text = texts[hash(seen)] = self._names.of(stack.frames(seen))
                 passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
                 table.count(self._code(), text, main.state(), passed)
                 tick += passed
                 self._until_look -= passed
                 owed += (thread_time() - spent) / ALLOWED - passed
-                owed = min(max(0.0, owed), MOST_OWED)
-                skipped = min(int(owed), MOST_SKIPPED)
+                owed = min(max(0.0, owed), float(MOST_SKIPPED))
+                skipped = int(owed)
             if stopped or self._until_look <= 0:
                 previous, looked, ran = looked, monotonic(), times
                 times = main.times()
@@ -179,6 +188,7 @@ class LineSampler:
             if self._until_look <= 0:
                 self._until_look = LOOK_TICKS
                 self._identify(table)
+                stack.check()
 
     def _code(self) -> int:
         """Returns 16 x phase + component of now."""
@@ -224,11 +234,14 @@ _sampler: LineSampler | None = None
 def start() -> None:
     """Samples this process's lines from now on, and those of the processes that it forks."""
     global _sampler
-    if _sampler is not None:
+    if _sampler is not None or not is_main_interpreter():
         return
     try:
         _sampler = LineSampler()
     except OSError:  # the working directory is gone
+        return
+    except NotSafeError as error:
+        _leave_word(str(error))
         return
     os.register_at_fork(
         before=_sampler.stop, after_in_parent=_sampler.start, after_in_child=_sampler.restart_in_child
@@ -237,14 +250,10 @@ def start() -> None:
     _sampler.start()
 
 
-def _main_thread() -> int:
-    """Returns the ident of the main thread; of this thread if `threading` is not imported yet."""
-    threading = sys.modules.get("threading")
-    return threading.main_thread().ident or get_ident() if threading is not None else get_ident()
+def _leave_word(reason: str) -> None:
+    try:
+        import trainwatch_startup  # outside this package, because it must load without it
 
-
-def _complain(error: Exception) -> None:
-    try:  # noqa: SIM105 - contextlib takes longer to import than all of this package
-        print(f"trainwatch: no line samples of process {os.getpid()}: {error}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # stderr is full, closed, or gone
+        trainwatch_startup.leave_word(trainwatch_startup.NO_LINES, reason)
+    except Exception:  # noqa: BLE001 - then nobody is told, and the program continues
         pass

@@ -85,32 +85,48 @@ def variables_of_the_interpreter() -> list[tuple[int, int]]:
     return _variables
 
 
+class Descriptor:
+    """A descriptor that stays open. A program that closes all descriptors may close this one as well."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._identity = self._identify()
+
+    def is_ours(self) -> bool:
+        """Returns whether it is still open and has not become a file of the program."""
+        try:
+            return self.fd >= 0 and self._identify() == self._identity
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Closes the descriptor unless it is somebody else's by now."""
+        if self.is_ours():
+            os.close(self.fd)
+        self.fd = -1
+
+    def _identify(self) -> tuple[int, int]:
+        status = os.fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+
 class _File:
-    """A small file that stays open. A program that closes all descriptors may close this one as well."""
+    """A small file that stays open."""
 
     def __init__(self, path: str) -> None:
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._identity = self._identify()
+            self._file: Descriptor | None = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         except OSError:
-            self._fd = -1
+            self._file = None
 
     def read(self) -> bytes:
         """Returns the content, b"" if it cannot be read."""
         try:
-            return os.pread(self._fd, 512, 0) if self._fd >= 0 else b""
+            return os.pread(self._file.fd, 512, 0) if self._file is not None else b""
         except OSError:
             return b""
 
     def close(self) -> None:
-        """Closes the descriptor unless it is somebody else's by now."""
-        try:
-            if self._fd >= 0 and self._identify() == self._identity:
-                os.close(self._fd)
-        except OSError:
-            pass
-        self._fd = -1
-
-    def _identify(self) -> tuple[int, int]:
-        status = os.fstat(self._fd)
-        return status.st_dev, status.st_ino
+        if self._file is not None:
+            self._file.close()
+        self._file = None
