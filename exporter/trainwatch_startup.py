@@ -231,7 +231,7 @@ def _begin(trains: bool = True) -> None:
         try:
             _Call(LINE_SAMPLER)()
         except Exception as error:  # noqa: BLE001 - nothing may raise into the script
-            leave_word(NO_LINES, f"{type(error).__name__}: {error}")
+            leave_word(NO_LINES, f"of process {os.getpid()}: {type(error).__name__}: {error}")
 
 
 class _Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -231,3 +232,20 @@ def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) 
     assert "its launcher strips it" in report["run"]["no_steps"]
     (stalled,) = (rule for rule in report["rules"] if rule["rule"] == "TrainingStalled")
     assert stalled["finding"] == f"No step was recorded. {report['run']['no_steps']}"
+
+
+def test_why_no_lines_were_sampled_is_said_after_the_command_and_not_in_its_output(tmp_path: Path) -> None:
+    limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh")  # too few blocks for a file of line samples
+    script = "import sys, time; time.sleep(3); print('out'); print('last words', file=sys.stderr)"
+    flags = ("--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
+    ended = subprocess.run(
+        [*RUN, *flags, "--", *limited, sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert ended.stdout == "out\n"
+    before, _, after = ended.stderr.partition("last words\n")
+    assert "no line samples" not in before
+    assert re.search(r"no line samples of process \d+: .*File too large", after)

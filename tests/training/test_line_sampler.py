@@ -409,31 +409,38 @@ print("main goes on")
     assert (done.returncode, done.stdout) == (0, "other\n" * 20 + "main goes on\n"), done.stderr
 
 
-def test_a_stack_is_read_whole_with_names_that_are_not_ascii_and_the_innermost_100_frames(
-    tmp_path: Path,
+@pytest.mark.parametrize("name", ["wait", "wait_für_es", "wait_\U00029baa"])
+def test_a_stack_is_read_with_its_innermost_100_frames_and_names_that_are_not_ascii(
+    name: str, tmp_path: Path
 ) -> None:
-    script = tmp_path / "größe😀\\n.py"
-    script.write_text("""
+    script = tmp_path / f"{name}\\n.py"
+    script.write_text(f"""
 from _thread import allocate_lock, start_new_thread
-from trainwatch.training.main_stack import stack_of_this_thread
+from trainwatch.training.main_stack import NOT_ASCII, stack_of_this_thread
 open_stack, read, go_on = stack_of_this_thread(), [], allocate_lock()
 def look():
     stack = open_stack()
-    for _ in range(100):  # more text than the file keeps
-        seen = stack.read()
-    read.extend(stack.frames(seen))
-    stack.check()
+    try:
+        for _ in range(100):  # more text than the file keeps
+            seen = stack.read()
+        read.extend(stack.frames(seen))
+        stack.check()
+    except OSError as error:
+        read.append(str(error))
     stack.close()
     go_on.release()
-def wait_für_es():
+def {name}():
     go_on.acquire()
 def deeper(depth):
-    return deeper(depth - 1) if depth else wait_für_es()
+    return deeper(depth - 1) if depth else {name}()
 go_on.acquire()
 start_new_thread(look, ())
 deeper(200)
-assert read[0][::2] == (__file__, "wait_für_es"), read[0]
-assert [(line, function) for _, line, function in read[1:]] == [(16, "deeper")] * 99
+if {sys.version_info >= (3, 14) and not name.isascii()}:
+    assert read == [NOT_ASCII], read
+else:
+    assert read[0][::2] == (__file__, "{name}"), read[0]
+    assert [(line, function) for _, line, function in read[1:]] == [(19, "deeper")] * 99, read[1]
 """)
     environment = {**os.environ, "PYTHONPATH": EXPORTER}
     subprocess.run([sys.executable, "-W", "error", str(script)], env=environment, timeout=120, check=True)
@@ -567,6 +574,24 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
     assert (ledgers / "startup" / "no_lines").read_text().startswith("of process ")
     assert (ledgers / "startup" / "no_lines").read_text().endswith("File too large")
     assert list(ledgers.iterdir()) == [ledgers / "startup"]
+
+
+@pytest.mark.parametrize(
+    ("python", "reason"),
+    [
+        ("sys.hexversion = 0x030F00F0", "not tried with cpython 3."),
+        ("sys.implementation.name = 'pypy'", "not tried with pypy 3."),
+        ("sys.abiflags = 't'", "this Python has no interpreter lock to stop the main thread by"),
+    ],
+)
+def test_a_python_without_a_sound_way_to_read_a_stack_is_not_sampled(
+    python: str, reason: str, ledgers: Path
+) -> None:
+    (ledgers / "startup").mkdir(parents=True)
+    script = f"import sys; {python}\n{SAMPLING}assert line_sampler._sampler is None"
+    environment = {**os.environ, "PYTHONPATH": EXPORTER, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
+    assert f": {reason}" in (ledgers / "startup" / "no_lines").read_text()
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class LineSampler:
                 stack.close()
         except Exception as error:  # noqa: BLE001 - the program continues without line samples
             self._failed = True
-            _leave_word(f"of process {os.getpid()}: {error}")
+            _leave_word(error)
         finally:
             self._turns.restore()
             self._own_cpu += thread_time()
@@ -241,7 +241,7 @@ def start() -> None:
     except OSError:  # the working directory is gone
         return
     except NotSafeError as error:
-        _leave_word(str(error))
+        _leave_word(error)
         return
     os.register_at_fork(
         before=_sampler.stop, after_in_parent=_sampler.start, after_in_child=_sampler.restart_in_child
@@ -250,10 +250,10 @@ def start() -> None:
     _sampler.start()
 
 
-def _leave_word(reason: str) -> None:
+def _leave_word(error: Exception) -> None:
     try:
         import trainwatch_startup  # outside this package, because it must load without it
 
-        trainwatch_startup.leave_word(trainwatch_startup.NO_LINES, reason)
+        trainwatch_startup.leave_word(trainwatch_startup.NO_LINES, f"of process {os.getpid()}: {error}")
     except Exception:  # noqa: BLE001 - then nobody is told, and the program continues
         pass

@@ -48,6 +48,7 @@ BEFORE_3_15 = 0x030F0000
 HIGH_DESCRIPTORS = (1000, 200)  # tried in this order, as far as the process's limit allows
 PIECE = 1 << 16
 REWIND_AT = 1 << 18  # bytes
+NOT_ASCII = "Python 3.14 cannot read a stack with names of files or functions that are not ASCII"
 
 
 class NotSafeError(Exception):
@@ -73,8 +74,8 @@ def stack_of_this_thread() -> Callable[[], Stack]:
         raise NotSafeError("this Python has no interpreter lock to stop the main thread by")
     try:
         if version == "3.14":
-            unwinder = __import__("_remote_debugging").RemoteUnwinder
-            return lambda: Unwound(unwinder(os.getpid()))
+            stack = Unwound(__import__("_remote_debugging").RemoteUnwinder)
+            return lambda: stack
         if version in ("3.11", "3.12"):
             write, heading = _dump_of_this_thread(), b""
         else:
@@ -163,17 +164,26 @@ class Unwound:
     """A stack that Python 3.14 copies out of this process's memory."""
 
     def __init__(self, unwinder: Any) -> None:
-        self._unwinder = unwinder
+        self._of = unwinder
+        self._unwinder: Any = None
 
     def read(self) -> tuple[Frame, ...]:
+        if self._unwinder is None:  # it reads all mappings of the process: once is enough
+            unwinder = self._of(os.getpid())
+            unwinder.get_stack_trace()  # raises an error here if it always does: in a container, for example
+            self._unwinder = unwinder
         try:
             threads = self._unwinder.get_stack_trace()
-        except (RuntimeError, OSError, UnicodeDecodeError):  # a stack too deep, for example
+        except UnicodeDecodeError:
+            raise OSError(NOT_ASCII) from None
+        except (RuntimeError, OSError):  # more calls than it follows
             return ()
         frames = threads[0].frame_info if threads else ()
         return tuple([(frame.filename, frame.lineno, frame.funcname) for frame in frames[:100]])
 
     def frames(self, stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
+        if any("\0" in file + function for file, _, function in stack):
+            raise OSError(NOT_ASCII)
         return stack
 
     def check(self) -> None:
