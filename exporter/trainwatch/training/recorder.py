@@ -117,8 +117,9 @@ class Recorder:
         "record_step",
         "so_far",
         "take_step_out",
+        "time_backward",
         "time_batches",
-        "time_passes",
+        "time_modules",
         "time_steps",
         "waited",
         "waiting",
@@ -144,8 +145,9 @@ class Recorder:
     take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
     waited: Callable[[float, float], None]
     waiting: Callable[[float], None]
-    time_passes: Callable[..., Callable[..., Any]]
+    time_backward: Callable[..., Callable[..., Any]]
     time_batches: Callable[..., Callable[[Any], Any]]
+    time_modules: Callable[..., Callable[..., Any]]
     time_steps: Callable[..., tuple[Callable[..., None], Callable[..., None]]]
     attach: Callable[[mmap.mmap], None]
     detach: Callable[[bool], None]
@@ -187,6 +189,7 @@ def make_recorder(
     ending = False  # whether a step is being recorded that this recorder timed
     by_hand = False  # whether the script makes steps itself,
     marked = timed = False  # and in them marks, or times the components itself
+    passing = False  # whether the training thread is in a module
 
     phase_name = ""
     phase_number = 0.0
@@ -602,16 +605,75 @@ def make_recorder(
     # PyTorch leaves cold caches to each of them, so each is one function that does its part of the step at
     # once. Whatever is not usual it leaves to `careful`, the hook's function that knows all cases.
 
-    def time_passes(
-        component: int,
+    def time_modules(
+        original: Callable[..., Any],
+        careful: Callable[..., Any],
+        gradients: Callable[[], bool],
+        loop: Loop,
+        tracing: Callable[[], bool],
+        is_known: bool,
+    ) -> Callable[..., Any]:
+        """Returns `Module.__call__` with forward passes counted: calls of modules outside any other module.
+
+        Inside another module it does what `original` does, if that `is_known`: a call more would cost more.
+        """
+
+        def timed(module: Any, /, *arguments: Any, **keywords: Any) -> Any:
+            nonlocal last, passing
+            if not tracing() and not passing:
+                if not (opened or owner != -get_ident() or loop.unusual or counters[26]) and gradients():
+                    last = now = clock()
+                    opened.append(-8)  # _FORWARD - _ALL
+                    counters[29] = 2.0
+                    counters[30] = now
+                    try:
+                        passing = True
+                        return original(module, *arguments, **keywords)
+                    finally:
+                        passing = False
+                        if opened and owner < _DETACHED:
+                            now = clock()
+                            parts[opened[-1]] += now - last
+                            last = now
+                            opened.clear()
+                            counters[29] = 0.0
+                            counters[30] = now
+                        else:
+                            leave_anywhere(0)
+                if begins_pass():
+                    try:
+                        passing = True
+                        return careful(module, *arguments, **keywords)
+                    finally:
+                        passing = False
+            if is_known:
+                if module._compiled_call_impl is not None:
+                    return module._compiled_call_impl(*arguments, **keywords)
+                return module._call_impl(*arguments, **keywords)
+            return original(module, *arguments, **keywords)
+
+        return timed
+
+    def begins_pass() -> bool:
+        """Returns whether a module that is called now begins a forward pass.
+
+        It does not in other threads, in what transforms data, and in a backward pass that computes it again.
+        """
+        me = get_ident()
+        if owner not in (-me, me) and (owner != _CLOSED or trainer not in (0, me)):
+            return False
+        if counters[wait_since]:
+            return False
+        return not opened or opened[-1] >= 0 or opened[-1] == _OPTIMIZER - _ALL
+
+    def time_backward(
         original: Callable[..., Any],
         careful: Callable[..., Any],
         is_usual: Callable[[], bool],
         loop: Loop,
         tracing: Callable[[], bool],
     ) -> Callable[..., Any]:
-        """Returns `original` with its calls counted as this component."""
-        begun, code = component - _ALL, component + 1.0
+        """Returns `original` with its calls counted as backward passes."""
 
         def timed(*arguments: Any, **keywords: Any) -> Any:
             nonlocal last
@@ -620,8 +682,8 @@ def make_recorder(
             if opened or owner != -get_ident() or loop.unusual or not is_usual():
                 return careful(*arguments, **keywords)
             last = now = clock()
-            opened.append(begun)
-            counters[29] = code
+            opened.append(-7)  # _BACKWARD - _ALL
+            counters[29] = 3.0
             counters[30] = now
             try:
                 return original(*arguments, **keywords)
@@ -942,7 +1004,7 @@ def make_recorder(
     def attach(ledger: mmap.mmap) -> None:
         """Records into this (new) ledger from now on."""
         nonlocal memory, counters, owner, trainer, asked, phase_name, recorded, ring_place, looks
-        nonlocal by_hand, marked, timed
+        nonlocal by_hand, marked, timed, passing
         nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
         memory = ledger
         counters = memoryview(ledger)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
@@ -950,7 +1012,7 @@ def make_recorder(
         unknown.clear()
         parts[:] = _NOTHING
         t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0
-        by_hand = marked = timed = False
+        by_hand = marked = timed = passing = False
         asked = recorded = 0.0
         trainer = 0
         looks = DEVICE_LOOKS
@@ -990,8 +1052,9 @@ def make_recorder(
         end_component=end_component,
         waited=waited,
         waiting=waiting,
-        time_passes=time_passes,
+        time_backward=time_backward,
         time_batches=time_batches,
+        time_modules=time_modules,
         time_steps=time_steps,
         attach=attach,
         detach=detach,

@@ -84,7 +84,7 @@ def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Pa
     assert 7 <= int(trained.output) < 30
     rank = trained.only
     assert rank.totals.steps == {"train": 30}
-    for step in rank.steps[3:]:  # in the first, hooks look for the model
+    for step in rank.steps:
         data_wait, forward, backward, optimizer = step.components[:4]
         assert min(data_wait, forward, backward) > 0.0049
         assert optimizer > 0
@@ -335,3 +335,27 @@ def test_saving_with_safetensors_is_a_checkpoint_and_counts_once(tmp_path: Path)
     assert trained.errors == ""
     for step in trained.only.steps[1:]:  # they save after the optimizer's step: in the next step's time
         assert 0.04 <= step.components[COMPONENTS.index("checkpoint")] <= step.duration
+
+
+def test_a_module_is_timed_whenever_the_script_first_calls_it_and_counts_for_backward_if_called_there(
+    tmp_path: Path,
+) -> None:
+    script = """
+    from torch.utils.checkpoint import checkpoint
+    class Late(Net):
+        def forward(self, module): time.sleep(0.005); return super().forward(module)
+    model, late = Net(), Late()
+    optimizer = torch.optim.SGD([*model.parameters(), *late.parameters()], lr=0.01)
+    for i, (x, y) in enumerate(DataLoader(data, batch_size=4)):
+        if i == 16: late.compile(backend="eager")
+        if i < 8: out = model(x)
+        elif i < 12: out = late(module=x)
+        elif i < 16: out = checkpoint(late, x, use_reentrant=False)
+        else: out = late(x)
+        loss_of(out, y).backward(); optimizer.step(); optimizer.zero_grad()
+    """
+    rank = train(script, folder=tmp_path).only
+    slow = [[part > 0.0049 for part in step.components[1:3]] for step in rank.steps]  # forward, backward
+    assert slow[8:12] == [[True, False]] * 4
+    assert slow[12:16] == [[True, True]] * 4
+    assert [forward for forward, _ in slow[16:]] == [True] * 8

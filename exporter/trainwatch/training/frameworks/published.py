@@ -28,8 +28,11 @@ def publish(values: Mapping[str, object]) -> None:
 
 
 def after(owner: Any, name: str, then: Callable[..., None]) -> None:
-    """Calls `then` with the result and the arguments of each call of a function, until it fails."""
-    original = getattr(owner, name, None)
+    """Calls `then` with the result and the arguments of each call of a function, until it fails.
+
+    `owner` is the class or module that defines the function: no class gets an attribute that it inherits.
+    """
+    original = vars(owner).get(name) if owner is not None else None
     if original is None:
         logging.getLogger("trainwatch").debug("this version has no %s of %s: not published", name, owner)
         return

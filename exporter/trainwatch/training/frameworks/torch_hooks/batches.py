@@ -14,7 +14,6 @@ from torch.utils.data import dataloader
 import trainwatch
 from trainwatch.training import torch_loader
 from trainwatch.training.automatic import LoaderWaits, automatic
-from trainwatch.training.frameworks.torch_hooks.passes import models
 from trainwatch.training.frameworks.torch_hooks.patches import is_compiling, replace, switched_off
 from trainwatch.training.loader import waits_of
 from trainwatch.training.recorder import COMPONENT_INDEX
@@ -74,7 +73,6 @@ def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
 
 def _begin(loader: Any) -> tuple[LoaderWaits, int]:
     """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too."""
-    models.look()
     waits = LoaderWaits(partial(waits_of, loader))
     place = automatic.requested(waits, torch.is_grad_enabled())
     return waits, recorder.enter(_DATA_WAIT) if place is None else place

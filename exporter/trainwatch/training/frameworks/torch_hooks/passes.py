@@ -1,8 +1,8 @@
 """Forward and backward passes.
 
-Forward passes of the model as a whole: the classes that wrap models have hooks. The class of
-another model is found while the first steps run: it is the one that the script calls itself. So the modules
-inside a model cost nothing, and no module gets a hook that would be pickled with it.
+A forward pass is the call of a module outside any other module: the script calls it itself. The hook is in
+`Module.__call__`, where every class finds it: no class and no instance gets an attribute. Dynamo is imported
+later and takes the hook for the original.
 
 In the backward pass of a distributed job, a callback of the autograd engine says when all gradients are
 computed. What follows is communication that nothing hides: it is queued first, so before those that wait
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
-from importlib.util import find_spec
 
 import torch
 from torch.nn import Module
@@ -40,50 +39,40 @@ _FORWARD, _BACKWARD = COMPONENT_INDEX["forward"], COMPONENT_INDEX["backward"]
 _COMMUNICATION = COMPONENT_INDEX["communication"]
 _GRADIENTS = OPERATIONS.index("gradients") + 1.0
 
-STEPS_TO_LOOK = 3  # in which the classes of models are found
-CALLS_TO_LOOK = 100_000  # of modules, in scripts without steps
-MOST_CLASSES = 8
-OPTIMIZERS_IMPORT_DYNAMO = find_spec("torch._compile") is not None  # since PyTorch 2.1
-
 
 def install() -> None:
-    """Hooks wrappers of models, models that are found at work, and `torch.autograd.backward`."""
-    models.wrappers.clear()
-    models.begin()
-    _hook_wrapper("torch.nn.parallel.distributed", "DistributedDataParallel")
-    _hook_wrapper("torch.nn.parallel.data_parallel", "DataParallel")
-    _hook_wrapper("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel")
-    _hook_wrapper("torch._dynamo.eval_frame", "OptimizedModule", "__call__")
+    """Hooks `Module.__call__` and `torch.autograd.backward`."""
+    _codes.clear()
+    replace(Module, "__call__", _quick_forward)
+    for module in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        if module in sys.modules:  # imported before the hook: there Dynamo compares it with the original
+            replace(sys.modules[module], "unpatched_nn_module_call", lambda _: Module.__call__)
     replace(torch.autograd, "backward", _quick_backward)
-    after_import("torch._dynamo.eval_frame", _keep_backward_from_dynamo)
-    # When the script makes its optimizer, or compiles.
-    after_import("torch._dynamo", models.look if OPTIMIZERS_IMPORT_DYNAMO else models.stop_looking)
+    after_import("torch._dynamo.eval_frame", _keep_from_dynamo)
 
 
-_backward_codes: list[Any] = []  # of the hook
+_codes: list[Any] = []  # of the hooks
 
 
-def _keep_backward_from_dynamo() -> None:
-    """Lets Dynamo skip the hook as it skips the original, when a compiled loop calls it between graphs."""
+def _keep_from_dynamo() -> None:
+    """Lets Dynamo skip the hooks as it skips the originals, when they call what it compiles."""
     skip = getattr(sys.modules["torch._dynamo.eval_frame"], "skip_code", None)
     if skip is not None:
-        for code in _backward_codes:
+        for code in _codes:
             skip(code)
 
 
-def _hook_wrapper(module: str, name: str, function: str = "forward") -> None:
-    def hook() -> None:
-        owner = getattr(sys.modules[module], name, None)
-        if owner is not None:
-            models.wrappers.add(owner)
-            replace(owner, function, _quick_forward)
-
-    after_import(module, hook)
-
-
-def _quick_forward(original: Callable[..., Any]) -> Callable[..., Any]:
-    careful, gradients = _timed_forward(original), torch.is_grad_enabled
-    return recorder.time_passes(_FORWARD, original, careful, gradients, automatic, is_compiling)
+def _quick_forward(original: Callable[..., Any]) -> Any:
+    careful: Any = _timed_forward(original)
+    # What `time_modules` does itself, since PyTorch 2.1.
+    code = getattr(original, "__code__", None)
+    is_known = getattr(code, "co_names", ()) == ("_compiled_call_impl", "_call_impl")
+    timed: Any = recorder.time_modules(
+        original, careful, torch.is_grad_enabled, automatic, is_compiling, is_known
+    )
+    timed._torchdynamo_inline = original  # what Dynamo compiles in place of it
+    _codes.extend((timed.__code__, careful.__code__))
+    return timed
 
 
 def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,90 +104,10 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-class Models:
-    """Finds the classes of the modules that the script calls itself, and times their calls.
-
-    For that it replaces `Module.__call__` in the first steps only, and not before Dynamo is imported nor
-    while it compiles: Dynamo must never see it.
-    """
-
-    def __init__(self) -> None:
-        self.wrappers: set[type] = set()  # that have hooks
-        self._found: list[type] = []
-        self._inside = False
-        self._stop: Callable[[], None] | None = None
-        self.begin()
-
-    def begin(self) -> None:
-        """Lets `look` look for models in the next steps."""
-        self.looking = True
-        automatic.unusual.add("models")
-        self._steps = STEPS_TO_LOOK
-        self._calls = CALLS_TO_LOOK
-
-    def look(self) -> None:
-        """Looks for models from now on, unless the first steps are over."""
-        is_safe = "torch._dynamo" in sys.modules or not OPTIMIZERS_IMPORT_DYNAMO
-        if self.looking and self._stop is None and is_safe:
-            self._stop = replace(Module, "__call__", self._looking)
-
-    def step_ended(self) -> None:
-        self._steps -= 1
-        if self._steps > 0:
-            self.look()
-        else:
-            self.stop_looking()
-
-    def stop_looking(self) -> None:
-        """Looks for no models any more, and hooks the classes that were found."""
-        self.looking = False
-        automatic.unusual.discard("models")
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
-            for kind in self._found:
-                replace(kind, "__call__", _quick_forward)
-            self.wrappers.update(self._found)
-            self._found.clear()
-
-    def _looking(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        timed_forward, tracing = _timed_forward(original), is_compiling
-
-        def looking(module: Module, *arguments: Any, **keywords: Any) -> Any:
-            if tracing() or self._inside or recorder.is_waiting():
-                return original(module, *arguments, **keywords)
-            self._inside = True
-            try:
-                try:
-                    self._find(type(module))
-                except Exception as error:  # noqa: BLE001 - nothing may raise into training
-                    self._calls = 0
-                    failed("a model that is no wrapper", error)
-                return timed_forward(module, *arguments, **keywords)
-            finally:
-                self._inside = False
-                self._calls -= 1
-                if self._calls <= 0:
-                    self.stop_looking()
-
-        return looking
-
-    def _find(self, kind: type) -> None:
-        known = any(issubclass(kind, each) for each in (*self.wrappers, *self._found, torch.jit.ScriptModule))
-        if not known and len(self._found) < MOST_CLASSES:
-            self._found.append(kind)
-
-
-models = Models()
-
-
 def _quick_backward(original: Callable[..., Any]) -> Any:
     careful: Any = _timed_backward(original)
-    timed: Any = recorder.time_passes(
-        _BACKWARD, original, careful, _is_usual_backward, automatic, is_compiling
-    )
-    timed.__code__ = timed.__code__.replace()  # not the code of forward passes, which Dynamo must not skip
-    _backward_codes[:] = timed.__code__, careful.__code__, _is_usual_backward.__code__
+    timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
+    _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__))
     return timed
 
 

@@ -24,32 +24,40 @@ is_compiling: Callable[[], bool] = getattr(
     getattr(torch, "compiler", None), "is_dynamo_compiling", torch._utils.is_compiling
 )
 
+# The only classes of PyTorch with functions of ours, and why neither instances nor functions of modules do.
+# Each function is replaced in the class that defines it. So no class gets an attribute, and a tool that
+# replaces the same function, as torch.fx does, replaces ours with it.
+CLASSES = {
+    "Module": "__call__ is looked up in the class; TorchScript and copies read the attributes of a model",
+    "DataLoader": "__iter__ is looked up in the class",
+    "_BaseDataLoaderIter": "__next__ is looked up in the class",
+    "GradScaler": "a step that it skips calls nothing else",
+    "ProcessGroup": "made in C++, it accepts no attribute; Dynamo knows the functions of torch.distributed",
+    "Work": "made in C++, it accepts no attribute",
+}
+
 _removals: list[Callable[[], None]] = []
 
 
-def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]) -> Callable[[], None]:
-    """Replaces a function of a class or module by `wrapper_of(function)`. Returns how to undo it."""
-    original = getattr(owner, name, None)
-    if original is None:
+def replace(owner: Any, name: str, wrapper_of: Callable[..., Callable[..., Any]]) -> None:
+    """Replaces a function that a module, or one of CLASSES, defines by `wrapper_of(function)`."""
+    original = vars(owner).get(name)
+    if original is None or (isinstance(owner, type) and owner.__name__ not in CLASSES):
         debug(f"this torch has no {getattr(owner, '__name__', owner)}.{name}: not timed")
-        return lambda: None
-    inherited = name not in vars(owner)
+        return
     wrapper = wraps(original)(wrapper_of(original))
     setattr(owner, name, wrapper)
 
     def restore() -> None:
-        if vars(owner).get(name) is not wrapper:  # somebody wrapped it once more: it stays, and passes on
-            return
-        if inherited:
-            delattr(owner, name)
-        else:
+        if (
+            vars(owner).get(name) is wrapper
+        ):  # otherwise somebody wrapped it once more: it stays, and passes on
             setattr(owner, name, original)
 
     _removals.append(restore)
-    return restore
 
 
-def time_calls(owner: Any, name: str, component: int, operation: float = 0.0) -> Callable[[], None]:
+def time_calls(owner: Any, name: str, component: int, operation: float = 0.0) -> None:
     """Counts the calls of a function as this component."""
     enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
 
@@ -73,7 +81,7 @@ def time_calls(owner: Any, name: str, component: int, operation: float = 0.0) ->
 
         return timed
 
-    return replace(owner, name, wrapper_of)
+    replace(owner, name, wrapper_of)
 
 
 def on_removal(function: Callable[[], None]) -> None:

@@ -6,7 +6,6 @@ import gc
 import sys
 from functools import partial
 
-from trainwatch.training.frameworks.torch_hooks.passes import models
 from trainwatch.training.frameworks.torch_hooks.patches import after_import, on_removal, time_calls
 from trainwatch.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from trainwatch.training.session import recorder
@@ -49,7 +48,6 @@ def _hook_compiler() -> None:
         return
 
     def begins(*_: object) -> None:
-        models.stop_looking()
         _Open.compile = recorder.enter(_COMPILE)
 
     def ends(*_: object) -> None:

@@ -10,7 +10,6 @@ from torch.optim import optimizer as optimizers
 
 from trainwatch.training.automatic import automatic
 from trainwatch.training.frameworks.torch_hooks.device import STEPS, device
-from trainwatch.training.frameworks.torch_hooks.passes import models
 from trainwatch.training.frameworks.torch_hooks.patches import (
     debug,
     is_compiling,
@@ -69,8 +68,6 @@ _steps = _Steps()
 
 def _elect(optimizer: object) -> None:
     _steps.elected = ref(optimizer)
-    if _steps.ended:  # the script trains again, perhaps another model
-        models.begin()
 
 
 _tracing = is_compiling  # until a hook fails
@@ -118,8 +115,6 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.step_ended(place)
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
-        if models.looking:
-            models.step_ended()
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
 

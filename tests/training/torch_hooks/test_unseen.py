@@ -1,0 +1,92 @@
+"""Nothing that a script does with PyTorch shows that there are hooks: graphs, files, copies, inspection."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from trainwatch.run.hooks import STARTUP
+from trainwatch.training.reader import LedgerReader, open_ledgers
+
+from tests.support.torch_script import DEADLINE, EXPORTER
+
+pytest.importorskip("torch")
+
+USES = Path(__file__).parents[2] / "support" / "torch_uses.py"
+# Puts hooks into a process that has imported Dynamo before, as a spawned rank may have.
+LATE = """
+import runpy, sys, torch, torch._dynamo
+from trainwatch.training.frameworks import torch_hooks
+torch_hooks.install()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# The functions of classes that hooks replace. A row of docs/hooks.md says why for each class.
+REPLACED = {
+    "DataLoader.__iter__",
+    "GradScaler.step",
+    "Module.__call__",
+    "Work.wait",
+    "_BaseDataLoaderIter.__next__",
+}
+
+
+def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, str], set[str]]:
+    """Runs the uses of PyTorch. Returns what they show, and the functions of ours in the classes of torch."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        env={
+            **clean,
+            "TRAINWATCH_LEDGER_DIR": str(folder / "ledgers"),
+            "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
+            "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "trainwatch:" not in ended.stderr
+    *lines, ours = ended.stdout.splitlines()
+    parts = [line.split(": ", 2) for line in lines]
+    return {f"{when}: {use}": fact for when, use, fact in parts}, set(ours.split()[1:])
+
+
+def test_no_use_of_pytorch_shows_the_hooks(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        uses = partial(facts, tmp_path, str(USES))
+        hooks = threads.submit(uses, str(tmp_path / "hooked.pt"), TRAINWATCH_INSTRUMENT="1")
+        (bare, none), (hooked, ours) = uses(str(tmp_path / "bare.pt")), hooks.result()
+    assert len(bare) > 50
+    assert {use for use in bare if hooked.get(use) != bare[use]} == set()
+    assert hooked.keys() == bare.keys()
+    assert {name for name in ours if not name.startswith("ProcessGroup.")} == REPLACED
+    assert none == set()
+    (path,) = open_ledgers(tmp_path / "ledgers")
+    with LedgerReader(path) as reader:
+        totals = reader.totals()
+    assert totals.steps["train"] > 100
+    for component in ("data_wait", "forward", "backward", "optimizer", "communication"):
+        assert totals.component_seconds[component] > 0.0
+
+
+# The second process loads the model that the first one saved.
+SOME = ("explained_by_dynamo", "compiled_module", "a_whole_module_that_another_process_saved")
+
+
+def test_dynamo_that_was_imported_before_the_hooks_makes_the_same_guards_and_graphs(tmp_path: Path) -> None:
+    script = (str(USES), str(tmp_path / "whole.pt"), *SOME)
+    late, ours = facts(tmp_path, "-c", LATE, *script)
+    bare, _ = facts(tmp_path, *script)
+    assert late == bare
+    assert len(bare) == len(SOME)
+    assert ours >= REPLACED
