@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.support.prose_readers import passages
-from tests.support.prose_shapes import SHAPES
+from tests.support.prose_shapes import SHAPES, Shape
 
 ROOT = Path(__file__).parents[2]
 CHECKED = (
@@ -96,6 +96,16 @@ def checked_files() -> list[Path]:
     return sorted({file for pattern in CHECKED for file in ROOT.glob(pattern)})
 
 
+def faults(shapes: Iterable[Shape] = SHAPES, patterns: Iterable[str] = CHECKED) -> Iterator[str]:
+    """Yields what is wrong with the linter itself: with its shapes, and with its patterns of files."""
+    for shape in shapes:
+        if not shape.found_in(shape.wrong):
+            yield f"{shape.advice}: accepts {shape.wrong!r}"
+        if wrong := list(problems(shape.right)) or shape.found_in(shape.right):
+            yield f"{shape.advice}: {shape.right!r} is rejected: {wrong}"
+    yield from (f"{pattern}: finds no file" for pattern in patterns if not any(ROOT.glob(pattern)))
+
+
 def _docstrings_without_a_verb(text: str) -> Iterator[tuple[int, str]]:
     """Yields docstrings of functions that do not start with a verb, and any that start with "What"."""
     for node in ast.walk(ast.parse(text)):
@@ -110,7 +120,7 @@ def _docstrings_without_a_verb(text: str) -> Iterator[tuple[int, str]]:
 def main(paths: list[str]) -> int:
     """Prints every complaint; returns the exit status."""
     files = [Path(path).resolve() for path in paths] or checked_files()
-    found = [complaint for file in files for complaint in complaints(file)]
+    found = [*faults(), *(complaint for file in files for complaint in complaints(file))]
     print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 
