@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
+from difflib import unified_diff
 from pathlib import Path
 
 import pytest
@@ -120,8 +121,13 @@ def scrape(node: Exporter, format: Format) -> str:
 
 
 def test_the_golden_scrape_in_both_formats(node: Exporter, golden: Callable[[Path, str], None]) -> None:
-    golden(GOLDEN / "scrape.txt", scrape(node, "text"))
-    golden(GOLDEN / "scrape.openmetrics.txt", scrape(node, "openmetrics"))
+    text, openmetrics = scrape(node, "text"), scrape(node, "openmetrics")
+    golden(GOLDEN / "scrape.txt", text)
+    differing = unified_diff(text.splitlines(True), openmetrics.splitlines(True), n=0)
+    golden(
+        GOLDEN / "scrape.openmetrics.diff",
+        "".join(line for line in differing if line[:2] not in ("--", "++", "@@")),
+    )
 
 
 def test_both_formats_hold_the_same_samples_for_prometheus_own_parsers(node: Exporter) -> None:

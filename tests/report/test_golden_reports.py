@@ -27,7 +27,7 @@ SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
 PRICE = 55.04  # of a node of 8 GPUs for an hour
 BEGIN = 1_800_000_000.0  # a whole minute, at which all scenarios are taken to have begun
 
-EVERY_SCENARIO = pytest.mark.parametrize("name", sorted(all_scenarios()))
+COMPLETE = ("cpu-bottleneck", "few-dataloaders")  # of the others, the verdict and the rules that fire
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +44,19 @@ def analysis_of(scenarios: WrittenScenarios) -> Callable[[str], Analysis]:
     return of
 
 
-@EVERY_SCENARIO
+@pytest.mark.parametrize("name", sorted(all_scenarios()))
 def test_the_golden_document_of_a_scenario(
     analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
 ) -> None:
     content = document(analysis_of(name), PRICE)
     Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(content)
+    if name not in COMPLETE:
+        found = [rule for rule in content["rules"] if rule["status"] == "found"]
+        content = {"verdict": content["verdict"], "found": found}
     golden(GOLDEN / f"{name}.json", json.dumps(shortened(content), indent=1, ensure_ascii=False) + "\n")
 
 
-@EVERY_SCENARIO
+@pytest.mark.parametrize("name", COMPLETE)
 def test_the_golden_markdown_of_a_scenario(
     analysis_of: Callable[[str], Analysis], golden: Callable[[Path, str], None], name: str
 ) -> None:
