@@ -5,16 +5,10 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 NEWER := $(VENV)/newer-servers
-# What newer servers decide: rules, scrapes, notifications. Not the pages that only show what they answer.
-OF_SERVERS := prometheus_rules crosscheck alertmanager end_to_end runs rules exporter demo actions docs report analysis
 NPM := tests/axe tests/operator-models
-# What runs alone: it observes processes of this machine, or waits for them.
-ALONE := actions alertmanager collectors end_to_end examples exporter processes run stack stacks training \
-	test_benchmarks.py test_fault_matrix.py test_trials.py test_truth.py
+# The tests marked `trial` are those of `make trials`. What is marked `alone` says why in its file.
+PYTEST := $(BIN)/python -m pytest
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
-# A machine that others use can starve a test of real processes. What fails twice has failed, and both failures are
-# printed: a test that only passed the second time is a defect to find.
-PYTEST := $(BIN)/python -m pytest --reruns 1 --reruns-delay 2
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench bench-scale trials truth golden pictures servers lock sbom clean
@@ -56,16 +50,13 @@ servers: $(VENV)/.developing ## install Debian's Prometheus, Alertmanager and Ch
 		|| npm ci --prefix $$folder --ignore-scripts --no-audit --no-fund --silent \
 		|| echo "not installed: $$folder; the tests that need it will be skipped (in CI they fail)"; done
 
-test: lint servers $(if $(CI),sbom) ## lint, then all tests, with Debian's and newer servers
+test: $(if $(TESTS),$(VENV)/.developing,lint servers $(if $(CI),sbom)) ## lint, then all tests; TESTS=tests/rules: only these, without lint
 ifdef TESTS
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial' $(TESTS)
 else
-	$(PYTEST) $(TWO_AT_ONCE) $(ALONE:%=--ignore=tests/%)
-	$(PYTEST) $(ALONE:%=tests/%)
+	$(PYTEST) $(TWO_AT_ONCE) -m 'not trial and not alone'
+	$(PYTEST) -m 'alone and not trial'
 	$(BIN)/python -m tests.support.audit
-	if [ -e $(NEWER)/complete ]; then export PATH="$(abspath $(NEWER))/usr/bin:$$PATH"; \
-		$(PYTEST) -m servers $(TWO_AT_ONCE) $(addprefix tests/,$(filter-out $(ALONE),$(OF_SERVERS))) && \
-		$(PYTEST) -m servers $(addprefix tests/,$(filter $(ALONE),$(OF_SERVERS))); fi
 endif
 
 golden: $(VENV)/.developing ## renew the golden files of the tests
@@ -85,8 +76,9 @@ bench: $(VENV)/.developing $(VENV)/hta/bin/python ## measure the cost of Trainwa
 bench-scale: $(VENV)/.developing ## measure a cluster of NODES=1000 in Prometheus and VictoriaMetrics: 26 minutes for each of 4 rows
 	$(BIN)/python -m benchmarks.scale --nodes $(or $(NODES),1000) --markdown $(SCALE)
 
-trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, corrupt files, floods
+trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, corrupt files, floods; the tests of many seeds
 	$(BIN)/python -m trials $(TRIALS)
+	$(if $(TRIALS),,$(PYTEST) -m 'trial or hypothesis')
 
 truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in all severities, on every rank
 	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)

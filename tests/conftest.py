@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -13,23 +14,26 @@ from selenium import webdriver
 
 from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
+from tests.support.servers import NEWER
 
-# How long an example takes is the machine's business: no test asserts it.
-settings.register_profile("trainwatch", deadline=None)
-settings.load_profile("trainwatch")
+# Each test meets the newer servers, if they are there, before it looks for servers on the PATH.
+if NEWER.is_dir():
+    os.environ["PATH"] = f"{NEWER}{os.pathsep}{os.environ['PATH']}"
+
+# How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples
+# each time, so that what passes always passes; `make trials` tries others, and more of them.
+settings.register_profile("same", deadline=None, max_examples=20, derandomize=True)
+settings.register_profile("other", deadline=None, max_examples=150)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("other" if "hypothesis" in config.getoption("-m") else "same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--renew-golden", action="store_true", help="write golden files anew instead of comparing with them"
     )
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints why tests failed that then passed: `make test` runs what fails once more."""
-    for report in terminalreporter.getreports("rerun"):
-        terminalreporter.section(f"failed, and run once more: {report.nodeid}")
-        terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture
@@ -51,8 +55,8 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 
 
 @pytest.fixture(scope="session")
-def scenarios(tmp_path_factory: pytest.TempPathFactory) -> WrittenScenarios:
-    return WrittenScenarios(tmp_path_factory.mktemp("scenarios"))
+def scenarios() -> WrittenScenarios:
+    return WrittenScenarios()
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from trials.__main__ import PAGE, main, perform, write_page
 TRIALS = all_trials()
 
 
+@pytest.mark.alone("trials use up what other tests need: processes, connections, shared memory")
 @pytest.mark.parametrize("name", TRIALS)
 def test_the_promise_holds_in_the_trials_short_form(name: str, tmp_path: Path) -> None:
     trial = TRIALS[name]

@@ -14,6 +14,8 @@ import pytest
 
 from examples.images.data import prepare_dataset
 
+pytestmark = pytest.mark.alone("it compares two runs, which other tests could slow down unevenly")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 STEPS = 60
 PRICE = 3.6  # dollars an hour: a tenth of a cent a second

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.compare.compared_run import ComparedRun
 from trainwatch.compare.parts import (
@@ -43,7 +43,6 @@ def seconds(difference: Difference) -> dict[str, float]:
     return {part.key: part.difference for part in difference.parts}
 
 
-@settings(max_examples=20)
 @given(RUNS, RUNS)
 def test_parts_of_a_run_and_of_a_step_sum_to_the_difference(a: ComparedRun, b: ComparedRun) -> None:
     whole = difference_of_the_run(a, b, "train")

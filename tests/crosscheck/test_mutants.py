@@ -125,7 +125,6 @@ def test_the_rules_as_rendered_say_of_the_recording_what_its_counters_say(record
     assert {outcome.rule for outcome in outcomes if not outcome.firing} == UNRECORDED
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(max(len(mutants(rule)) for rule in ALERTING)))
 def test_a_mutant_of_each_rule_is_a_disagreement(recording: RecordedRun, number: int) -> None:
     chosen = {rule: mutants(rule)[number] for rule in sorted(ALERTING) if number < len(mutants(rule))}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from trainwatch.dashboards.command import dashboards
-from trainwatch.demo.scenarios import all_scenarios
 
-from tests.support.backfill import RETENTION_SECONDS, SCRAPE_SECONDS, Backfill, run_of, seconds_of
+from tests.support.backfill import RETENTION_SECONDS, SCRAPE_SECONDS, every_scenario, run_of, seconds_of
 from tests.support.demo import START
 from tests.support.grafana import Reader
 from tests.support.prometheus import Prometheus, needs_prometheus
 
-RULES = sorted((Path(__file__).parents[2] / "rules").glob("*.yml"))
 Look = Callable[..., Reader]
 
 
@@ -25,7 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.servers)
             item.add_marker(needs_prometheus)
-            item.add_marker(pytest.mark.timeout(600))  # the first one waits until there is a server
 
 
 @pytest.fixture(scope="session")
@@ -35,11 +31,7 @@ def all_dashboards() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    backfill = Backfill(tmp_path_factory.mktemp("scenarios-in-prometheus"))
-    scenarios = all_scenarios()
-    backfill.add(list(scenarios))
-    backfill.evaluate(RULES, max(map(seconds_of, scenarios)) + RETENTION_SECONDS)
-    with backfill.serving() as running:
+    with every_scenario(tmp_path_factory.mktemp("every-scenario")).serving() as running:
         yield running
 
 

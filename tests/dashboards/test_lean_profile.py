@@ -11,24 +11,21 @@ from trainwatch.cli import main
 from trainwatch.dashboards.command import dashboards
 from trainwatch.sampling.profiles import LEAN
 
-from tests.dashboards.conftest import RULES
 from tests.dashboards.test_nothing_there import SCENARIO, look, verdict
 from tests.exporter.test_profiles import LEAN_RULES
-from tests.support.backfill import RETENTION_SECONDS, Backfill, run_of, seconds_of, write_scrapes
+from tests.support.backfill import RETENTION_SECONDS, RULES, Backfill, run_of, scrapes, seconds_of
 from tests.support.grafana import panels
 from tests.support.prometheus import Prometheus, needs_prometheus
 
 RECORDED = {"Utilisation of each node"}  # that of GPUs, from what the lean profile has
 
-pytestmark = [pytest.mark.servers, needs_prometheus, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, needs_prometheus]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     backfill = Backfill(tmp_path_factory.mktemp("lean"))
-    scrapes = backfill.folder / "lean.om"
-    write_scrapes(SCENARIO, scrapes, "lean")
-    backfill.store([scrapes])
+    backfill.store([scrapes(SCENARIO, "lean")])
     backfill.evaluate(RULES, seconds_of(SCENARIO) + RETENTION_SECONDS)
     with backfill.serving() as running:
         yield running

@@ -11,7 +11,7 @@ import pytest
 import requests
 from trainwatch.dashboards.command import dashboards
 
-from tests.dashboards.conftest import RULES
+from tests.support.backfill import RULES
 from tests.support.demo import DemoProcess
 from tests.support.grafana import Reader
 from tests.support.panel_shapes import complaints

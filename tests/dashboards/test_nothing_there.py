@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from trainwatch.dashboards.command import dashboards
 
-from tests.support.backfill import Backfill, instance_of, run_of, seconds_of, write_scrapes
+from tests.support.backfill import Backfill, instance_of, run_of, scrapes, seconds_of
 from tests.support.demo import START
 from tests.support.grafana import Reader, panels
 from tests.support.prometheus import Prometheus, needs_prometheus
@@ -19,15 +19,14 @@ WORDS = {"Verdict", "What to do", "How it ended"}
 PARTLY = {"Utilisation of each node"}  # recorded, but for the samples of GPUs and cores
 RECORDED = ("trainwatch:rule_status", "trainwatch:rule_finding", "run_instance", "instance:", "ALERTS")
 
-pytestmark = [pytest.mark.servers, needs_prometheus, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.servers, needs_prometheus]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that scraped a run that ended well and one that failed, and has no rules."""
     backfill = Backfill(tmp_path_factory.mktemp("no-rules"))
-    ended, failed = backfill.folder / "ended.om", backfill.folder / "failed.om"
-    write_scrapes(SCENARIO, ended)
+    ended, failed = scrapes(SCENARIO), backfill.folder / "failed.om"
     text = ended.read_text().replace(run_of(SCENARIO), "crashed").replace(instance_of(SCENARIO), "node-2")
     assert "ended without saying so" in text
     failed.write_text(text.replace("ended without saying so", "exit status 1"))

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
@@ -58,7 +58,6 @@ def result(
 
 
 @given(seeds, intervals, block_rows, few, st.integers(1, 60), st.sampled_from([55.03, 95.03]))
-@settings(deadline=None, max_examples=80)
 def test_batch_size(seed: int, interval: float, rows: int, patience: int, window: int, bound: float) -> None:
     samples = made_up_samples(seed)
     found = result(
@@ -86,7 +85,6 @@ def test_batch_size(seed: int, interval: float, rows: int, patience: int, window
     seeds, intervals, block_rows, few, st.integers(1, 20), st.sampled_from([0, 0.05, 0.2, 5]),
     st.sampled_from([0, 1, 5, 20]), st.sampled_from([0, 0.02, 0.1, 1]), st.sampled_from([0, 0.1, 0.5, 60]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=150)
 def test_gpu_memory_increase(
     seed: int,
     interval: float,
@@ -114,7 +112,6 @@ def test_gpu_memory_increase(
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([0, 0.1, 0.25, 0.5, 1]))
-@settings(deadline=None, max_examples=80)
 def test_load_balancing(seed: int, interval: float, rows: int, patience: int, threshold: float) -> None:
     samples = made_up_samples(seed)
     found = result(
@@ -135,7 +132,6 @@ def test_load_balancing(seed: int, interval: float, rows: int, patience: int, th
 
 
 @given(seeds, intervals, block_rows, st.sampled_from([0, 0.05, 0.3, 1, 20]), st.floats(0, 90), st.booleans())
-@settings(deadline=None, max_examples=80)
 def test_max_initialization_time(
     seed: int, interval: float, rows: int, threshold: float, first: float, stepped: bool
 ) -> None:
@@ -158,7 +154,6 @@ def test_max_initialization_time(
 
 
 @given(seeds, block_rows)
-@settings(deadline=None, max_examples=60)
 def test_what_ran_during_bottlenecks(seed: int, rows: int) -> None:
     random = np.random.default_rng(seed)
     durations = random.uniform(0.5, 4, 30)

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
@@ -37,7 +37,6 @@ def result(
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([5, 20, 33.3, 60]))
-@settings(max_examples=20)
 def test_communication_bound(seed: int, interval: float, rows: int, patience: int, threshold: float) -> None:
     random = np.random.default_rng(seed)
     durations = random.lognormal(-1, 0.3, int(random.integers(1, 300)))
@@ -52,7 +51,6 @@ def test_communication_bound(seed: int, interval: float, rows: int, patience: in
 
 
 @given(seeds, block_rows, few, st.sampled_from([1.5, 5, 20]), st.sampled_from([0.05, 0.2, 1]))
-@settings(max_examples=20)
 def test_training_stalled(seed: int, rows: int, patience: int, factor: float, minimum: float) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 200))
@@ -81,7 +79,6 @@ def test_training_stalled(seed: int, rows: int, patience: int, factor: float, mi
     st.sampled_from([1, 3]),
     st.sampled_from([20, 50, 90]),
 )
-@settings(max_examples=20)
 def test_straggler(
     seed: int, rows: int, threshold: float, minimum: float, deviations: float, waiting: float
 ) -> None:
@@ -136,7 +133,6 @@ def made_up_counters(seed: int) -> NodeSamples:
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([5, 20, 33.3, 60]))
-@settings(max_examples=20)
 def test_thermal_throttling(seed: int, interval: float, rows: int, patience: int, threshold: float) -> None:
     samples = made_up_counters(seed)
     found = result(
@@ -151,7 +147,6 @@ def test_thermal_throttling(seed: int, interval: float, rows: int, patience: int
 
 
 @given(seeds, block_rows)
-@settings(max_examples=20)
 def test_gpu_error(seed: int, rows: int) -> None:
     samples = made_up_counters(seed)
     found = result("GPUError", samples, rows=rows)
@@ -165,7 +160,6 @@ def test_gpu_error(seed: int, rows: int) -> None:
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([0, 1, 5]))
-@settings(max_examples=20)
 def test_gpu_memory_leak(seed: int, interval: float, rows: int, patience: int, increase: float) -> None:
     samples = made_up_counters(seed)
     found = result(
@@ -176,7 +170,6 @@ def test_gpu_memory_leak(seed: int, interval: float, rows: int, patience: int, i
 
 
 @given(seeds, st.sampled_from([5.0, 60.0]), block_rows, few, st.sampled_from([0, 1, 60]))
-@settings(max_examples=20)
 def test_gpu_memory_nearly_full(seed: int, interval: float, rows: int, patience: int, horizon: float) -> None:
     samples = made_up_counters(seed)
     bounds: dict[str, Any] = {"threshold": 92.5, "horizon": horizon, "patience": patience}

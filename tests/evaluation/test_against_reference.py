@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import RuleResult
@@ -66,7 +66,6 @@ few = st.integers(0, 40)
 
 @pytest.mark.parametrize(("rule", "cores"), [("CPUBottleneck", "cpu"), ("IOBottleneck", "io_wait")])
 @given(seeds, intervals, block_rows, few, st.sampled_from([0, 10, 33.3, 50, 100]))
-@settings(deadline=None, max_examples=60)
 def test_starvation(
     rule: str, cores: str, seed: int, interval: float, rows: int, patience: int, threshold: float
 ) -> None:
@@ -89,7 +88,6 @@ def test_starvation(
 
 
 @given(seeds, intervals, block_rows, few, st.integers(1, 60))
-@settings(deadline=None, max_examples=100)
 def test_low_gpu_utilization(seed: int, interval: float, rows: int, patience: int, window: int) -> None:
     samples = made_up_samples(seed)
     # No percentile of whole percents is exactly at these: ties are for the tables of the rule's own tests.
@@ -116,7 +114,6 @@ def test_low_gpu_utilization(seed: int, interval: float, rows: int, patience: in
     st.sampled_from([0.5, 1.0, 2.0, 3.0]),
     st.sampled_from([0.1, 2.03, 10.03]),
 )
-@settings(deadline=None, max_examples=100)
 def test_step_outlier(
     seed: int, interval: float, rows: int, n_outliers: int, stddev: float, time_lost: float
 ) -> None:
@@ -137,7 +134,6 @@ def test_step_outlier(
 
 
 @given(seeds, intervals, block_rows, few, st.sampled_from([5, 20, 33.3, 60]))
-@settings(deadline=None, max_examples=60)
 def test_data_starved(seed: int, interval: float, rows: int, patience: int, threshold: float) -> None:
     steps = made_up_steps(seed)
     found = results(steps, "DataStarved", interval, rows, patience=patience, threshold=threshold)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation import blocks
 from trainwatch.evaluation.analysis import Band, RuleResult
@@ -73,7 +73,6 @@ CASES: dict[str, tuple[Any, Any, bool]] = {  # the rule, the measure, whether it
 
 @pytest.mark.parametrize("case", CASES)
 @given(seeds, st.integers(1, 300), st.integers(1, 80), st.sampled_from([60.0, 180.0, 900.0]))
-@settings(max_examples=25)
 def test_a_window_is_judged_as_if_nothing_else_had_been_read(
     case: str, seed: int, rows: int, block_rows: int, seconds: float
 ) -> None:
@@ -109,7 +108,6 @@ def test_a_window_is_judged_as_if_nothing_else_had_been_read(
 
 
 @given(seeds, st.integers(1, 200))
-@settings(max_examples=20)
 def test_a_run_shorter_than_the_window_has_the_whole_runs_judgement(seed: int, rows: int) -> None:
     samples, _ = made_up(seed, rows)
     stream: Blocks[Any] = Blocks(MINUTE)
@@ -128,7 +126,6 @@ def test_a_run_shorter_than_the_window_has_the_whole_runs_judgement(seed: int, r
     st.floats(0, 59.5),
     st.integers(1, 500),
 )
-@settings(max_examples=40)
 def test_bands_begin_and_end_at_scans_within_the_run_and_never_overlap(
     seed: int, minutes: int, offset: float, chunk_rows: int
 ) -> None:

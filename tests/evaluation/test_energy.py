@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from trainwatch.evaluation.engine import evaluate
@@ -89,7 +89,6 @@ def test_nodes_add_up() -> None:
     assert [gpu.node for gpu in both.gpus] == ["b", "node-a"]
 
 
-@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(100, 5000))
 def test_energy_does_not_depend_on_the_chunks_in_which_it_comes(seed: int, rows: int) -> None:
     random = np.random.default_rng(seed)

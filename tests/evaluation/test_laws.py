@@ -112,20 +112,20 @@ def test_the_made_up_run_has_something_of_everything() -> None:
 
 
 @given(st.sampled_from([1, 3, 100, 119, 120, 121, 2047, 2048, 2049, 5000]))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_the_analysis_is_the_same_to_the_last_bit_however_the_run_is_cut(rows: int) -> None:
     assert evaluate(MemorySource(*made_up_run(), facts=facts(), chunk_rows=rows), EAGER) == WHOLE
 
 
 @given(st.permutations(range(4)))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_the_analysis_is_the_same_in_any_order_of_nodes_and_ranks(order: list[int]) -> None:
     chunks = made_up_run()
     assert evaluate(MemorySource(*(chunks[index] for index in order), facts=facts()), EAGER) == WHOLE
 
 
 @given(st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_nodes_and_ranks_may_come_interleaved(random: Any) -> None:
     streams = [list(cut(chunk, 500)) for chunk in made_up_run()]
     order = [index for index, stream in enumerate(streams) for _ in stream]
@@ -135,7 +135,7 @@ def test_nodes_and_ranks_may_come_interleaved(random: Any) -> None:
 
 
 @given(st.lists(st.integers(1, 900), min_size=1, max_size=6))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_asking_at_any_time_includes_the_last_scan_and_disturbs_nothing(pieces: list[int]) -> None:
     source = MemorySource(facts=facts())
     evaluator = Evaluator(source, EAGER)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.alone("the report names what slows a training down, and that may be another test")
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_images.py"
 CAUSES = ("CPUBottleneck", "IOBottleneck", "DataStarved", "StepOutlier", "Dataloader")
 

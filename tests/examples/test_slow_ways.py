@@ -22,6 +22,8 @@ from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, o
 
 from examples.images.slow import WAYS, conditions
 
+pytestmark = pytest.mark.alone("it compares what a training waits for, and must not wait for other tests")
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 45
 BATCH = 64

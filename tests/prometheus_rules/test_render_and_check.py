@@ -13,10 +13,9 @@ from trainwatch.cli import main
 from trainwatch.prometheus_rules.files import META, render
 from trainwatch.prometheus_rules.options import Options
 
+from tests.support.servers import DEBIAN
+
 ROOT = Path(__file__).parents[2]
-NEEDS_PROMTOOL = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="needs Debian's prometheus package"
-)
 
 
 def text_of(directory: Path) -> str:
@@ -196,15 +195,16 @@ def test_a_directory_that_cannot_be_written_is_said_in_one_line(
     assert "give another --out" in capsys.readouterr().err
 
 
-@NEEDS_PROMTOOL
 @pytest.mark.servers
-def test_promtool_takes_every_file(rendered: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [None, DEBIAN], ids=["newer", "Debian's"])
+def test_promtool_takes_every_file(rendered: Callable[..., Path], tmp_path: Path, path: str | None) -> None:
+    promtool = shutil.which("promtool", path=path) or pytest.skip("needs Debian's prometheus package")
     assert main(["rules", "render", "--out", str(tmp_path), "--set", "StepOutlier.mode=train"]) == 0
     for directory in (rendered(), tmp_path):
         files = sorted(directory.rglob("*.yml"))
         assert len(files) == 4
         done = subprocess.run(
-            ["promtool", "check", "rules", "--lint=all", "--lint-fatal", *files],
+            [promtool, "check", "rules", "--lint=all", "--lint-fatal", *files],
             capture_output=True,
             text=True,
             check=False,

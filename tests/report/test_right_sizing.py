@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import Analysis, GpuUse
 from trainwatch.measurements.usage import UsageRow
@@ -257,7 +257,6 @@ def check(rows: list[Prediction]) -> None:
         assert one.assumption.endswith(".")
 
 
-@settings(max_examples=150)
 @given(
     gpu=st.integers(0, 100),
     cpu=st.integers(0, 100),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
@@ -62,8 +62,7 @@ def test_a_kernel_that_counts_no_waits_is_not_a_healthy_one() -> None:
     assert found.finding.startswith("The kernel counted no waits for memory")
 
 
-@given(st.floats(0, 1), st.integers(1, ROWS - 1))
-@settings(max_examples=20)
+@given(st.floats(0, 1).filter(lambda share: abs(share - 0.1) > 1e-9), st.integers(1, ROWS - 1))
 def test_when_in_the_run_it_waited_does_not_matter(share: float, cut: int) -> None:
     samples = waits(share)
     waited = np.diff(samples.of_run("memory_waiting_seconds"), prepend=0.0)

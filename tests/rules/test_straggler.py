@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
@@ -315,7 +315,6 @@ def noisy(seed: int, steps: int = 200, ranks: int = 4) -> np.ndarray:
 
 
 @given(seeds, st.floats(0.1, 10), st.integers(2, 12))
-@settings(max_examples=50)
 def test_the_same_time_added_to_all_ranks_accuses_nobody(seed: int, more: float, ranks: int) -> None:
     assert result(*cluster(*[more] * ranks)).status == "healthy"
     own = np.random.default_rng(seed).uniform(0.9, 1.1, (200, ranks))
@@ -324,7 +323,6 @@ def test_the_same_time_added_to_all_ranks_accuses_nobody(seed: int, more: float,
 
 
 @given(seeds, st.permutations(range(4)))
-@settings(max_examples=50)
 def test_permuting_ranks_permutes_the_verdict(seed: int, order: list[int]) -> None:
     own = noisy(seed)
     own[:, 2] += 0.2
@@ -335,7 +333,6 @@ def test_permuting_ranks_permutes_the_verdict(seed: int, order: list[int]) -> No
 
 
 @given(seeds, st.floats(0.0, 1.0))
-@settings(max_examples=50)
 def test_the_rank_that_waits_longest_is_never_accused(seed: int, slower: float) -> None:
     own = noisy(seed)
     own[:, 1] += slower
@@ -346,7 +343,6 @@ def test_the_rank_that_waits_longest_is_never_accused(seed: int, slower: float) 
 
 
 @given(seeds, st.floats(0.1, 1000))
-@settings(max_examples=50)
 def test_scaling_time_changes_nothing(seed: int, scale: float) -> None:
     own = noisy(seed)
     own[:, 1] *= 1.4
@@ -355,7 +351,6 @@ def test_scaling_time_changes_nothing(seed: int, scale: float) -> None:
 
 
 @given(seeds)
-@settings(max_examples=50)
 def test_a_slower_network_accuses_nobody(seed: int) -> None:
     """It lengthens each step and its communication alike."""
     own = noisy(seed)

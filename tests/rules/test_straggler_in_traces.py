@@ -24,10 +24,9 @@ from trainwatch.runs.model import RankTrace, RunFacts
 from trainwatch.runs.traces.source import KinetoTraces
 
 from tests.support.rank_traces import COMPONENTS, LAYERS, Job, one_slow
+from tests.support.smallest import smallest
 from tests.support.source import run_facts
 from tests.support.torch_script import LEAVE
-
-CASES = 100
 
 
 def facts_of(directory: Path) -> RunFacts:
@@ -44,7 +43,7 @@ def verdict(job: Job, directory: Path) -> Verdict:
     return conclude(facts_of(job.write(directory)))
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", smallest(range(100)))
 def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -> None:
     job = one_slow(seed)
     found = verdict(job, tmp_path)
@@ -54,7 +53,7 @@ def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -
     assert [row["rank"] for row in found.details["ranks"] if row["triggered"]] == [job.slow[0]]
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("seed", smallest(range(100)))
 def test_nobody_is_named_among_8_healthy_ranks(seed: int, tmp_path: Path) -> None:
     found = verdict(Job.random(seed), tmp_path)
     assert found.status == "healthy", found.finding

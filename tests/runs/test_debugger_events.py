@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.cli import main
 from trainwatch.errors import UserError
@@ -347,7 +347,6 @@ def test_another_corrupt_event_is_named_with_its_line(
         read(directory.root)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.lists(st.tuples(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0, 1)), min_size=1, max_size=12),
     st.lists(st.integers(0, 11), max_size=3),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from trainwatch.errors import UserError
 from trainwatch.runs.debugger import system
@@ -292,7 +292,6 @@ def jobs(draw: st.DrawFn) -> list[Reading]:
     return rows or [reading("CPUUtilization", "cpu0", 1.0, START)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(jobs(), st.integers(50, 3000), st.booleans(), st.randoms(use_true_random=False))
 def test_neither_blocks_nor_folders_nor_the_order_in_a_file_matter(
     rows: list[Reading], block_bytes: int, hour_folder: bool, random: object

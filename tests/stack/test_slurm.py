@@ -14,8 +14,6 @@ from trainwatch.training.reader import LedgerHeader, LedgerReader, open_ledgers
 
 from tests.support.slurm import SCRIPTS, Slurm, needs_slurm, script, slurm
 
-pytestmark = pytest.mark.timeout(600)  # Slurm polls, and torchrun takes its time
-
 TRAINS = "import trainwatch\nfor _ in range(3):\n    with trainwatch.step(): pass\n"
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_GID": str(os.getgid())}
 TASK = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "resnet", "SLURMD_NODENAME": "node1"}

@@ -93,7 +93,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.5)
 
 
-@pytest.mark.timeout(600)
 def test_the_report_has_the_missing_rank_and_its_stack(tmp_path: Path) -> None:
     out, go = tmp_path / "out", tmp_path / "go"
     with observed(tmp_path, SCRIPT) as run:
@@ -119,7 +118,6 @@ def test_the_report_has_the_missing_rank_and_its_stack(tmp_path: Path) -> None:
     assert (details["rank"], details["component"]) == (1, "data_wait")
 
 
-@pytest.mark.timeout(600)
 def test_a_rank_that_comes_late_is_stopped_and_is_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import yaml
 from trainwatch.demo.scenarios import all_scenarios
@@ -23,7 +24,9 @@ from trainwatch.sampling.profiles import Profile
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving
+from tests.support.world import ROOT, WORLDS, copy, world
 
+RULES = sorted((ROOT / "rules").glob("*.yml"))
 SCRAPE_SECONDS = 15
 # How long a node is watched after its run has ended: until every rule has looked at the whole run.
 RETENTION_SECONDS = 180
@@ -44,8 +47,31 @@ def seconds_of(scenario: str) -> float:
     return 60 * (all_scenarios()[scenario].minutes + 4)
 
 
-def write_scrapes(scenario: str, file: Path, profile: Profile = "default") -> None:
+def scrapes(scenario: str, profile: Profile = "default") -> Path:
     """What a Prometheus scrapes of a run of the scenario, from its start to its end, as OpenMetrics."""
+    made = world(
+        f"scrapes-{scenario}-{profile}", lambda folder: _write(scenario, folder / "scrapes.om", profile)
+    )
+    return made / "scrapes.om"
+
+
+def every_scenario(folder: Path) -> Backfill:
+    """A storage in the empty folder, with a run of each scenario and what the rules make of it."""
+    return Backfill(copy(world("every-scenario", _evaluate_every_scenario), folder))
+
+
+def _evaluate_every_scenario(folder: Path) -> None:
+    """Leaves the blocks of the storage, which no server writes in again, and nothing else."""
+    with TemporaryDirectory(dir=WORLDS) as work:
+        backfill = Backfill(Path(work))
+        backfill.add(list(all_scenarios()))
+        backfill.evaluate(RULES, max(map(seconds_of, all_scenarios())) + RETENTION_SECONDS)
+        (folder / "data").mkdir()
+        for meta in backfill.storage.glob("*/meta.json"):
+            meta.parent.rename(folder / "data" / meta.parent.name)
+
+
+def _write(scenario: str, file: Path, profile: Profile) -> None:
     seconds = seconds_of(scenario)
     run = run_of(scenario)
     with file.open("w") as text, simulated(scenario, duration=seconds, run=run, profile=profile) as node:
@@ -80,15 +106,13 @@ class Backfill:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.storage = folder / "data"
-        self.storage.mkdir()
+        self.storage.mkdir(exist_ok=True)
 
     def add(self, scenarios: Sequence[str]) -> None:
         """What is scraped of a run of each."""
-        files = [self.folder / f"{scenario}.om" for scenario in scenarios]
         # Spawned: a process that threads run in is not forked.
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(write_scrapes, scenarios, files))
-        self.store(files)
+            self.store(pool.map(scrapes, scenarios))
 
     def store(self, files: Iterable[Path]) -> None:
         """Writes scrapes as blocks."""
@@ -97,7 +121,6 @@ class Backfill:
             for path in files:
                 with path.open("rb") as part:
                     shutil.copyfileobj(part, text)
-                path.unlink()
             text.write(b"# EOF\n")
         _promtool("create-blocks-from", "openmetrics", whole, self.storage)
         whole.unlink()

@@ -1,4 +1,4 @@
-"""All scenarios of the demo at once, each on a node of its own, with the real servers: a film in quick time.
+"""Scenarios of the demo at once, each on a node of its own, with the real servers: a film in quick time.
 
 Everything passes `SPEED` times as fast as in real life: the simulated nodes, Prometheus's scrapes, the rules
 (`trainwatch rules render --speed`) and what Alertmanager waits for. So the order of things is the real one.
@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -40,11 +40,11 @@ Labels = Mapping[str, str]
 
 SPEED = 10
 GRAFANA_URL, DOCS_URL = "https://grafana.test", "https://docs.test"
-SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed
+SECONDS = 400  # in which a film ends on a busy machine; about 120 are needed for all scenarios
 TICKS_A_MINUTE = 120
 CAUGHT_UP = 1.25  # times as many ticks in a minute: its node was behind by a quarter of one
 
-LAST = "slow-start"  # the run that ends last
+LONGEST = "slow-start"
 BEGUN_AGO = "9m"  # it is shown from its tenth minute on, as it does nothing for 23
 SHORTEST = 13  # minutes of a run, in which each rule can decide and be told: some are evaluated seldom
 FORGOTTEN = 7  # minutes behind the end of a run after which its exporter tells nothing of it any more
@@ -96,10 +96,12 @@ def address_of(scenario: str) -> str:
 class Nodes(ExitStack):
     """The simulated nodes that serve."""
 
-    def start(self) -> None:
-        """Starts all of them; the run that begins in the past first, as that takes some seconds."""
-        self._serving = {LAST: self._started(LAST, f"--begun-ago={BEGUN_AGO}")}
-        others = [scenario for scenario in all_scenarios() if scenario != LAST]
+    def start(self, scenarios: Sequence[str]) -> None:
+        """Starts a node for each; the run that begins in the past first, as that takes some seconds."""
+        self._serving = (
+            {LONGEST: self._started(LONGEST, f"--begun-ago={BEGUN_AGO}")} if LONGEST in scenarios else {}
+        )
+        others = [scenario for scenario in scenarios if scenario != LONGEST]
         with ThreadPoolExecutor() as pool:
             self._serving |= dict(zip(others, pool.map(self._started, others), strict=True))
 
@@ -123,6 +125,7 @@ class Film:
     rules: Path  # with which Prometheus evaluates
     stub: HttpStub
     nodes: Nodes
+    scenarios: Sequence[str]
     webhooks: list[dict[str, Any]] = field(default_factory=list)  # in Alertmanager's JSON, version 4
     slack: list[dict[str, Any]] = field(default_factory=list)  # the attachments
     known: dict[frozenset[tuple[str, str]], Labels] = field(default_factory=dict)  # alerts of Alertmanager
@@ -130,9 +133,10 @@ class Film:
     def watch(self) -> None:
         """Until the last run has ended and everything has been told."""
         deadline = time.monotonic() + SECONDS
+        last = max(self.scenarios, key=minutes_of)
         while (
             (untold := self._untold())
-            or self._minutes().get(LAST, 0) < minutes_of(LAST) + 0.5
+            or self._minutes().get(last, 0) < minutes_of(last) + 0.5
             or len(self.slack) != len(self.webhooks)  # each notification goes to both
         ):
             assert time.monotonic() < deadline, f"still to be told: {untold}"
@@ -220,12 +224,12 @@ def key(labels: Labels) -> frozenset[tuple[str, str]]:
 
 
 @contextmanager
-def film(servers: Servers, folder: Path) -> Iterator[Film]:
+def film(servers: Servers, scenarios: Sequence[str], folder: Path) -> Iterator[Film]:
     """Shows it to its end."""
     with ExitStack() as stack:
         stub = stack.enter_context(http_stub())
         posting = stack.enter_context(alertmanager(_alertmanager_config(folder, stub), servers))
-        config = _prometheus_config(folder / "prometheus", posting)
+        config = _prometheus_config(folder / "prometheus", posting, scenarios)
         url = stack.enter_context(
             servers.prometheus(
                 config,
@@ -235,8 +239,8 @@ def film(servers: Servers, folder: Path) -> Iterator[Film]:
             )
         )
         nodes = stack.enter_context(Nodes())
-        nodes.start()
-        shown = Film(Prometheus(url), posting, config.parent / "rules" / RULES, stub, nodes)
+        nodes.start(scenarios)
+        shown = Film(Prometheus(url), posting, config.parent / "rules" / RULES, stub, nodes, scenarios)
         shown.watch()
         yield shown
 
@@ -254,14 +258,14 @@ def _alertmanager_config(folder: Path, stub: HttpStub) -> Path:
     return configured(folder, "webhook", changes, secrets, PACE)
 
 
-def _prometheus_config(folder: Path, posting: Alertmanager) -> Path:
+def _prometheus_config(folder: Path, posting: Alertmanager, scenarios: Sequence[str]) -> Path:
     (folder / "rules").mkdir(parents=True)
     for name, text in render(Options(grafana_url=GRAFANA_URL, docs_url=DOCS_URL, speed=SPEED)).items():
         if "/" not in name:  # else it is optional
             (folder / "rules" / name).write_text(text)
     targets = [
         {"targets": [address_of(scenario)], "labels": {"instance": node_of(scenario)}}
-        for scenario in all_scenarios()
+        for scenario in scenarios
     ]
     config = folder / "prometheus.yml"
     config.write_text(

@@ -33,7 +33,7 @@ PRICE = 55.04  # of a node of 8 GPUs for an hour
 def draw_pictures() -> None:
     """Writes the first screen of each report, as Chromium shows it."""
     with tempfile.TemporaryDirectory() as folder, chromium() as chrome:
-        scenarios = WrittenScenarios(Path(folder))
+        scenarios = WrittenScenarios()
         for name, run in FIVE_RUNS.items():
             page = Path(folder) / "report.html"
             page.write_text(render_html(run(scenarios), price=PRICE), encoding="utf-8")

@@ -80,7 +80,11 @@ def mutations(file: Path) -> Iterator[Mutation]:
             operands = [node.left, node.right]
         elif isinstance(node, ast.BoolOp):
             operands = node.values
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, int | float)
+            and not isinstance(node.value, bool)
+        ):
             yield Mutation(file, begin(node), end(node), str(node.value + 1))
         for left, right in pairwise(operands):
             between = source[end(left) : begin(right)].decode()

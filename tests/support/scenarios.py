@@ -1,4 +1,4 @@
-"""The demo's scenarios, each written at once, and only once in a test session."""
+"""The demo's scenarios, each written at once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from trainwatch.evaluation.engine import evaluate
 from trainwatch.runs.open import open_source
 
 from tests.support.as_debugger import write_as_debugger
-
-SECONDS = 170  # how long a busy machine may take to write a run
+from tests.support.world import world
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,19 @@ class WrittenScenario:
 
 
 class WrittenScenarios:
-    """Writes each scenario when it is first asked for."""
+    """Writes each scenario when it is first asked for, once per tree."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.written = cache(self._write)
+    def __init__(self) -> None:
+        self.written = cache(_written)
 
-    def _write(self, name: str) -> WrittenScenario:
-        recording, debugger = self._directory / name / "recording", self._directory / name / "debugger"
-        flags = ["--write-recording", str(recording)]
-        subprocess.run(
-            [sys.executable, "-m", "trainwatch", "demo", name, *flags], check=True, timeout=SECONDS
-        )
-        write_as_debugger(recording, debugger)
-        return WrittenScenario(recording, debugger)
+
+def _written(name: str) -> WrittenScenario:
+    made = world(f"recording-{name}", lambda folder: _write(name, folder))
+    return WrittenScenario(made / "recording", made / "debugger")
+
+
+def _write(name: str, folder: Path) -> None:
+    recording = folder / "recording"
+    command = [sys.executable, "-m", "trainwatch", "demo", name, f"--write-recording={recording}"]
+    subprocess.run(command, check=True)
+    write_as_debugger(recording, folder / "debugger")

@@ -22,6 +22,8 @@ import requests
 import yaml
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
+NEWER = COMPOSE.parent / ".venv" / "newer-servers" / "usr" / "bin"  # of tests/install-servers
+DEBIAN = "/usr/bin"
 SECONDS = 60  # how long anything may take on a busy machine before it counts as never happening
 
 Name = Literal["prometheus", "alertmanager"]
@@ -66,12 +68,15 @@ class Servers(ABC):
 
 
 class Programs(Servers):
-    """What is on the PATH, under the names that Debian's packages give."""
+    """What is on the PATH, or the `path`, under the names that Debian's packages give."""
 
     names: ClassVar[dict[Name, str]] = {"prometheus": "prometheus", "alertmanager": "prometheus-alertmanager"}
 
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+
     def missing(self) -> str | None:
-        absent = [program for program in self.names.values() if shutil.which(program) is None]
+        absent = [name for name in self.names.values() if shutil.which(name, path=self._path) is None]
         return f"needs Debian's packages {' and '.join(absent)}" if absent else None
 
     @contextmanager
@@ -79,12 +84,15 @@ class Programs(Servers):
         log = folder / "log"
         with (
             log.open("w") as output,
-            subprocess.Popen([self.names[name], *flags], stderr=output, stdout=output) as process,
+            subprocess.Popen([self._program(name), *flags], stderr=output, stdout=output) as process,
         ):
             try:
                 yield lambda: None if process.poll() is None else log.read_text()
             finally:
                 process.terminate()
+
+    def _program(self, name: Name) -> str:
+        return shutil.which(self.names[name], path=self._path) or self.names[name]
 
 
 class Containers(Servers):
