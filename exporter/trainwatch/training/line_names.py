@@ -20,7 +20,7 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 # The characters of each field: together they fit into line_layout.TEXT_BYTES unless they are not ASCII.
 _PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
 _LINE_NUMBER = 8
-_NO_FILE = "__init__"  # of the frame that CPython 3.12 and later put between a class and its __init__
+_NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
 
 class LineNames:
@@ -41,7 +41,7 @@ class LineNames:
         """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
         innermost = called = own = caller = None
         for frame in frames:
-            if frame[0] == _NO_FILE:
+            if frame[0] in _NO_CODE:
                 continue
             innermost = innermost or frame
             if self._is_own(frame[0]):

@@ -136,7 +136,8 @@ class LineSampler:
     def _run(self, stop: Any, ended: Any) -> None:
         try:
             self._task = f"/proc/self/task/{get_native_id()}"
-            main, stack = MainThread(), self._open_stack()
+            stack = self._open_stack()
+            main = MainThread()
             try:
                 self._sample(stop, main, stack)
             finally:
