@@ -78,7 +78,7 @@ def documented() -> dict[str, tuple[str, str, str]]:
 @trial(
     "A signal at any moment of `trainwatch run` does to exit status, report and command what is documented.",
     count=200,
-    short=10,
+    short=8,
     of="signals",
 )
 def signal_storm(attempt: Attempt) -> str:
