@@ -215,16 +215,6 @@ def test_a_loader_that_is_busy_bounds_what_a_larger_batch_wins() -> None:
     assert time.low == time.expected == pytest.approx(0.9 * 600)
 
 
-def test_workers_that_take_turns_could_be_fewer() -> None:
-    analysis = run(workers=16, workers_needed=1)
-    assert changes(analysis) == {"fewer_workers": (16, 2)}
-    time = row(analysis, "fewer_workers", "run_seconds")
-    assert time.expected == time.high == 600
-    untimed = run(workers=16, workers_needed=None)
-    assert changes(untimed) == {"fewer_workers": (16, 4)}
-    assert row(untimed, "fewer_workers", "run_seconds").high == 2400
-
-
 def test_without_steps_the_busy_moments_of_gpus_decide() -> None:
     analysis = replace(run(gpu=15), steps=[], first_step_start=None, last_step_end=None)
     assert changes(analysis) == {"fewer_gpus": (8, 2)}
@@ -284,7 +274,7 @@ def test_whatever_a_run_uses_its_predictions_are_in_order_and_never_of_nothing(
             assert one.low >= STEP * (1 - percent / 100)
         if one.change.startswith("fewer"):
             assert one.suggested < one.current
-            if one.metric == "run_seconds" and one.change != "fewer_workers":
+            if one.metric == "run_seconds":
                 assert one.low >= one.measured
     if use["gpu"] >= 70 and use["gpus"]:
         assert not {"fewer_gpus", "fewer_nodes", "larger_batch"} & {one.change for one in rows}

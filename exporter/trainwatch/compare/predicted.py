@@ -124,7 +124,6 @@ def _cores(run: ComparedRun) -> float | None:
 # How much of the resource a run has, by the change that a prediction suggests.
 _AMOUNT_OF: dict[str, Callable[[ComparedRun], float | None]] = {
     "more_workers": _of_train_loaders("workers"),
-    "fewer_workers": _of_train_loaders("workers"),
     "larger_batch": _of_train_loaders("batch_size"),
     "more_cores": _cores,
     "fewer_cores": _cores,

@@ -46,12 +46,10 @@ EVERY_CHANGE = (
     "fewer_nodes",
     "fewer_gpus",
     "fewer_cores",
-    "fewer_workers",
 )
 AS_COMPUTED: Mapping[str, float] = MappingProxyType({})  # ranges that nothing widens
 WELL = WELL_USED / 100
 FILL = 0.9  # of a GPU's memory: the rest is for what the allocator cannot use, and for longer inputs
-HARDLY_WAITS = 0.05  # of the step time: loaders keep up
 UNUSED_UTILISATION, UNUSED_MEMORY = 1.0, 5.0  # percent: a driver and a monitor may take this
 ENOUGH_SAMPLES = 120  # of a node, before predicting its needs: a minute at 500 ms
 
@@ -145,7 +143,6 @@ def _changes(run: _Run) -> Iterator[_Change]:
     yield from _larger_batch(run)
     yield from list(_fewer_nodes(run)) or list(_unused_gpus(run)) or _fewer_gpus(run)
     yield from _fewer_cores(run)
-    yield from _fewer_workers(run)
 
 
 # ---------------------------------------------------------------------------- the loader and its cores
@@ -221,28 +218,6 @@ def _more_cores(run: _Run) -> Iterator[_Change]:
         f"{number(suggested / cores)} times as fast until no step waits for them."
         + ("" if enough else f" To keep up altogether, this transform would take {keeping_up} cores."),
         faster_loading(loading.waiting, suggested / cores),
-    )
-
-
-def _fewer_workers(run: _Run) -> Iterator[_Change]:
-    loading = run.loading
-    if loading is None or not loading.workers or run.starved or loading.waiting > HARDLY_WAITS:
-        return
-    free = max(1, int(loading.cores))
-    suggested = free if loading.needed is None else min(free, max(1, math.ceil(loading.needed / WELL)))
-    if loading.workers <= loading.cores or suggested >= loading.workers:
-        return
-    slower = loading.workers / suggested  # at most: if every worker was busy all the time
-    yield _Change(
-        "fewer_workers",
-        "loader workers of a rank",
-        loading.workers,
-        suggested,
-        f"With {count(suggested, 'loader worker')} per rank instead of {loading.workers}",
-        f"There are {loading.cores:g} cores for each rank; more workers only take turns. Fewer workers "
-        "need less memory.",
-        Factor(1.0, 1 - loading.waiting, slower if loading.needed is None else 1.0),
-        run.nodes,
     )
 
 
