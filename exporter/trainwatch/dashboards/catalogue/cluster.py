@@ -423,12 +423,6 @@ def _energy_and_cost() -> list[Panel]:
             width=24,
         ),
         bars(
-            "Energy by run",
-            """Energy of each run's GPUs within the time range, without the host, cooling and losses.""",
-            now(f"sort_desc({energy()})", "{{run}} {{cluster}}"),
-            unit="kwatth",
-        ),
-        bars(
             "Wasted GPU hours by run",
             """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
             other ranks. Fixing its findings can save them. Initialization before the first step counts.""",
@@ -441,14 +435,6 @@ def _energy_and_cost() -> list[Panel]:
             lines(priced(f"sum by (cluster, run) ({of_run(UNFINISHED)})"), "{{run}} {{cluster}}"),
             unit="currencyUSD",
             stacked=True,
-            nothing=NO_PRICE,
-        ),
-        bars(
-            "Cost by run",
-            """Node hours within the time range, times the hourly price of a node, which you enter at the
-            top.""",
-            now(f"sort_desc({priced(node_hours())})", "{{run}} {{cluster}}"),
-            unit="currencyUSD",
             nothing=NO_PRICE,
         ),
     ]

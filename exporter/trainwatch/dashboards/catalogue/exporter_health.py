@@ -171,7 +171,6 @@ def _exporters() -> list[Panel]:
 
 def _sampling() -> list[Panel]:
     duration = f"trainwatch_collector_duration_seconds{{{OF_NODE}}}"
-    last_step = f"trainwatch_run_last_step_age_seconds{{{OF_NODE}}}"
     return [
         section("Samples and ledgers"),
         time_series(
@@ -212,15 +211,7 @@ def _sampling() -> list[Panel]:
                 f"(sum without (phase) (trainwatch_phase_seconds_total{{{OF_NODE}}}))",
                 "{{run}} {{cluster}}",
             ),
-            width=8,
-        ),
-        time_series(
-            "Age of the last step",
-            """Seconds since the last step that was read, per unfinished run, on its worst node. It rises
-            if training stalls (TrainingStalled), or if ledgers are not read any more.""",
-            lines(f"max by (cluster, run) ({last_step})", "{{run}} {{cluster}}"),
-            unit="s",
-            width=8,
+            width=12,
         ),
         time_series(
             "Step records lost",
@@ -228,7 +219,7 @@ def _sampling() -> list[Panel]:
             steps below a millisecond if the exporter gets no core. Counters and histograms are still
             complete.""",
             lines(f"sum({per_second(f'trainwatch_ledger_records_lost_total{{{OF_NODE}}}')})", "all nodes"),
-            width=8,
+            width=12,
             at_least=1,
         ),
     ]

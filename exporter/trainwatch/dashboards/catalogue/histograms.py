@@ -23,7 +23,6 @@ from trainwatch.dashboards.queries import (
     in_range,
     lines,
     now,
-    per_second,
     rows,
     share_of_column,
     threshold,
@@ -101,21 +100,8 @@ def _balance() -> list[Panel]:
             lines(distance, "{{instance}}"),
             threshold("LoadBalancing", "threshold", distance, percent=False),
             highest=1,
+            width=24,
             nothing="not measured, or not for long enough (LoadBalancing.patience)",
-        ),
-        shares(
-            "Mean utilisation of each GPU",
-            """Exact means of all samples. If one line differs from the others, that GPU gathers results
-            for all, or has no work.""",
-            lines(
-                f"""
-                {per_second(f"trainwatch_gpu_utilization_samples_sum{{{OF_GPU}}}")}
-                  / {per_second(f"trainwatch_gpu_utilization_samples_count{{{OF_GPU}}}")}
-                """,
-                f"GPU {{{{gpu}}}}{variables.OF_WHICH_NODE}",
-            ),
-            many=True,
-            overrides=numbered("GPU"),
         ),
         repeated(
             bar_chart(

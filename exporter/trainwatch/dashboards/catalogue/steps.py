@@ -139,7 +139,6 @@ def _longer() -> str:
 
 
 def _outliers() -> list[Panel]:
-    rate = f"sum without (phase) ({per_second(f'{STEPS}_count{{{OF_RANK}}}')})"
     lost = f"run_instance_rank_phase:trainwatch_step_outliers:lost_ratio{{{OF_RANK}, {TRAIN}}}"
     return [
         section("Outliers"),
@@ -150,16 +149,9 @@ def _outliers() -> list[Panel]:
             lines(lost, RANK),
             threshold("StepOutlier", "time_lost", lost),
             unit="percentunit",
+            width=24,
             many=True,
             overrides=numbered("rank"),
-        ),
-        time_series(
-            "Steps per second",
-            """Rate of the fastest and of the slowest rank, all phases. In data-parallel training all ranks
-            have the same rate; look for drops.""",
-            lines(f"max({rate})", "fastest rank"),
-            lines(f"min({rate})", "slowest rank"),
-            overrides=coloured(("fastest rank", "slowest rank")),
         ),
     ]
 
@@ -345,14 +337,8 @@ def _ranks() -> list[Panel]:
             its own work is not slow.""",
             lines(f"sum by (rank, reason) ({paused})", RANK + " {{reason}}"),
             unit="percentunit",
+            width=24,
             many=True,
             overrides=numbered("rank"),
-        ),
-        bars(
-            "Mean own time of each rank",
-            "Own time per step at the end of the time range. Bars should be equally long.",
-            now(f"sort_desc(max by (cluster, rank, instance) ({last(OWN_TIME)}))", RANK_AND_NODE),
-            unit="s",
-            width=12,
         ),
     ]
