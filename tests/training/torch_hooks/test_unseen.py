@@ -16,6 +16,7 @@ from trainwatch.training.reader import LedgerReader, open_ledgers
 from tests.support.torch_script import DEADLINE, EXPORTER
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(2 * DEADLINE)
 
 USES = Path(__file__).parents[2] / "support" / "torch_uses.py"
 # Puts hooks into a process that has imported Dynamo before, as a spawned rank may have.
