@@ -14,7 +14,7 @@ from trainwatch.cli import main
 
 def trainwatch(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainwatch", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "trainwatch", *words], capture_output=True, text=True, timeout=300
     )
 
 

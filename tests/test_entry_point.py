@@ -22,7 +22,7 @@ def trainwatch(path: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(path)},
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -68,7 +68,7 @@ def test_what_is_left_when_the_other_package_is_uninstalled_gets_the_fix_too(for
         capture_output=True,
         text=True,
         cwd=foreign,
-        timeout=60,
+        timeout=300,
     )
     (line,) = result.stderr.splitlines()
     assert result.returncode == 2

@@ -11,7 +11,7 @@ import requests
 
 from tests.support.actions_process import COMMAND, TOKEN, a_notification, actions
 
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.mark.parametrize(

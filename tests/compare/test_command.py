@@ -202,7 +202,7 @@ def test_help_names_every_figure_and_as_a_process_it_warns_of_nothing() -> None:
         [sys.executable, "-W", "error", "-m", "trainwatch", "compare", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (result.returncode, result.stderr) == (0, "")
     for word in ("step_p50", "throughput", "cost_per_1000_steps", "gpu_memory", "any_rule", "examples:"):

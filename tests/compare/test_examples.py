@@ -31,7 +31,7 @@ def observe(folder: Path, way: str) -> Path:
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     return folder / way
@@ -44,7 +44,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     slow, mended = observe(folder, "workers"), observe(folder, "none")
     command = [sys.executable, "-m", "trainwatch", "compare", str(slow), str(mended), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
-    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=100)
+    result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document

@@ -17,7 +17,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 MODELS = REPOSITORY / ".venv" / "grafana-models"  # tests/install-grafana-models
 DASHBOARDS = sorted((REPOSITORY / "grafana" / "dashboards").glob("*.json"))
-SECONDS = 120
+SECONDS = 300
 
 # What the schemas of some versions lack, although Grafana reads it.
 KNOWN_TO_GRAFANA = {

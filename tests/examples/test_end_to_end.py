@@ -26,7 +26,7 @@ def observe(data: Path, out: Path, *words: str) -> tuple[str, dict[str, dict[str
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     assert result.returncode == 0, result.stderr
     reports = {path.stem: json.loads(path.read_text()) for path in (out / "profiler-reports").iterdir()}

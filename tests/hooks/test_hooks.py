@@ -30,7 +30,7 @@ def output(*words: object, status: int = 0, **more: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         cwd=ROOT,
     )

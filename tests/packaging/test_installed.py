@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 170
+SECONDS = 300
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

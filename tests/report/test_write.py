@@ -27,7 +27,7 @@ REPORT = (sys.executable, "-m", "trainwatch", "report")
 def trainwatch_report(
     *words: str | Path, command: Sequence[str] = REPORT, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 @pytest.fixture

@@ -393,7 +393,7 @@ def test_dumps_that_pytorch_writes_for_gloo_name_the_rank_that_sleeps(tmp_path: 
     ranks = [
         subprocess.Popen([*command, str(rank), "dumps"], cwd=tmp_path, env=environment) for rank in range(3)
     ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0, 0, 0]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0, 0, 0]
     found = verdict(tmp_path / "dumps")
     assert found.finding.startswith(
         "Rank 1 blocks ranks 0 and 2: it has not called all_reduce #3 of default_pg (train.py:26 <module>)"

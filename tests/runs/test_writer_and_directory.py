@@ -355,7 +355,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.fixture
 def left_by_killed_writer(tmp_path: Path) -> Path:
-    ended = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], check=False, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(tmp_path)], check=False, timeout=300)
     assert ended.returncode == -signal.SIGKILL
     return tmp_path
 
@@ -434,7 +434,7 @@ def test_a_full_disk_stops_the_recording_with_one_message_until_there_is_room(tm
     ended = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)],
         check=True,
-        timeout=120,
+        timeout=300,
         capture_output=True,
         text=True,
     )

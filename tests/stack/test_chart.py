@@ -300,7 +300,7 @@ def test_an_exporter_with_tls_and_passwords_starts_from_the_secret_and_its_probe
             assert "httpGet" not in container[probe]
         host, _, port = exporter.url.removeprefix("https://").partition(":")
         for _ in range(3):
-            socket.create_connection((host, int(port)), timeout=60).close()
+            socket.create_connection((host, int(port)), timeout=300).close()
         assert exporter.get("/metrics", verify=trust, auth=me).status_code == 200
     assert not [line for line in exporter.log if " INFO " not in line], "no probe is logged as trouble"
     assert "web" not in str(pod_of("cpu", rendered()))

@@ -20,7 +20,7 @@ import yaml
 from tests.support.compose import FILE, PINNED_IMAGE, REPOSITORY
 from tests.support.exporter_process import ExporterProcess
 
-SECONDS = 120
+SECONDS = 300
 Instruction = tuple[str, str]
 
 

@@ -64,7 +64,9 @@ def test_the_helm_command_of_the_readme_installs_exporters() -> None:
 def test_own_rules_reach_the_chart_by_the_commands_of_the_page(tmp_path: Path) -> None:
     lines = commands_of("kubernetes.md")
     (render,) = [shlex.split(line) for line in lines if line.startswith("trainwatch rules render")]
-    subprocess.run([sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=300
+    )
     (given,) = [
         re.findall(r"--set-file rules\.files\.(\S+)=(\S+)", line) for line in lines if "--set-file" in line
     ]

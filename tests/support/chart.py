@@ -22,7 +22,7 @@ CHART = REPOSITORY / "deploy" / "helm"
 MODELS = REPOSITORY / "tests" / "operator-models"
 IMAGE = "registry.example/trainwatch"
 OPERATOR = "monitoring.coreos.com"
-SECONDS = 60
+SECONDS = 300
 RESTRICTED_VOLUMES = {
     *(
         "configMap",

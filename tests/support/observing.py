@@ -14,7 +14,7 @@ from types import TracebackType
 
 import psutil
 
-PATIENCE = 60.0  # seconds for what must happen sooner or later on a loaded machine
+PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
 
 RUN = [sys.executable, "-m", "trainwatch", "run"]
 

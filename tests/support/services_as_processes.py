@@ -32,7 +32,7 @@ from urllib.request import urlopen
 
 PROGRAMS = {"prometheus": "prometheus", "alertmanager": "prometheus-alertmanager"}  # as Debian calls them
 UNSHARE = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
-SECONDS = 120  # how long anything may take on a busy machine before it counts as never happening
+SECONDS = 300  # how long anything may take on a busy machine before it counts as never happening
 DNS = "127.0.0.53"
 
 

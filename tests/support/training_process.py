@@ -95,7 +95,7 @@ class TrainingProcess:
 
     def end(self) -> None:
         """Closes its input, upon which it ends, and waits."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
 
     def _expect(self, word: str) -> None:
         assert self.process.stdout is not None
