@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 FIRST_TICKS = 20  # a process that ends earlier leaves no file
 LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
 ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
-MOST_SKIPPED = 400  # ticks between two samples: 100 frames of 100 threads take 40 ms
+MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
+MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample took beyond it is forgotten
+WEIGHT = 0.1  # of the latest sample in what one usually takes
 MOST_STACKS = 1_000  # of which the text is remembered
 GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
 ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
@@ -156,7 +158,7 @@ class LineSampler:
         begin = looked = monotonic()
         times = main.times()
         tick, jitter = 0, begin % 1.0
-        owed, skipped = 0.0, 0  # CPU time above ALLOWED, in ticks; how many of them are skipped now
+        owed, usual, skipped = 0.0, 0.0, 0  # CPU time in ticks of ALLOWED; how many ticks are skipped now
         stopped = False
         while not stopped:
             spent = thread_time()
@@ -176,9 +178,10 @@ class LineSampler:
                 table.count(self._code(), text, main.state(), passed)
                 tick += passed
                 self._until_look -= passed
-                owed += (thread_time() - spent) / ALLOWED - passed
-                owed = min(max(0.0, owed), float(MOST_SKIPPED))
-                skipped = int(owed)
+                took = (thread_time() - spent) / ALLOWED
+                usual += WEIGHT * (took - usual)
+                owed = min(max(0.0, owed + took - passed), MOST_OWED)
+                skipped = min(int(owed), max(MOST_SKIPPED, int(2 * usual)))
             if stopped or self._until_look <= 0:
                 previous, looked, ran = looked, monotonic(), times
                 times = main.times()
