@@ -51,7 +51,7 @@ REWIND_AT = 1 << 18  # bytes
 NOT_ASCII = "Python 3.14 cannot read a stack with names of files or functions that are not ASCII"
 
 
-class NotSafeError(Exception):
+class NotSafeError(RuntimeError):
     """Why no stack can be read in this Python."""
 
 
