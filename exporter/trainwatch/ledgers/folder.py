@@ -108,13 +108,15 @@ class LedgerFolder:
             self._try_again(now, limits)
         deadline = monotonic() + LOOK_SECONDS
         later: list[str] = []
-        while self._new and monotonic() < deadline:
-            self._examine(self._new.popleft(), now, limits, later)
-        deadline = min(deadline, monotonic() + DEAD_SECONDS)
-        while self._dead and not self._new and monotonic() < deadline:
-            self._examine_dead(self._dead.popleft(), now, limits, later)
-        self._complete = self._complete or not (self._new or self._dead)
-        self._new.extend(later)
+        try:
+            while self._new and monotonic() < deadline:
+                self._examine(self._new.popleft(), now, limits, later)
+            deadline = min(deadline, monotonic() + DEAD_SECONDS)
+            while self._dead and not self._new and monotonic() < deadline:
+                self._examine_dead(self._dead.popleft(), now, limits, later)
+            self._complete = self._complete or not (self._new or self._dead)
+        finally:
+            self._new.extend(later)
 
     def tidy(self, now: float) -> None:
         """Retires ledgers of processes that died `retention` seconds ago, then removes their files."""
