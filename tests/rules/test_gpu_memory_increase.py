@@ -10,6 +10,7 @@ from trainwatch.evaluation.analysis import RuleResult
 from trainwatch.evaluation.engine import evaluate
 from trainwatch.evaluation.settings import Settings
 
+from tests.support.smallest import smallest
 from tests.support.source import MemorySource, node_samples
 from tests.support.stationary_memory import KINDS, ROWS, stationary
 
@@ -150,7 +151,7 @@ def test_a_gap_changes_nothing() -> None:
     assert result(flat, increase=0).status == "healthy"
 
 
-@pytest.mark.parametrize("seeds", [TUNED_WITH, HELD_BACK], ids=["tuned with", "held back"])
+@pytest.mark.parametrize("seeds", smallest([HELD_BACK, TUNED_WITH], [0]), ids=["held back", "tuned with"])
 def test_memory_that_does_not_grow_alarms_in_at_most_1_of_100_runs(seeds: range) -> None:
     runs = stationary(seeds)
     increase, leak = results(runs, "GPUMemoryIncrease", "GPUMemoryLeak")
