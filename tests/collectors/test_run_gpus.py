@@ -218,7 +218,7 @@ def test_real_processes_on_gpus_of_the_fake_nvml(tmp_path: Path) -> None:
     """A child of the training process is on GPU 1, and a process of nobody's run on GPU 2."""
     nvml = FakeNvml(tmp_path / "nvml", gpus=3)
     gpus, training, uses = (
-        GpuCollector(nvml.library),
+        GpuCollector(nvml.library, longest_patience=300),
         TrainingCollector(tmp_path / "ledgers"),
         RunGpusCollector(),
     )
@@ -237,7 +237,7 @@ def test_real_processes_on_gpus_of_the_fake_nvml(tmp_path: Path) -> None:
         nvml.run_processes(0, trainer.process.pid)
         nvml.run_processes(1, int(children.stdout))
         nvml.run_processes(2, os.getpid())
-        sample = Sample(time=time.time())
+        sample = Sample(time=time.time(), interval=600)
         for collector in (gpus, training, uses):
             collector.collect(sample)
         trainer.do("child.communicate()")
