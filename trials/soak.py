@@ -179,7 +179,7 @@ class _Node:
             if number % 2:
                 ledger.finish(0.0)
             else:
-                os.close(ledger._ledger.fd)
+                ledger._ledger._close()
         self._live.clear()
         self._living.clear()
 

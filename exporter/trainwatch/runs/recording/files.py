@@ -155,8 +155,11 @@ def holds_recording(directory: Path) -> bool:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Returns the directories in a directory, by name. Raises OSError."""
-    return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
+    """Returns the directories in a directory, by name; none if it cannot be read or is not there."""
+    try:
+        return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
+    except OSError:
+        return []
 
 
 def holds_pieces(folder: Path) -> bool:
