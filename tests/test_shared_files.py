@@ -17,7 +17,6 @@ SHARED_FILES = "trainwatch/shared_files.py"
 
 # Modules, or packages that end in "/", whose files no other user of the machine can plant, and why.
 OTHER_FILES = {
-    "trainwatch/accepted.py": "the file of accepted findings, which the user names",
     "trainwatch/actions/command.py": "the file of the token, which the user names",
     "trainwatch/actions/processes.py": "procfs",
     "trainwatch/alertmanager/": "files of this package",
@@ -48,6 +47,7 @@ OTHER_FILES = {
     "trainwatch/runs/prometheus/address.py": "the file of the password, which the user names",
     "trainwatch/runs/traces/": "the traces that the user names",
     "trainwatch/training/launch.py": "procfs",
+    "trainwatch/training/main_stack.py": "the number of a descriptor of its own",
     "trainwatch/training/main_thread.py": "procfs",
     "trainwatch/web/": "the web configuration, which the user names",
     "trainwatch/training/startup/sitecustomize.py": "runs in any Python, where this package may not be",

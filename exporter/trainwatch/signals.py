@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 Signals = frozenset["signal.Signals | int"]
 
@@ -57,14 +56,21 @@ def take_signals(command: str) -> None:
     """
     if not is_ignored(signal.SIGTERM):
         signal.signal(signal.SIGTERM, lambda number, _: exit_as_ended_by(number))
-    if command in _BLOCKED:
-        block(_BLOCKED[command])
+    if command in _BLOCKED:  # until this process ends
+        _inherited.append(frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED[command])))
 
 
-@cache
-def block(signals: Signals) -> Signals:
-    """Blocks signals until this process ends. Returns what was blocked before the first call."""
-    return frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
+_inherited: list[Signals] = []  # what was blocked before `take_signals`, if it was called
+
+
+@contextmanager
+def blocked(signals: Signals) -> Iterator[Signals]:
+    """Blocks signals inside. Gives the mask for other programs: the one that this process began with."""
+    before = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, signals))
+    try:
+        yield next(iter(_inherited), before)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -232,11 +233,11 @@ def test_a_record_that_cannot_be_written_stays_as_it_was(runs: Path) -> None:
         place.mkdir()
     comparison = compare(before(str(places[0])), replace(after(), place=str(places[1])))
     blocked = runs / f".{RECORD}.{os.getpid()}.unfinished"
-    blocked.mkdir()
+    (blocked / "full").mkdir(parents=True)
     with pytest.raises(OSError, match="unfinished"):
         record_outcomes(comparison)
     assert not (runs / RECORD).exists()
-    blocked.rmdir()
+    shutil.rmtree(blocked)
     recorded = record_outcomes(comparison)
     assert recorded is not None
     assert recorded == (runs, list(read_record(runs).recorded))

@@ -66,7 +66,7 @@ def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("schema_version", 1),
+        ("schema_version", 2),
         ("surplus", 1),
         ("run.surplus", 1),
         ("run.seconds", -1.0),

@@ -215,7 +215,7 @@ def test_an_unreadable_record_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_in_place_of_the_record_is_named(tmp_path: Path) -> None:
     (tmp_path / RECORD).mkdir()
-    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+    with pytest.raises(UserError, match="cannot be read: a link, a directory, a pipe"):
         read_record(tmp_path)
 
 

@@ -424,10 +424,10 @@ def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(
     with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(6)") as observed:
         observed.until_samples(2)
         (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
-        (node / "steps-000009.parquet").write_bytes(b"no part")
+        (node / "steps-000009.00000000.parquet").write_bytes(b"no part")
         assert observed.status() == 6
         assert "This run is incomplete. The figures exclude what is missing:" in observed.said
-        assert "steps-000009.parquet` was left out: it is not a whole Parquet file" in observed.said
+        assert "steps-000009.00000000.parquet` was left out: its checksum does not match" in observed.said
         assert f"report       {tmp_path}/run/report.html" in observed.said
 
 

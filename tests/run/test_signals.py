@@ -69,7 +69,8 @@ def observed_with(rule: str, folder: Path) -> Observed:
     """Observes a command with exit status 5, with this code as a rule."""
     (folder / "rules").mkdir()
     (folder / "rules" / "sends.py").write_text(rule)
-    return Observed(folder / "run", "raise SystemExit(5)", **{FOLDERS: str(folder / "rules")})
+    loads_rules = ("--set", "CPUBottleneck.threshold=50")  # before the command starts
+    return Observed(folder / "run", "raise SystemExit(5)", *loads_rules, **{FOLDERS: str(folder / "rules")})
 
 
 def begun_with(number: int, handler: str, words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:

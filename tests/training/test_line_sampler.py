@@ -298,7 +298,7 @@ def test_a_long_name_loses_whole_parts_at_its_beginning() -> None:
         ("/x/python3.zip/queue.py", "get", "queue.get"),
         ("<frozen importlib._bootstrap>", "_find_and_load", "import"),
         ("<frozen runpy>", "run_path", "runpy.run_path"),
-        ("<string>", "__init__", "__init__"),
+        ("<made by exec>", "__init__", "__init__"),
     ],
 )
 def test_a_function_of_a_library_has_the_name_of_its_module(file: str, function: str, library: str) -> None:

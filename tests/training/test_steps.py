@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
-from trainwatch.ledgers.run_totals import RankTotals
-from trainwatch.training import layout
 from trainwatch.training.layout import COMPONENTS, STEP_BOUNDS
-from trainwatch.training.reader import LedgerReader
 
 from tests.support.training_script import run_to_end
 
@@ -109,22 +105,6 @@ def test_own_time_is_that_of_training_steps_without_communication(ledgers: Path)
     own = 2 * [0.75, 0.0, 0.5]
     assert run.totals.own_seconds == sum(own)
     assert run.totals.own_squared_seconds == sum(seconds**2 for seconds in own)
-
-
-def test_of_a_writer_that_does_not_count_own_time_it_is_unknown(ledgers: Path) -> None:
-    run = run_to_end("trainwatch.record_step('train', 1.0, 2.0)", ledgers)
-    path = next(ledgers.iterdir())
-    at = layout.COUNTERS_AT + 8 * layout.COUNTER_OWN
-    path.write_bytes(path.read_bytes()[:at] + bytes(16) + path.read_bytes()[at + 16 :])
-    with LedgerReader(path) as reader:
-        old = reader.totals()
-    assert math.isnan(old.own_seconds)
-    both = RankTotals()
-    both.add(run.totals)
-    assert both.own_seconds == 1.0
-    both.add(old)
-    assert math.isnan(both.own_seconds)
-    assert math.isnan(both.own_squared_seconds)
 
 
 def test_phases_with_initialization_other_and_finalization_fill_the_whole_run(ledgers: Path) -> None:

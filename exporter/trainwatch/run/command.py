@@ -40,7 +40,7 @@ from trainwatch.run.recording_limits import add_recording_limits
 from trainwatch.run.status_line import StatusLine
 from trainwatch.run.terminal import command_begins, command_ended, say
 from trainwatch.run.training_command import TrainingCommand, end_if_asked, interruptible
-from trainwatch.signals import OBSERVER, STOPPING, Signals, block
+from trainwatch.signals import OBSERVER, STOPPING, Signals, blocked
 from trainwatch.training.stack_request import VARIABLE as STACKS
 from trainwatch.web.hosts import EXTERNAL_URLS
 
@@ -136,25 +136,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Runs the command and returns its exit status. Raises UserError if it was not started."""
-    mask = block(OBSERVER)  # as trainwatch.cli has done already: numpy starts threads, which inherit it
-    from trainwatch.evaluation.settings import Settings
-    from trainwatch.run.hang_stacks import HangStacks
-    from trainwatch.run.ledger_directory import ledger_directory
-    from trainwatch.run.live import LiveView
-    from trainwatch.run.old_recordings import remove_old_recordings
-    from trainwatch.run.plan import planned
+    with blocked(OBSERVER) as mask:  # trainwatch.cli has done so before the imports: threads inherit it
+        from trainwatch.evaluation.settings import Settings
+        from trainwatch.run.hang_stacks import HangStacks
+        from trainwatch.run.ledger_directory import ledger_directory
+        from trainwatch.run.live import LiveView
+        from trainwatch.run.old_recordings import remove_old_recordings
+        from trainwatch.run.plan import planned
 
-    settings = Settings.parse(arguments.set, arguments.parameters)
-    end_if_asked()
-    with planned(arguments) as plan, ledger_directory() as ledgers:
-        if arguments.out is None:
-            limits = (arguments.recording_max_age, arguments.recording_max_size)
-            for line in remove_old_recordings(plan.directory.parent, time.time(), *limits):
-                say(line, "dim")
-        stacks = HangStacks(ledgers, plan.directory)
-        seconds = plan.scan_interval, arguments.live_interval
-        live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
-        return _observe(plan, ledgers, live, mask)
+        settings = Settings.parse(arguments.set, arguments.parameters)
+        end_if_asked()
+        with planned(arguments) as plan, ledger_directory() as ledgers:
+            if arguments.out is None:
+                limits = (arguments.recording_max_age, arguments.recording_max_size)
+                for line in remove_old_recordings(plan.directory.parent, time.time(), *limits):
+                    say(line, "dim")
+            stacks = HangStacks(ledgers, plan.directory)
+            seconds = plan.scan_interval, arguments.live_interval
+            live = LiveView(plan.directory, settings, *seconds, plan.price, stacks, plan.steps)
+            return _observe(plan, ledgers, live, mask)
 
 
 def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
