@@ -155,7 +155,7 @@ def holds_recording(directory: Path) -> bool:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Returns the directories in a directory, by name; none if it cannot be read or is not there."""
+    """Returns the directories in a directory, by name; none if it does not exist or cannot be read."""
     try:
         return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
     except OSError:
