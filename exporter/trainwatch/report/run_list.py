@@ -64,6 +64,7 @@ class RunList:
 
 def read_folder(folder: Path, newest: int | None = None) -> RunList:
     """Reads all runs of the folder, or those written last. Raises OSError if the folder cannot be read."""
+    folder.stat()  # `folders` takes a missing one for an empty one
     every = [path for path in folders(folder) if path.name[0] != "."]
     directories = sorted(sorted(every, key=lambda path: path.stat().st_mtime, reverse=True)[:newest])
     read = {directory.name: _read_or_reason(directory) for directory in directories}

@@ -155,10 +155,10 @@ def holds_recording(directory: Path) -> bool:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Returns the directories in a directory, by name; none if it does not exist or cannot be read."""
+    """Returns the directories in a directory, by name; none if it does not exist. Raises OSError."""
     try:
         return sorted(directory / entry.name for entry in entries(directory) if entry.is_dir())
-    except OSError:
+    except FileNotFoundError:
         return []
 
 
