@@ -34,7 +34,7 @@ $(VENV)/.developing: $(VENV)/.installed requirements-dev.lock requirements-torch
 SLOW ?= augmentation
 run: $(VENV)/.installed ## observe a slow example and report why: SLOW=augmentation, workers, storage, stall or none
 	@echo "training the example for about a minute; $(SLOW) is what slows it down"
-	@$(BIN)/trainwatch run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
+	@$(BIN)/stepscope run --name example-$(SLOW) -- $(BIN)/python examples/train_images.py --slow $(SLOW)
 
 lint: $(VENV)/.developing ## ruff, mypy --strict, imports between packages, and the English of the documentation
 	$(BIN)/ruff check .
@@ -70,13 +70,13 @@ $(VENV)/hta/bin/python:
 	$(PYTHON) -m venv $(VENV)/hta
 	-$@ $(PIP) HolisticTraceAnalysis "pandas<3"
 
-bench: $(VENV)/.developing $(VENV)/hta/bin/python ## measure the cost of Trainwatch against its budgets
+bench: $(VENV)/.developing $(VENV)/hta/bin/python ## measure the cost of Stepscope against its budgets
 	HTA_PYTHON="$${HTA_PYTHON:-$(VENV)/hta/bin/python}" PATH="$(abspath $(NEWER))/usr/bin:$$PATH" $(BIN)/python -m benchmarks $(BENCHMARKS)
 
 bench-scale: $(VENV)/.developing ## measure a cluster of NODES=1000 in Prometheus and VictoriaMetrics: 26 minutes for each of 4 rows
 	$(BIN)/python -m benchmarks.scale --nodes $(or $(NODES),1000) --markdown $(SCALE)
 
-trials: $(VENV)/.developing ## try to break what Trainwatch promises: kill -9, corrupt files, floods; the tests of many seeds
+trials: $(VENV)/.developing ## try to break what Stepscope promises: kill -9, corrupt files, floods; the tests of many seeds
 	$(BIN)/python -m trials $(TRIALS)
 	$(if $(TRIALS),,$(PYTEST) -m 'trial or hypothesis')
 
@@ -88,7 +88,7 @@ truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in al
 
 # For every Python and platform, from the oldest Python on. pip checks the hashes of all that it installs from a lock.
 UV := $(VENV)/uv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
-	--custom-compile-command "make lock" --no-emit-package pip --no-emit-package trainwatch-exporter
+	--custom-compile-command "make lock" --no-emit-package pip --no-emit-package stepscope
 lock: ## renew requirements*.lock: the newest versions that pyproject.toml allows, with the hashes of all their files
 	$(PYTHON) -m venv $(VENV)/uv
 	$(VENV)/uv/bin/python $(PIP) uv
@@ -97,7 +97,7 @@ lock: ## renew requirements*.lock: the newest versions that pyproject.toml allow
 	printf 'hatchling\neditables\n' | $(UV) --constraint requirements-dev.lock --output-file requirements-build.lock -
 
 # What an installation has, and nothing of the development.
-sbom: $(VENV)/.developing ## write the software bill of materials of an installation (CycloneDX): trainwatch.cdx.json
+sbom: $(VENV)/.developing ## write the software bill of materials of an installation (CycloneDX): stepscope.cdx.json
 	$(PYTHON) -m venv --clear --without-pip $(VENV)/installation
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(VENV)/installation .
 	$(BIN)/python -m pip --python $(VENV)/installation/bin/python install --quiet --require-hashes \
@@ -105,7 +105,7 @@ sbom: $(VENV)/.developing ## write the software bill of materials of an installa
 	$(BIN)/python -m pip --python $(VENV)/installation/bin/python install --quiet --no-deps --no-index \
 		$(VENV)/installation/*.whl
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
-		--output-file trainwatch.cdx.json $(VENV)/installation/bin/python
+		--output-file stepscope.cdx.json $(VENV)/installation/bin/python
 
 clean: ## remove everything that make and runs created
-	rm -rf $(VENV) trainwatch-runs trainwatch.cdx.json examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) stepscope-runs stepscope.cdx.json examples/data .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from trainwatch.crosscheck.offline.remote_write import label, request, samples_of
-from trainwatch.rules.straggler import SLOW
+from stepscope.crosscheck.offline.remote_write import label, request, samples_of
+from stepscope.rules.straggler import SLOW
 
 from benchmarks.node import CORES
 from tests.support.demo import START, simulated
@@ -95,17 +95,17 @@ class Cluster:
                 yield self._encoded(node, name, dict(labels)) + samples
 
     def _of_rule(self, node: int, name: str, by_gpu: Sequence[bytes]) -> Iterator[bytes]:
-        if name.startswith("run_instance:trainwatch_run_memory"):
+        if name.startswith("run_instance:stepscope_run_memory"):
             yield self._encoded(node, name, {"run": ""}) + by_gpu[0]  # the run's share of the host's memory
             return
-        if not name.startswith("run_instance_gpu:trainwatch_gpu_memory_"):
+        if not name.startswith("run_instance_gpu:stepscope_gpu_memory_"):
             raise ValueError(f"{name}: a series without a simulated history")
         for gpu, samples in enumerate(by_gpu):
             yield self._encoded(node, name, {"run": "", "gpu": str(gpu)}) + samples
 
     def _encoded(self, node: int, name: str, labels: Mapping[str, str]) -> bytes:
         """Encodes the labels of a node's series, with the node's own run and ranks."""
-        own = {"__name__": name, "job": "trainwatch", "instance": f"node-{node:04}", **labels}
+        own = {"__name__": name, "job": "stepscope", "instance": f"node-{node:04}", **labels}
         if "run" in own:
             own["run"] = f"run-{node // NODES_PER_RUN:03}"
         if "rank" in own:
@@ -140,7 +140,7 @@ def _scraped(scenario: str, scrapes: int, start: int) -> dict[Key, Points]:
 def _lowest_memory(scraped: Mapping[Key, Points]) -> list[float]:
     """Returns the lowest share of memory in use, by GPU."""
     used, total = (
-        [scraped[f"trainwatch_gpu_memory_{which}_bytes", (("gpu", str(gpu)),)] for gpu in range(GPUS)]
+        [scraped[f"stepscope_gpu_memory_{which}_bytes", (("gpu", str(gpu)),)] for gpu in range(GPUS)]
         for which in ("used", "total")
     )
     return [min(value for _, value in points) / most[0][1] for points, most in zip(used, total, strict=True)]
@@ -148,9 +148,9 @@ def _lowest_memory(scraped: Mapping[Key, Points]) -> list[float]:
 
 def _value(name: str, value: float, start: int) -> float:
     """Returns the value of the cluster's nodes for a simulated node's `value`."""
-    if name == "trainwatch_dataloader_workers":
+    if name == "stepscope_dataloader_workers":
         return value * CORES / SIMULATED_CORES
-    if name.startswith("trainwatch_run_") and name.endswith("_time_seconds"):
+    if name.startswith("stepscope_run_") and name.endswith("_time_seconds"):
         return value + start - START
     return value
 

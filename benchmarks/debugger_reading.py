@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainwatch.runs.debugger.source import DebuggerOutput
-from trainwatch.runs.model import NodeSamples
+from stepscope.runs.debugger.source import DebuggerOutput
+from stepscope.runs.model import NodeSamples
 
 from benchmarks import Row
 
@@ -25,7 +25,7 @@ MORE = 8
 READ_ALL = """
 import sys, resource
 from pathlib import Path
-from trainwatch.runs.debugger.source import DebuggerOutput
+from stepscope.runs.debugger.source import DebuggerOutput
 for chunk in DebuggerOutput(Path(sys.argv[1])).read():
     pass
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -33,7 +33,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as directory:
         short, long = Path(directory) / "short", Path(directory) / "long"
         files = write(short, MINUTES)
         write(long, MINUTES * MORE)

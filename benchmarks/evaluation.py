@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from trainwatch.evaluation.engine import Evaluator
-from trainwatch.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
+from stepscope.evaluation.engine import Evaluator
+from stepscope.runs.model import GpuFacts, NodeFacts, NodeSamples, RunFacts, Source, Steps
 
 from benchmarks import Row
 from tests.support import reference

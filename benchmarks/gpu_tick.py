@@ -13,10 +13,10 @@ from ctypes import CDLL
 from pathlib import Path
 
 import pynvml
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.nvidia.device import FAST_FIELDS
-from trainwatch.nvidia.nvml import FieldBatch, Nvml
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.nvidia.device import FAST_FIELDS
+from stepscope.nvidia.nvml import FieldBatch, Nvml
+from stepscope.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

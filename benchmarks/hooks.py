@@ -30,7 +30,7 @@ def rows() -> list[Row]:
     """Returns the cost per step of each way."""
     with (
         tempfile.TemporaryDirectory(dir=_shared_memory()) as directory,
-        _environment(TRAINWATCH_LEDGER_DIR=directory, TRAINWATCH_RUN="benchmark", KINETO_LOG_LEVEL="99"),
+        _environment(STEPSCOPE_LEDGER_DIR=directory, STEPSCOPE_RUN="benchmark", KINETO_LOG_LEVEL="99"),
     ):
         bare, extra = _in_place()
         with _run():
@@ -46,8 +46,8 @@ def rows() -> list[Row]:
 def _hot() -> float:
     """Returns the microseconds per step of wrappers around functions that do nothing."""
     import torch
-    from trainwatch.training.automatic import automatic
-    from trainwatch.training.frameworks.torch_hooks import batches, passes, steps
+    from stepscope.training.automatic import automatic
+    from stepscope.training.frameworks.torch_hooks import batches, passes, steps
 
     automatic.unusual.clear()
     parameter = torch.nn.Parameter(torch.zeros(1))
@@ -126,21 +126,21 @@ def _ways() -> dict[str, tuple[Around, _Training]]:
 
 @contextmanager
 def _run() -> Iterator[None]:
-    import trainwatch
+    import stepscope
 
-    trainwatch.start(run="benchmark")
+    stepscope.start(run="benchmark")
     try:
         yield
     finally:
-        trainwatch.finish()
+        stepscope.finish()
 
 
 @contextmanager
 def _floor() -> Iterator[None]:
     """Puts functions where hooks are that no hook in Python can be cheaper than."""
     import torch
+    from stepscope.training.frameworks.torch_hooks import patches
     from torch.optim import optimizer
-    from trainwatch.training.frameworks.torch_hooks import patches
 
     patches.replace(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", _calling)
     patches.replace(torch.nn.Module, "__call__", lambda _: _calling_module)
@@ -169,7 +169,7 @@ def _calling_module(module: Any, *arguments: Any, **keywords: Any) -> Any:
 
 @contextmanager
 def _hooks() -> Iterator[None]:
-    from trainwatch.training.frameworks import torch_hooks
+    from stepscope.training.frameworks import torch_hooks
 
     torch_hooks.install()
     try:
@@ -181,7 +181,7 @@ def _hooks() -> Iterator[None]:
 
 @contextmanager
 def _hooks_and_lines() -> Iterator[None]:
-    from trainwatch.training.line_sampler import LineSampler
+    from stepscope.training.line_sampler import LineSampler
 
     sampler = LineSampler()
     with _hooks():
@@ -235,7 +235,7 @@ class _Training:
 
 class _ByHand(_Training):
     def __init__(self) -> None:
-        from trainwatch import begin_step, end_step, mark
+        from stepscope import begin_step, end_step, mark
 
         super().__init__()
         self.begin_step, self.mark, self.end_step = begin_step, mark, end_step

@@ -18,7 +18,7 @@ BUDGET_PERCENT = 0.3
 
 SCRIPT = f"""
 import json, statistics, sys, threading, time
-from trainwatch.training import line_sampler
+from stepscope.training import line_sampler
 
 TEXT = json.dumps([{{"a": i, "b": [1, 2, 3]}} for i in range(20_000)])
 
@@ -79,8 +79,8 @@ def rows() -> list[tuple[str, float, str, str]]:
 
 def _measure() -> dict[str, tuple[float, float]]:
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="trainwatch-bench-", dir=memory) as folder:
-        environment = {**os.environ, "TRAINWATCH_LEDGER_DIR": folder, "TRAINWATCH_LAUNCH": "bench"}
+    with tempfile.TemporaryDirectory(prefix="stepscope-bench-", dir=memory) as folder:
+        environment = {**os.environ, "STEPSCOPE_LEDGER_DIR": folder, "STEPSCOPE_LAUNCH": "bench"}
         command = [sys.executable, "-c", SCRIPT]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     found: dict[str, tuple[float, float]] = json.loads(done.stdout)

@@ -15,7 +15,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as directory:
         node = BusyNode(Path(directory))
         with running_exporter(node, INTERVAL) as exporter:
             begin = time.monotonic()
@@ -28,7 +28,7 @@ def rows() -> list[Row]:
                 if not early and passed > SECONDS / 4:
                     early = exporter.resident_mebibytes()
                 time.sleep(0.02)
-            ticks = exporter.value("trainwatch_sampler_ticks_total")
+            ticks = exporter.value("stepscope_sampler_ticks_total")
             resident = exporter.resident_mebibytes()
     what = f"exporter, {CORES} cores and {GPUS} GPUs, after {ticks:,.0f} ticks and {scrapes:,} scrapes"
     return [

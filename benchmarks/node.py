@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.collectors.gpu_holders import GpuHoldersCollector
-from trainwatch.collectors.run_gpus import RunGpusCollector
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.exporter.exporter import Exporter
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.collectors.run_gpus import RunGpusCollector
+from stepscope.collectors.training import TrainingCollector
+from stepscope.exporter.exporter import Exporter
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
@@ -59,7 +59,7 @@ class BusyNode:
         new.replace(self.procfs / "stat")
 
     def flags(self, interval: str) -> list[str]:
-        """Returns the flags of `trainwatch exporter` for this node, with an active run."""
+        """Returns the flags of `stepscope exporter` for this node, with an active run."""
         return [
             *("--path.procfs", str(self.procfs)),
             *("--path.nvml-library", str(self.nvml.library)),
@@ -72,7 +72,7 @@ class BusyNode:
 
 
 class RunningExporter:
-    """A real `trainwatch exporter` process."""
+    """A real `stepscope exporter` process."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self.process = process
@@ -108,8 +108,8 @@ def running_exporter(node: BusyNode, interval: str) -> Iterator[RunningExporter]
     """Starts an exporter that samples the node, waits until it is ready, and ends it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "trainwatch", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    command = [sys.executable, "-m", "stepscope", "exporter", "--web.listen-address", f"127.0.0.1:{port}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     with subprocess.Popen([*command, *node.flags(interval)], env=environment) as process:
         exporter = RunningExporter(process, port)
         try:

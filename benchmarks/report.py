@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from trainwatch.runs.model import COMPONENTS, GpuFacts, NodeFacts
-from trainwatch.runs.recording.files import RunFile, write_part
-from trainwatch.runs.recording.schema import (
+from stepscope.runs.model import COMPONENTS, GpuFacts, NodeFacts
+from stepscope.runs.recording.files import RunFile, write_part
+from stepscope.runs.recording.schema import (
     COLUMNS,
     CPU_COLUMNS,
     EVIDENCE_COLUMN,
@@ -32,7 +32,7 @@ from trainwatch.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from trainwatch.sampling.sample import EVIDENCE
+from stepscope.sampling.sample import EVIDENCE
 
 from benchmarks import Row
 
@@ -63,8 +63,8 @@ def rows() -> list[Row]:
 
 
 def reported(recording: Path, out: Path) -> tuple[float, float, float]:
-    """Returns the wall seconds, CPU seconds and MiB of `trainwatch report`, with its start and imports."""
-    command = [sys.executable, "-m", "trainwatch", "report", str(recording), "--out", str(out)]
+    """Returns the wall seconds, CPU seconds and MiB of `stepscope report`, with its start and imports."""
+    command = [sys.executable, "-m", "stepscope", "report", str(recording), "--out", str(out)]
     before, begin = _of_children(), time.perf_counter()
     subprocess.run([*command, "--price", "55.04"], check=True, stdout=subprocess.DEVNULL)
     seconds, after = time.perf_counter() - begin, _of_children()
@@ -78,11 +78,11 @@ def _of_children() -> tuple[float, float]:
 
 
 def record(directory: Path, hours: float) -> None:
-    """Writes a recording of a run with one rank per GPU, one part per minute as `trainwatch run` does."""
+    """Writes a recording of a run with one rank per GPU, one part per minute as `stepscope run` does."""
     folder = directory / NODE
     folder.mkdir(parents=True)
     end = START + hours * 3600
-    RunFile("day", START, end, "python train.py", 0, INTERVAL, {"trainwatch": "0"}).write(directory)
+    RunFile("day", START, end, "python train.py", 0, INTERVAL, {"stepscope": "0"}).write(directory)
     common = {"node": NODE, "run": "day", "interval": INTERVAL}
     schemas = {
         "samples": with_metadata(samples_schema(LAYOUT), common | asdict(FACTS)),

@@ -35,7 +35,7 @@ from typing import Any
 
 import requests
 import yaml
-from trainwatch.crosscheck.offline.remote_write import HEADERS
+from stepscope.crosscheck.offline.remote_write import HEADERS
 
 from benchmarks import Row
 from benchmarks.cluster import SCRAPE_SECONDS, SERIES_PER_REQUEST, Cluster
@@ -109,7 +109,7 @@ def table(measured: Measured) -> list[Row]:
     ]
     for group in sorted(measured.groups, key=lambda group: -group.share):
         read = f"{sum(group.samples) / 1e6:,.3g} M samples"
-        name = group.name.removeprefix("trainwatch-")
+        name = group.name.removeprefix("stepscope-")
         what = f"  {name}, every {group.interval:g} s: {read}, {group.seconds:,.2g} s; share of its interval"
         found.append((what, 100 * group.share, "%", budget))
     return found
@@ -131,7 +131,7 @@ def measure(
     say(f"simulating {nodes:,} nodes")
     start = int(time.time()) - BEFORE
     scrapes = (BEFORE + AHEAD) // SCRAPE_SECONDS
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as name:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as name:
         directory = Path(name)
         files, groups = _rules(directory, every)
         read = _read(files)

@@ -32,9 +32,9 @@ from typing import Any
 
 import requests
 import yaml
-from trainwatch.prometheus_rules.files import EXISTING_CLUSTERS, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.sampling.profiles import PROFILES, Profile
+from stepscope.prometheus_rules.files import EXISTING_CLUSTERS, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.sampling.profiles import PROFILES, Profile
 
 from benchmarks.cluster import HEALTHY, NODES_PER_RUN, RANKS, SCRAPE_SECONDS, TROUBLED
 from benchmarks.page import DOCS, markdown, write_table
@@ -193,7 +193,7 @@ def measure(server: str, profile: Profile, nodes: int, warming: float, measured:
     if missing := [name for name in needed if shutil.which(name) is None]:
         raise RuntimeError(f"needs {' and '.join(missing)}")
     with (
-        tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as name,
+        tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as name,
         served(profile) as address,
     ):
         directory = Path(name)
@@ -249,7 +249,7 @@ def _scrape_config(directory: Path, address: str, nodes: int) -> Path:
         }
         for node in range(nodes)
     ]
-    scrape = {"job_name": "trainwatch", "scrape_interval": f"{SCRAPE_SECONDS}s", "static_configs": targets}
+    scrape = {"job_name": "stepscope", "scrape_interval": f"{SCRAPE_SECONDS}s", "static_configs": targets}
     path = directory / "scrape.json"
     path.write_text(json.dumps({"scrape_configs": [scrape]}))
     return path

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from trainwatch.sampling.exposition import Exposition
-from trainwatch.sampling.families import Family, HistogramValue, LabelValues
+from stepscope.sampling.exposition import Exposition
+from stepscope.sampling.families import Family, HistogramValue, LabelValues
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds
@@ -35,18 +35,18 @@ class Node:
         gpus: list[LabelValues] = [(str(gpu),) for gpu in range(8)]
         self.plain: list[tuple[Family, Sequence[LabelValues]]] = [
             (
-                Family("trainwatch_cpu_utilization_ratio", "gauge", "Utilisation of the core.", ("cpu",)),
+                Family("stepscope_cpu_utilization_ratio", "gauge", "Utilisation of the core.", ("cpu",)),
                 cores,
             ),
-            (Family("trainwatch_cpu_io_wait_ratio", "gauge", "I/O wait of the core.", ("cpu",)), cores),
+            (Family("stepscope_cpu_io_wait_ratio", "gauge", "I/O wait of the core.", ("cpu",)), cores),
         ]
         self.plain += [
-            (Family(f"trainwatch_gpu_{number}_ratio", "gauge", "Something of the GPU.", ("gpu",)), gpus)
+            (Family(f"stepscope_gpu_{number}_ratio", "gauge", "Something of the GPU.", ("gpu",)), gpus)
             for number in range(18)
         ]
         self.histograms = [
             (
-                Family(f"trainwatch_{what}_samples", "histogram", "Samples.", ("run", "gpu"), BOUNDS),
+                Family(f"stepscope_{what}_samples", "histogram", "Samples.", ("run", "gpu"), BOUNDS),
                 [("resnet", *gpu) for gpu in gpus],
             )
             for what in ("gpu_utilization", "gpu_memory", "sm_active", "dram_active")
@@ -55,7 +55,7 @@ class Node:
         lines += sum(len(series) for _, series in self.histograms) * (len(BOUNDS) + 3)
         counters: list[LabelValues] = [("resnet", f"{number / 1000:g}") for number in range(SERIES - lines)]
         low = Family(
-            "trainwatch_gpu_low_samples_total", "counter", "Samples with a low GPU.", ("run", "gpu_below")
+            "stepscope_gpu_low_samples_total", "counter", "Samples with a low GPU.", ("run", "gpu_below")
         )
         self.plain.append((low, counters))
         self.families = [family for family, _ in self.plain + self.histograms]
@@ -138,7 +138,7 @@ def rows() -> list[Row]:
 
 def _whole_scrape() -> tuple[float, int]:
     """Returns the CPU time of a scrape of the real exporter on a busy node after a tick, and its series."""
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as directory:
         node = BusyNode(Path(directory))
         with exporter_in_this_process(node) as exporter:
 

@@ -36,7 +36,7 @@ def rows() -> list[tuple[str, float, str, str]]:
     table.append(("the same: one prometheus_client labels().observe", observe, "us", ""))
     table.append(("record_step (positional) / observe", fastest / observe, "ratio", f"<= {BUDGET_RATIO}"))
     table += [(f"one {call}", on_call, "us", "") for call, on_call in numbers.items()]
-    table += [(f"TRAINWATCH=off: {name}", value, "us", "") for name, value in off.items()]
+    table += [(f"STEPSCOPE=off: {name}", value, "us", "") for name, value in off.items()]
     return table
 
 
@@ -47,8 +47,8 @@ def main() -> None:
 
 def forms() -> dict[str, Form]:
     """Returns every documented way to record a step, the fastest first."""
-    import trainwatch
-    from trainwatch import (
+    import stepscope
+    from stepscope import (
         begin_component,
         begin_step,
         component,
@@ -112,9 +112,9 @@ def forms() -> dict[str, Form]:
 
     def new_contexts(steps: int) -> None:
         for _ in range(steps):
-            with trainwatch.step("train"):
+            with stepscope.step("train"):
                 for name in ("data_wait", "forward", "backward", "optimizer", "gc"):
-                    with trainwatch.component(name):
+                    with stepscope.component(name):
                         pass
 
     return {
@@ -128,7 +128,7 @@ def forms() -> dict[str, Form]:
 
 
 def _measure_here() -> dict[str, float]:
-    import trainwatch
+    import stepscope
     from prometheus_client import Counter, Histogram
 
     histogram = Histogram("step", "A step.", ["run", "rank", "phase"], registry=None)
@@ -146,17 +146,17 @@ def _measure_here() -> dict[str, float]:
     inc: dict[str, Form] = {"prometheus_client labels().inc": increase}
     with (
         tempfile.TemporaryDirectory(dir=_shared_memory()) as directory,
-        _environment(TRAINWATCH_LEDGER_DIR=directory),
+        _environment(STEPSCOPE_LEDGER_DIR=directory),
     ):
-        trainwatch.start(run="benchmark")
+        stepscope.start(run="benchmark")
         values = _medians({**forms(), "prometheus_client labels().observe": observe, **_numbers(), **inc})
-        trainwatch.finish()
+        stepscope.finish()
     return values
 
 
 def _numbers() -> dict[str, Form]:
     """Returns the calls that publish a number of the script."""
-    from trainwatch import count, gauge
+    from stepscope import count, gauge
 
     def gauges(calls: int) -> None:
         for _ in range(calls):
@@ -166,7 +166,7 @@ def _numbers() -> dict[str, Form]:
         for _ in range(calls):
             count("tokens", 4096)
 
-    return {"trainwatch.gauge": gauges, "trainwatch.count": counts}
+    return {"stepscope.gauge": gauges, "stepscope.count": counts}
 
 
 def _shared_memory() -> str | None:
@@ -175,9 +175,9 @@ def _shared_memory() -> str | None:
 
 
 def _measure_switched_off() -> dict[str, float]:
-    """Measures the same in a new process, because TRAINWATCH=off is read at import."""
+    """Measures the same in a new process, because STEPSCOPE=off is read at import."""
     code = "from benchmarks.step import print_medians; print_medians()"
-    environment = {**os.environ, "TRAINWATCH": "off", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "STEPSCOPE": "off", "PYTHONPATH": os.pathsep.join(sys.path)}
     output = subprocess.run(
         [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
     ).stdout

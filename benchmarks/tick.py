@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import psutil
-from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds
@@ -25,7 +25,7 @@ SECONDS = 30.0
 
 
 def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as directory:
         node = BusyNode(Path(directory))
         with exporter_in_this_process(node) as exporter:
             tick = cpu_seconds(exporter._sampler.tick, 200, before_each=node.advance)
@@ -62,7 +62,7 @@ def _psutil_cpu_percent(procfs: Path) -> None:
 
 def _nothing_failed(text: str) -> None:
     """Raises RuntimeError if a collector failed: a failed reading is cheap, so it must not be measured."""
-    success = [line for line in text.splitlines() if line.startswith("trainwatch_collector_success{")]
+    success = [line for line in text.splitlines() if line.startswith("stepscope_collector_success{")]
     failed = [line for line in success if not line.endswith(" 1")]
     if failed or not success:
         raise RuntimeError(f"collectors failed: {failed}")

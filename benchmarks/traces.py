@@ -18,7 +18,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwatch.runs.traces.reading import ALLOCATION
+from stepscope.runs.traces.reading import ALLOCATION
 
 from benchmarks import Row
 
@@ -44,7 +44,7 @@ ALL_REDUCE: dict[str, Any] = {
 }
 
 OURS = """
-from trainwatch.runs.traces.capture import captures_of
+from stepscope.runs.traces.capture import captures_of
 begin = time.process_time()
 captures_of(Path(sys.argv[1]))
 """
@@ -74,7 +74,7 @@ class Cost(NamedTuple):
 
 def rows() -> list[Row]:
     found = []
-    with tempfile.TemporaryDirectory(prefix="trainwatch-benchmark-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-benchmark-") as directory:
         for megabytes in (SHORT, MEGABYTES, LARGE):
             path = Path(directory) / f"{megabytes}.json"
             found += (_compared if megabytes == SHORT else _ours)(path, write(path, megabytes))

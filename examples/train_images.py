@@ -1,9 +1,9 @@
 """Trains a small network on small images in numpy. --slow selects a way to be slow.
 
     python examples/train_images.py --slow none
-    trainwatch run -- python examples/train_images.py --slow storage
+    stepscope run -- python examples/train_images.py --slow storage
 
-Only the lines with `trainwatch.` are for Trainwatch.
+Only the lines with `stepscope.` are for Stepscope.
 """
 
 # ruff: noqa: E402 (numpy reads its number of threads at import)
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-import trainwatch
+import stepscope
 from images.arguments import parse_arguments
 from images.augment import augment
 from images.data import labelled_files, prepare_dataset, warm
@@ -34,7 +34,7 @@ def main() -> int:
     now = conditions(arguments.slow, arguments.workers)
     print(f"--slow {arguments.slow}: {WAYS[arguments.slow]}", flush=True)
 
-    trainwatch.start(framework="numpy", framework_version=np.__version__)
+    stepscope.start(framework="numpy", framework_version=np.__version__)
     dataset = prepare_dataset(arguments.data)
     train_files, eval_files = warm(labelled_files(dataset, "train")), warm(labelled_files(dataset, "eval"))
     training = Training(now, checkpoint=arguments.data / "checkpoint.npz")
@@ -67,17 +67,17 @@ class Training:
     def train(self, loader: Loader) -> float:
         """Trains for one epoch and returns the mean loss."""
         losses = []
-        for images, labels in trainwatch.watch(loader, phase="train"):
-            with trainwatch.step("train"):
-                with trainwatch.component("forward"):
+        for images, labels in stepscope.watch(loader, phase="train"):
+            with stepscope.step("train"):
+                with stepscope.component("forward"):
                     probabilities = self.network.forward(images)
-                with trainwatch.component("backward"):
+                with stepscope.component("backward"):
                     self.network.backward(probabilities, labels)
-                with trainwatch.component("optimizer"):
+                with stepscope.component("optimizer"):
                     self.optimizer.update(self.network.gradients())
                 self.steps += 1
                 if self.steps % self.now.checkpoint_every == 0:
-                    with trainwatch.component("checkpoint"):
+                    with stepscope.component("checkpoint"):
                         self.network.save(self.checkpoint)
                         time.sleep(self.now.checkpoint_delay)
                 losses.append(loss_and_hits(probabilities, labels)[0])
@@ -86,8 +86,8 @@ class Training:
     def evaluate(self, loader: Loader) -> float:
         """Returns the share of correctly classified images."""
         hits = images_seen = 0
-        for images, labels in trainwatch.watch(loader, phase="eval"):
-            with trainwatch.step("eval"), trainwatch.component("forward"):
+        for images, labels in stepscope.watch(loader, phase="eval"):
+            with stepscope.step("eval"), stepscope.component("forward"):
                 hits += loss_and_hits(self.network.forward(images), labels)[1]
                 images_seen += len(images)
         return hits / images_seen
@@ -109,7 +109,7 @@ class Batches:
         batches = batches if at_most is None else min(batches, at_most)
         return Loader(self.fetch, batches, self.now.workers, self.size)
 
-    @trainwatch.fetch
+    @stepscope.fetch
     def fetch(self, number: int) -> Batch:
         """Returns batch `number` of this pass; it is the same in every process."""
         chosen = [self.files[index] for index in self.order[number * self.size : (number + 1) * self.size]]

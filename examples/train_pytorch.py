@@ -1,9 +1,9 @@
 """Trains a small network on small images with PyTorch, on a GPU if there is one; --slow makes it slow.
 
     python examples/train_pytorch.py --slow none
-    trainwatch run -- python examples/train_pytorch.py --slow workers
+    stepscope run -- python examples/train_pytorch.py --slow workers
 
-Plain PyTorch: no line is for Trainwatch.
+Plain PyTorch: no line is for Stepscope.
 """
 
 from __future__ import annotations

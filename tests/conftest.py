@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ledgers() -> Iterator[Path]:
     """A folder for ledgers, in shared memory if there is such a thing (as it is by default)."""
     shared = Path("/dev/shm")
-    with TemporaryDirectory(prefix="trainwatch-test-", dir=shared if shared.is_dir() else None) as folder:
+    with TemporaryDirectory(prefix="stepscope-test-", dir=shared if shared.is_dir() else None) as folder:
         yield Path(folder) / "ledgers"
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
 
 from benchmarks import rules_at_scale, scale
 from benchmarks.__main__ import HEAD, PAGE, judge
@@ -79,10 +79,10 @@ def test_the_recording_that_reports_are_measured_on_is_read_like_any_other(tmp_p
 def test_every_rule_is_measured_and_a_small_cluster_is_not_held_against_the_budget_of_a_large_one() -> None:
     measured = rules_at_scale.measure(nodes=3, warming=4, measured=8, every=1.0, troubled=())
     assert measured.failed == []
-    assert {group.name for group in measured.groups} >= {"trainwatch-LoadBalancing", "trainwatch-meta"}
+    assert {group.name for group in measured.groups} >= {"stepscope-LoadBalancing", "stepscope-meta"}
     assert all(group.evaluations and group.samples for group in measured.groups)
     read = {group.name: sum(group.samples) for group in measured.groups}
-    assert read["trainwatch-LoadBalancing"] >= 2 * 3 * 8 * 51  # both ends of 51 buckets of each GPU
+    assert read["stepscope-LoadBalancing"] >= 2 * 3 * 8 * 51  # both ends of 51 buckets of each GPU
     rows = rules_at_scale.table(measured)
     assert rows[0][0].startswith("all rules for 3 nodes, 24 GPUs, ")
     assert all(budget == "" and not isnan(value) for _, value, _, budget in rows)

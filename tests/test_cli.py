@@ -9,22 +9,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
+from stepscope.cli import main
 
 
-def trainwatch(*words: str) -> subprocess.CompletedProcess[str]:
+def stepscope(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trainwatch", *words], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=300
     )
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], ["run", "--nonsense"]])
 def test_a_wrong_word_gets_one_line_that_names_it_and_status_2(words: list[str]) -> None:
-    result = trainwatch(*words)
+    result = stepscope(*words)
     assert result.returncode == 2
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("trainwatch: ")
+    assert result.stderr.startswith("stepscope: ")
     assert "--help" in result.stderr
     assert all(word in result.stderr for word in words)
 
@@ -32,19 +32,19 @@ def test_a_wrong_word_gets_one_line_that_names_it_and_status_2(words: list[str])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("rnu", "argument COMMAND: invalid choice: 'rnu'; did you mean run? See `trainwatch --help`"),
+        ("rnu", "argument COMMAND: invalid choice: 'rnu'; did you mean run? See `stepscope --help`"),
         (
             "run --nmae x -- true",
-            "unrecognized arguments: --nmae; did you mean --name? See `trainwatch run --help`",
+            "unrecognized arguments: --nmae; did you mean --name? See `stepscope run --help`",
         ),
         (
             "exporter --web.listn-address=:1",
             "unrecognized arguments: --web.listn-address=:1; did you mean --web.listen-address? "
-            "See `trainwatch exporter --help`",
+            "See `stepscope exporter --help`",
         ),
         (
             "report --format jsno .",
-            "argument --format: invalid choice: 'jsno'; did you mean json? See `trainwatch report --help`",
+            "argument --format: invalid choice: 'jsno'; did you mean json? See `stepscope report --help`",
         ),
         ("demo cpu-botleneck", "scenario 'cpu-botleneck' does not exist; did you mean cpu-bottleneck?"),
         (
@@ -65,7 +65,7 @@ def test_a_mistyped_word_gets_the_one_that_was_probably_meant(
     (tmp_path / "python").touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(words.split()) == 2
-    assert capsys.readouterr().err == f"trainwatch: {said}\n"
+    assert capsys.readouterr().err == f"stepscope: {said}\n"
     assert os.listdir(tmp_path) == ["python"]
 
 
@@ -78,7 +78,7 @@ def test_without_a_command_it_prints_its_help(capsys: pytest.CaptureFixture[str]
 
 
 def test_help_shows_every_command_and_examples() -> None:
-    result = trainwatch("--help")
+    result = stepscope("--help")
     assert result.returncode == 0
     for word in ("run", "exporter", "report", "examples:"):
         assert word in result.stdout
@@ -90,6 +90,6 @@ def test_an_error_of_the_system_that_nobody_expected_is_one_line(
     def no_descriptor(*_: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/data/run.json")
 
-    monkeypatch.setattr("trainwatch.report.command.open_source", no_descriptor)
+    monkeypatch.setattr("stepscope.report.command.open_source", no_descriptor)
     assert main(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == "trainwatch: /data/run.json: Too many open files\n"
+    assert capsys.readouterr().err == "stepscope: /data/run.json: Too many open files\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.masking import MASK, masked
+from stepscope.masking import MASK, masked
 
 # Arguments of real training commands. None of them is a secret.
 ORDINARY = r"""
@@ -23,7 +23,7 @@ python train.py --tokenizer bert-base-uncased --max-tokens 4096 --num_tokens=512
 python main.py model=resnet50 optimizer.lr=0.1 +trainer.max_epochs=90 ++data.path=/mnt/data/imagenet hydra.run.dir='outputs/${now:%Y-%m-%d}/${now:%H-%M-%S}'
 python train.py --resume runs/resnet50-lr3e-4-bs256-wd1e-5-s42/checkpoint_000010000.pt
 python train.py --model Qwen2-VL-7B-Instruct-AWQ-Int4-g128 --name Qwen2.5-72B-Instruct-GPTQ-Int4
-python train.py --out trainwatch-runs/train-20261120T132700Z --log /var/log/exp_2026-11-20T13-27-00Z_A1/log.txt
+python train.py --out stepscope-runs/train-20261120T132700Z --log /var/log/exp_2026-11-20T13-27-00Z_A1/log.txt
 python -m pkg.module.train --config configs/experiment_7b/llama_pretrain_1T_tokens.yaml --betas 0.9 0.95
 deepspeed --num_gpus=8 --master_port=29501 train.py --deepspeed ds_config_zero3_offload.json --gradient_accumulation_steps 16
 python train.py --_target_=torchvision.models.MyVeryLongClassNameForTraining --optim AdamWScheduleFree --key-size 128 --sort_key length --keys a,b

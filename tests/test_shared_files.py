@@ -10,49 +10,48 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trainwatch.shared_files import UntrustedError, create_locked, is_locked, open_file, read_file, remove
+from stepscope.shared_files import UntrustedError, create_locked, is_locked, open_file, read_file, remove
 
 EXPORTER = Path(__file__).parents[1] / "exporter"
-SHARED_FILES = "trainwatch/shared_files.py"
+SHARED_FILES = "stepscope/shared_files.py"
 
 # Modules, or packages that end in "/", whose files no other user of the machine can plant, and why.
 OTHER_FILES = {
-    "trainwatch/actions/command.py": "the file of the token, which the user names",
-    "trainwatch/actions/processes.py": "procfs",
-    "trainwatch/alertmanager/": "files of this package",
-    "trainwatch/collectors/": "procfs and sysfs, or the modules of this package",
-    "trainwatch/compare/predicted.py": "the run that the user names",
-    "trainwatch/crosscheck/": "the rule files that the user names, and a temporary directory of its own",
-    "trainwatch/dashboards/command.py": "the folder that the user names",
-    "trainwatch/demo/": "a temporary directory of its own, and the folder that the user names",
-    "trainwatch/doctor/checks.py": "procfs and cgroups",
-    "trainwatch/evaluation/settings.py": "the file that the user names",
-    "trainwatch/exporter/report_page.py": "the report of --report-dir, which the user names",
-    "trainwatch/hooks/command.py": "site-packages of the Python that the user names",
-    "trainwatch/processes/cgroup.py": "procfs and cgroups",
-    "trainwatch/processes/neighbours.py": "procfs",
-    "trainwatch/processes/pauses.py": "procfs",
-    "trainwatch/processes/pressure.py": "procfs and cgroups",
-    "trainwatch/processes/stacks.py": "procfs",
-    "trainwatch/processes/tree.py": "procfs",
-    "trainwatch/processes/used.py": "procfs",
-    "trainwatch/rendered.py": "the files that the user names",
-    "trainwatch/report/page.py": "templates of this package",
-    "trainwatch/rules/registry.py": "the folders of TRAINWATCH_RULES_PATH",
-    "trainwatch/run/hooks.py": "procfs",
-    "trainwatch/run/plan.py": "the directories of PATH",
-    "trainwatch/runs/debugger/": "the directory that the user names",
-    "trainwatch/runs/flight_recorder/": "the directory that the user names",
-    "trainwatch/runs/open.py": "the directory that the user names",
-    "trainwatch/runs/prometheus/address.py": "the file of the password, which the user names",
-    "trainwatch/runs/traces/": "the traces that the user names",
-    "trainwatch/training/launch.py": "procfs",
-    "trainwatch/training/main_stack.py": "the number of a descriptor of its own",
-    "trainwatch/training/main_thread.py": "procfs",
-    "trainwatch/web/": "the web configuration, which the user names",
-    "trainwatch/training/startup/sitecustomize.py": "runs in any Python, where this package may not be",
-    "trainwatch_exporter.py": "the metadata of installed packages",
-    "trainwatch_startup.py": "runs before this package may be imported",
+    "stepscope/actions/command.py": "the file of the token, which the user names",
+    "stepscope/actions/processes.py": "procfs",
+    "stepscope/alertmanager/": "files of this package",
+    "stepscope/collectors/": "procfs and sysfs, or the modules of this package",
+    "stepscope/compare/predicted.py": "the run that the user names",
+    "stepscope/crosscheck/": "the rule files that the user names, and a temporary directory of its own",
+    "stepscope/dashboards/command.py": "the folder that the user names",
+    "stepscope/demo/": "a temporary directory of its own, and the folder that the user names",
+    "stepscope/doctor/checks.py": "procfs and cgroups",
+    "stepscope/evaluation/settings.py": "the file that the user names",
+    "stepscope/exporter/report_page.py": "the report of --report-dir, which the user names",
+    "stepscope/hooks/command.py": "site-packages of the Python that the user names",
+    "stepscope/processes/cgroup.py": "procfs and cgroups",
+    "stepscope/processes/neighbours.py": "procfs",
+    "stepscope/processes/pauses.py": "procfs",
+    "stepscope/processes/pressure.py": "procfs and cgroups",
+    "stepscope/processes/stacks.py": "procfs",
+    "stepscope/processes/tree.py": "procfs",
+    "stepscope/processes/used.py": "procfs",
+    "stepscope/rendered.py": "the files that the user names",
+    "stepscope/report/page.py": "templates of this package",
+    "stepscope/rules/registry.py": "the folders of STEPSCOPE_RULES_PATH",
+    "stepscope/run/hooks.py": "procfs",
+    "stepscope/run/plan.py": "the directories of PATH",
+    "stepscope/runs/debugger/": "the directory that the user names",
+    "stepscope/runs/flight_recorder/": "the directory that the user names",
+    "stepscope/runs/open.py": "the directory that the user names",
+    "stepscope/runs/prometheus/address.py": "the file of the password, which the user names",
+    "stepscope/runs/traces/": "the traces that the user names",
+    "stepscope/training/launch.py": "procfs",
+    "stepscope/training/main_stack.py": "the number of a descriptor of its own",
+    "stepscope/training/main_thread.py": "procfs",
+    "stepscope/web/": "the web configuration, which the user names",
+    "stepscope/training/startup/sitecustomize.py": "runs in any Python, where this package may not be",
+    "stepscope_startup.py": "runs before this package may be imported",
 }
 
 FUNCTIONS = {
@@ -119,7 +118,7 @@ def test_nothing_else_opens_lists_removes_renames_or_locks_what_others_can_plant
     ],
 )
 def test_a_call_that_somebody_adds_to_a_reader_of_shared_names_is_found(line: str) -> None:
-    source = sources()["trainwatch/ledgers/endings.py"]
+    source = sources()["stepscope/ledgers/endings.py"]
     assert list(calls(source)) == []
     assert len(list(calls(f"{source}\n{line}\n"))) == 1
 

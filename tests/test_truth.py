@@ -17,7 +17,7 @@ from tests.support.smallest import smallest
 from trials.truth import __main__ as command
 from trials.truth.__main__ import main, observe, write_tables
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
-from trials.truth.observed import SCRIPT, Observer, Seen, Trainwatch, environment, training
+from trials.truth.observed import SCRIPT, Observer, Seen, Stepscope, environment, training
 from trials.truth.plan import (
     ALONE,
     COMPONENTS,
@@ -64,9 +64,9 @@ def test_a_terminal_that_does_not_name_the_rank_of_the_report_is_a_failure(tmp_p
     }
     for rule in ("Straggler", "CommunicationBound"):
         (reports / f"{rule}.json").write_text(json.dumps(found))
-    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: Rank 2 is slow", 0, 9.0)) == "right"
-    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path, "verdict: healthy", 0, 9.0)) == "failed"
-    assert judge(FAULT, Trainwatch().read(FAULT, tmp_path / "empty", "", 1, 9.0)) == "failed"
+    assert judge(FAULT, Stepscope().read(FAULT, tmp_path, "verdict: Rank 2 is slow", 0, 9.0)) == "right"
+    assert judge(FAULT, Stepscope().read(FAULT, tmp_path, "verdict: healthy", 0, 9.0)) == "failed"
+    assert judge(FAULT, Stepscope().read(FAULT, tmp_path / "empty", "", 1, 9.0)) == "failed"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_first_finding_about_the_only_process_must_name_the_cause(
     terminal = "Waiting for data. Waiting for the host. An unsuitable number of loader workers."
     cases = [case for case in others(1) if case.script == SINGLE]
     fault, calm = cases[0], cases[-1]
-    seen = Trainwatch().read(fault, tmp_path, terminal, 0, 9.0)
+    seen = Stepscope().read(fault, tmp_path, terminal, 0, 9.0)
     assert (fault.place, judge(fault, seen)) == ("data", outcome)
     if outcome != "failed":
         assert judge(calm, seen) == ("accused" if findings else "right")
@@ -171,7 +171,7 @@ def test_the_cases_are_listed_and_a_case_that_does_not_exist_is_refused(
 def test_results_in_the_file_are_not_repeated(tmp_path: Path) -> None:
     file = tmp_path / "results"
     file.write_text(f"{NAMED.as_json()}\n")
-    assert list(observe([FAULT], Trainwatch(), file=file)) == [(FAULT, NAMED)]
+    assert list(observe([FAULT], Stepscope(), file=file)) == [(FAULT, NAMED)]
 
 
 def test_a_table_of_the_page_is_written_only_if_all_its_cases_were_tried(
@@ -219,7 +219,7 @@ def test_the_page_has_the_table_of_the_trial() -> None:
 @pytest.mark.parametrize("case", smallest(short(1), SMALLEST), ids=lambda case: case.name)
 def test_the_report_names_the_planted_fault_and_nobody_else(case: Case, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    seen = Observer(Trainwatch()).observe(case)
+    seen = Observer(Stepscope()).observe(case)
     assert seen is not None
     assert judge(case, seen) == "right", seen
     if case.kind == "healthy":
@@ -234,7 +234,7 @@ def test_a_loop_without_torch_distributed_is_judged_as_it_is() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     case = next(case for case in others(1) if case.script == ALONE and case.seconds == SIZES[1])
     assert "torch.distributed.run" not in training(case)
-    seen = Observer(Trainwatch()).observe(case)
+    seen = Observer(Stepscope()).observe(case)
     assert seen is not None
     assert judge(case, seen) == "right", seen
 

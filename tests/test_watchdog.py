@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from trainwatch.exporter.pages import Pages
-from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Sample
-from trainwatch.sampling.sampler import Sampler
-from trainwatch.watchdog import ATTEMPTS, PATIENCE_SECONDS, Watchdog
-from trainwatch.web.messages import Request
-from trainwatch.web.serving import Serving
+from stepscope.exporter.pages import Pages
+from stepscope.sampling.registry import Registry
+from stepscope.sampling.sample import Sample
+from stepscope.sampling.sampler import Sampler
+from stepscope.watchdog import ATTEMPTS, PATIENCE_SECONDS, Watchdog
+from stepscope.web.messages import Request
+from stepscope.web.serving import Serving
 
 FULL = OSError(errno.EMFILE, "Too many open files")
 
@@ -27,9 +27,9 @@ class Watched:
         self.now = 0.0
         self.sent: list[int] = []
         self.dog = Watchdog()
-        monkeypatch.setattr("trainwatch.watchdog.monotonic", lambda: self.now)
-        monkeypatch.setattr("trainwatch.watchdog.os.kill", lambda _, number: self.sent.append(number))
-        monkeypatch.setattr("trainwatch.watchdog.signal.alarm", lambda _: 0)
+        monkeypatch.setattr("stepscope.watchdog.monotonic", lambda: self.now)
+        monkeypatch.setattr("stepscope.watchdog.os.kill", lambda _, number: self.sent.append(number))
+        monkeypatch.setattr("stepscope.watchdog.signal.alarm", lambda _: 0)
 
     def fail(self, seconds: float, what: str = "work") -> None:
         self.now += seconds

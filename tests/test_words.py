@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch import words
+from stepscope import words
 
 AMOUNTS = st.floats(min_value=1e-9, max_value=1e15)
 

@@ -1,4 +1,4 @@
-"""Tries to break what Trainwatch promises, and reports what was seen: `make trials`, or `python -m trials`.
+"""Tries to break what Stepscope promises, and reports what was seen: `make trials`, or `python -m trials`.
 
 A trial is a function with `@trial` in any module of this package; docs/reliability.md has one row per trial:
 

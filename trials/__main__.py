@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwatch.errors import describe
+from stepscope.errors import describe
 
 from benchmarks.page import DOCS, markdown, read_table, write_table
 from trials import Attempt, NotPossibleError, Trial, all_trials
@@ -74,7 +74,7 @@ def perform(trial: Trial, count: int, seed: int) -> Result:
     """Performs one trial. An exception is a broken promise, and costs no other trial its row."""
     print(f"{trial.name}: {count:,} {trial.of}, seed {seed} ...", file=sys.stderr)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="trainwatch-trial-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="stepscope-trial-", ignore_cleanup_errors=True) as folder:
         try:
             seen, holds = trial.perform(Attempt(trial, count, seed, Path(folder))), True
         except NotPossibleError as error:

@@ -1,4 +1,4 @@
-"""`trainwatch COMMAND` as a process that starts in milliseconds: numpy and pyarrow are imported already."""
+"""`stepscope COMMAND` as a process that starts in milliseconds: numpy and pyarrow are imported already."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import trainwatch.exporter.command
-import trainwatch.report.command
-import trainwatch.runs.recording.writer  # noqa: F401 - imported once here, and not in every process
-from trainwatch.cli import main
-from trainwatch.rules import all_rules
+import stepscope.exporter.command
+import stepscope.report.command
+import stepscope.runs.recording.writer  # noqa: F401 - imported once here, and not in every process
+from stepscope.cli import main
+from stepscope.rules import all_rules
 
 from trials.forks import Forks, end, is_alive
 
@@ -65,7 +65,7 @@ class Commands(Forks):
         return self
 
     def run(self, *words: str, open_files: int = 0) -> Command:
-        """Starts `trainwatch WORDS`, under a limit of open files if there is one."""
+        """Starts `stepscope WORDS`, under a limit of open files if there is one."""
         self._number += 1
         log = self._folder / f"log-{self._number}"
         return Command(self.start(words, str(log), open_files), log)

@@ -12,7 +12,7 @@ from trials.commands import SECONDS
 # What a run uses of the host and the pauses of its ranks are published only while their processes are seen,
 # and each attempt of the launcher has others.
 _COUNTER = re.compile(
-    r'(?!trainwatch_run_|trainwatch_rank_paused_)\w+_(total|count|sum|bucket)\{(.*,)?run="trial-'
+    r'(?!stepscope_run_|stepscope_rank_paused_)\w+_(total|count|sum|bucket)\{(.*,)?run="trial-'
 )
 
 

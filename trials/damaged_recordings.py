@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trainwatch.runs.recording.files import RunFile
-from trainwatch.runs.recording.writer import RecordingWriter
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.damage import flipped
 from tests.support.recording import START, header, sample, step, totals
@@ -48,7 +48,7 @@ def flipped_bits(attempt: Attempt) -> str:
                 named, same = named + is_named, same + (not is_named)
             else:
                 assert status == 2, case
-                assert re.fullmatch(r"trainwatch: [^\n]+\n", printed), case
+                assert re.fullmatch(r"stepscope: [^\n]+\n", printed), case
                 refused += 1
     return f"{named:,} named as gaps, {same:,} without effect, {refused:,} refused in one line"
 

@@ -74,7 +74,7 @@ def report_damaged(attempt: Attempt, *originals: Path) -> str:
                 json.loads((out / "report.json").read_text())
                 reported += 1
             else:
-                assert re.fullmatch(r"trainwatch: [^\n]+\n", printed), case
+                assert re.fullmatch(r"stepscope: [^\n]+\n", printed), case
                 lines[printed] = lines.get(printed, 0) + 1
             shutil.rmtree(source)
             shutil.rmtree(out, ignore_errors=True)

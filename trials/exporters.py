@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trainwatch.runs.recording.files import pieces, read_piece
+from stepscope.runs.recording.files import pieces, read_piece
 
 NODE = "node"
 TICK = 0.02  # seconds between two samples

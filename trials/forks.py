@@ -24,7 +24,7 @@ class Forks:
         self._module = module
 
     def __enter__(self) -> Forks:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "trials.forks", self._module],
             cwd=Path(__file__).parents[1],

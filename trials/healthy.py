@@ -13,12 +13,12 @@ from trials.counters import Counters
 from trials.exporters import flags
 from trials.trainers import RUN, Trainers
 
-STEPS = f'trainwatch_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
-TICKS = "trainwatch_sampler_ticks_total"
+STEPS = f'stepscope_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
+TICKS = "stepscope_sampler_ticks_total"
 MEBIBYTE = 2**20
 SETTLED = 4  # checks in which memory does not rise
 
-_MAY_BE_ODD = re.compile(r"trainwatch_run_gauge\b")  # of the training script, which may publish NaN
+_MAY_BE_ODD = re.compile(r"stepscope_run_gauge\b")  # of the training script, which may publish NaN
 
 
 class HealthyRun:

@@ -63,9 +63,9 @@ def hostile_clients(attempt: Attempt) -> str:
         kept.close()
         failed = [line for line in exporter.log if "Traceback" in line or " ERROR " in line]
     assert not failed, failed[0]
-    missed = after["trainwatch_sampler_ticks_missed_total"] - before["trainwatch_sampler_ticks_missed_total"]
+    missed = after["stepscope_sampler_ticks_missed_total"] - before["stepscope_sampler_ticks_missed_total"]
     grown = (after["process_resident_memory_bytes"] - before["process_resident_memory_bytes"]) / 2**20
-    prefix = "trainwatch_web_refused_total"
+    prefix = "stepscope_web_refused_total"
     refused = {name[len(prefix) + 9 : -2]: count for name, count in after.items() if name.startswith(prefix)}
     assert refused["connections"], "there was always room"
     reasons = ", ".join(f"{count:,.0f} {reason}" for reason, count in refused.items() if count)

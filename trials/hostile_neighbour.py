@@ -1,7 +1,7 @@
-"""A second user does whatever the machine permits to the names that Trainwatch shares, for minutes.
+"""A second user does whatever the machine permits to the names that Stepscope shares, for minutes.
 
 Exporter, victim and neighbour are three users in sandboxes that share a /dev/shm of their own. So the trial
-needs root, and nothing remains. The victim trains repeatedly, on its own and under `trainwatch run`.
+needs root, and nothing remains. The victim trains repeatedly, on its own and under `stepscope run`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 import psutil
-from trainwatch.ledgers.endings import UNSAID
-from trainwatch.training.launch import Launch
+from stepscope.ledgers.endings import UNSAID
+from stepscope.training.launch import Launch
 
 from tests.support.compose import REPOSITORY
 from tests.support.sandbox import Sandbox, SandboxedExporter, missing_for_sandboxes
@@ -39,17 +39,17 @@ SCRAPE_TIMEOUT = 10.0  # seconds, as Prometheus's default
 STATUS = 3  # of the victim's script
 PATH = {"PATH": os.environ["PATH"]}
 
-_OF_VICTIM = re.compile(rf'trainwatch_run_info\{{run="([^"]+)",.*,user="{VICTIM}",')
+_OF_VICTIM = re.compile(rf'stepscope_run_info\{{run="([^"]+)",.*,user="{VICTIM}",')
 
 # A training whose result depends on every batch, in order. Its forked loader workers time their fetches.
 SCRIPT = f"""
-import hashlib, os, sys, time, trainwatch
+import hashlib, os, sys, time, stepscope
 STEPS, WORKERS = {STEPS}, 2
 if path := os.environ.get("PID_FILE"):
     with open(path, "w") as file:
         file.write(str(os.getpid()))
 
-@trainwatch.fetch
+@stepscope.fetch
 def fetch(index):
     time.sleep(0.002)
     return hashlib.sha256(b"%d" % index).digest()
@@ -59,7 +59,7 @@ def worker(number, out):
         os.write(out, fetch(index))
     os._exit(0)
 
-trainwatch.start()
+stepscope.start()
 time.sleep(0.5)  # as a model takes to build; its workers come later
 batches = []
 for number in range(WORKERS):
@@ -68,9 +68,9 @@ for number in range(WORKERS):
         worker(number, batches[-1][1])
 parameters = b""
 for step in range(STEPS):
-    with trainwatch.step():
+    with stepscope.step():
         batch = os.read(batches[step % WORKERS][0], 32)
-        with trainwatch.component("forward"):
+        with stepscope.component("forward"):
             time.sleep(0.01)
             parameters = hashlib.sha256(parameters + batch).digest()
     if step % 50 == 0:
@@ -123,7 +123,7 @@ def hostile_neighbour(attempt: Attempt) -> str:
     lost = scraper.seen_left_out
     return (
         f"{sum(tally.values()):,} acts of {len(tally)} kinds; {len(trained) - 1} trainings, {observed} in "
-        f"`trainwatch run`, of {STEPS} steps and fetches: all counted and recorded, same output and status; "
+        f"`stepscope run`, of {STEPS} steps and fetches: all counted and recorded, same output and status; "
         f"{scraper.scrapes} scrapes, none lost, the slowest took {1000 * scraper.slowest:.0f} ms; "
         f"{before} descriptors before and after; {lost:.0f} ticks of a run left out"
     )
@@ -166,7 +166,7 @@ class _Machine:
         self._home = self._folder / "home"
         self._mounted = {
             "/dev/shm": self._folder / "shm",
-            "/var/lib/trainwatch": self._folder / "state",
+            "/var/lib/stepscope": self._folder / "state",
             "/mnt": self._recording,
             "/srv": self._home,
         }
@@ -175,7 +175,7 @@ class _Machine:
     def __enter__(self) -> _Machine:
         for name, user, mode in (
             ("shm", 0, 0o1777),
-            ("shm/trainwatch", EXPORTER, 0o1777),  # as deploy/systemd/trainwatch.tmpfiles.conf makes it
+            ("shm/stepscope", EXPORTER, 0o1777),  # as deploy/systemd/stepscope.tmpfiles.conf makes it
             ("state", EXPORTER, 0o700),
             ("recording", EXPORTER, 0o755),
             ("home", VICTIM, 0o755),
@@ -207,7 +207,7 @@ class _Machine:
             "--recording.lines",
             "--node=node",
             *(f"--no-collector.{name}" for name in quiet),
-            environment={"STATE_DIRECTORY": "/var/lib/trainwatch", **PATH},
+            environment={"STATE_DIRECTORY": "/var/lib/stepscope", **PATH},
         )
 
     @contextmanager
@@ -232,17 +232,17 @@ class _Machine:
         assert self._neighbour.poll() is None, f"the neighbour ended: {self._neighbour.communicate()[1]}"
 
     def train(self, number: int, asked: bool = False) -> _Training:
-        """Trains on its own. `asked`: the victim asks where it is meanwhile, by `trainwatch stacks`."""
+        """Trains on its own. `asked`: the victim asks where it is meanwhile, by `stepscope stacks`."""
         name, launch, pid_file = f"victim-{number}", f"launch {number}", self._home / f"pid-{number}"
         pid_file.touch()
         os.chown(pid_file, VICTIM, VICTIM)
         environment = {
-            "TRAINWATCH_RUN": name,
-            "TRAINWATCH_LAUNCH": launch,
+            "STEPSCOPE_RUN": name,
+            "STEPSCOPE_LAUNCH": launch,
             "PID_FILE": f"/srv/{pid_file.name}",
         }
         if number % 2:
-            environment["TRAINWATCH_STACKS"] = "1"
+            environment["STEPSCOPE_STACKS"] = "1"
         label = Launch(name, launch).run
         process = self._as_victim([sys.executable, "/srv/train.py"], environment)
         try:
@@ -256,28 +256,26 @@ class _Machine:
         return _Training(label, self._pids[-1], process.returncode, output, errors)
 
     def _ask(self, label: str) -> None:
-        process = self._as_victim([sys.executable, "-m", "trainwatch", "stacks", label])
+        process = self._as_victim([sys.executable, "-m", "stepscope", "stacks", label])
         try:
             output, errors = process.communicate(timeout=SECONDS)
         finally:
             _end(process)
-        assert FORGED not in output + errors, (
-            f"`trainwatch stacks` printed what the neighbour wrote: {output}"
-        )
+        assert FORGED not in output + errors, f"`stepscope stacks` printed what the neighbour wrote: {output}"
         assert "Traceback" not in errors, errors
 
     @contextmanager
     def observed(self, number: int) -> Iterator[Callable[[], _Training]]:
-        """Trains under `trainwatch run`. The function waits for its end."""
+        """Trains under `stepscope run`. The function waits for its end."""
         out = self._home / "runs" / str(number)
-        words = [sys.executable, "-m", "trainwatch", "run", "--out", f"/srv/runs/{number}", "--listen"]
+        words = [sys.executable, "-m", "stepscope", "run", "--out", f"/srv/runs/{number}", "--listen"]
         process = self._as_victim([*words, "127.0.0.1:0", "--", sys.executable, "/srv/train.py"])
 
         def ended() -> _Training:
             output, errors = process.communicate(timeout=2 * SECONDS)
-            assert (out / "report.html").exists(), f"`trainwatch run` made no report: {errors}"
+            assert (out / "report.html").exists(), f"`stepscope run` made no report: {errors}"
             (numbers,) = _numbers(out).values()
-            assert numbers == list(range(STEPS)), f"`trainwatch run` recorded {len(numbers)} steps"
+            assert numbers == list(range(STEPS)), f"`stepscope run` recorded {len(numbers)} steps"
             shutil.rmtree(out)
             return _Training("", 0, process.returncode, output, errors)
 
@@ -374,7 +372,7 @@ class _Scraper:
         run = f'run="{training.label}"'
         rank = f'{run},rank="0"'
         deadline = time.monotonic() + SECONDS
-        ended = f"trainwatch_run_end_time_seconds{{{run}}}"
+        ended = f"stepscope_run_end_time_seconds{{{run}}}"
         while ended not in (seen := self._latest):
             self.check()
             assert time.monotonic() < deadline, (
@@ -388,8 +386,8 @@ class _Scraper:
             (f'rank_process_state{{{rank},state="running"}}', None),
             (f"run_age_seconds{{{run}}}", None),
         ):
-            assert seen.get(f"trainwatch_{name}") == value, (
-                f"{name} is {seen.get(f'trainwatch_{name}')}, not {value}"
+            assert seen.get(f"stepscope_{name}") == value, (
+                f"{name} is {seen.get(f'stepscope_{name}')}, not {value}"
             )
 
     def _scrape_on(self) -> None:
@@ -416,7 +414,7 @@ class _Scraper:
             series: float(value)
             for series, _, value in (line.rpartition(" ") for line in text.splitlines() if line[0] != "#")
         }
-        left_out = samples.get('trainwatch_collector_left_out_total{collector="training"}', 0.0)
+        left_out = samples.get('stepscope_collector_left_out_total{collector="training"}', 0.0)
         self.seen_left_out = max(self.seen_left_out, left_out)
         self._check_steps(samples)
         return samples
@@ -431,8 +429,8 @@ class _Scraper:
         self._gaps += bool(missing)  # a busy machine may delay a collector too long
         assert self._gaps <= 2 + self.scrapes / 20, f"{self._gaps} of {self.scrapes} scrapes lack {missing}"
         for run in runs:
-            counter = f'trainwatch_step_duration_seconds_count{{run="{run}",rank="0",phase="train"}}'
+            counter = f'stepscope_step_duration_seconds_count{{run="{run}",rank="0",phase="train"}}'
             before, steps = self._steps.pop(run, 0.0), samples.get(counter, 0.0)
             assert before <= steps <= STEPS, f"{counter} is {steps:g} after {before:g}"
-            if f'trainwatch_run_end_time_seconds{{run="{run}"}}' not in samples:
+            if f'stepscope_run_end_time_seconds{{run="{run}"}}' not in samples:
                 self._steps[run] = steps

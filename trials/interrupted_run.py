@@ -1,4 +1,4 @@
-"""Ctrl-C at random moments of `trainwatch run`: before, during and after the training, once or twice."""
+"""Ctrl-C at random moments of `stepscope run`: before, during and after the training, once or twice."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.support.observing import Observed
 from trials import Attempt, trial
 
 SCRIPT = """
-import os, time, trainwatch
-print(os.environ["TRAINWATCH_LEDGER_DIR"], flush=True)
+import os, time, stepscope
+print(os.environ["STEPSCOPE_LEDGER_DIR"], flush=True)
 for _ in range(50):
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.01)
 """
 LONGEST = 6.0  # seconds until Ctrl-C: a whole run takes about 3 on an idle machine
@@ -53,8 +53,8 @@ def interrupted_run(attempt: Attempt) -> str:
 
 
 def can_be_reported(directory: Path) -> bool:
-    """Returns whether `trainwatch report` makes a report, otherwise it must say in one line why not."""
-    words = [sys.executable, "-m", "trainwatch", "report", str(directory), "--out", f"{directory}-report"]
+    """Returns whether `stepscope report` makes a report, otherwise it must say in one line why not."""
+    words = [sys.executable, "-m", "stepscope", "report", str(directory), "--out", f"{directory}-report"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     lines = done.stderr.splitlines()
     assert done.returncode == 0 or (done.returncode == 2 and len(lines) == 1), done.stderr

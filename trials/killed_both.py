@@ -10,9 +10,9 @@ from trials.counters import Counters
 from trials.exporters import flags
 from trials.trainers import RUN, Trainers
 
-KEPT = f'trainwatch_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
-RESTARTED = f'trainwatch_step_duration_seconds_count{{run="{RUN}",rank="1",phase="train"}}'
-TICKS = "trainwatch_sampler_ticks_total"
+KEPT = f'stepscope_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
+RESTARTED = f'stepscope_step_duration_seconds_count{{run="{RUN}",rank="1",phase="train"}}'
+TICKS = "stepscope_sampler_ticks_total"
 
 
 @trial(

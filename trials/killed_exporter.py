@@ -12,9 +12,9 @@ from trials.trainers import RUN, Trainers
 
 LIFE = 0.3  # seconds until the kill, at most: from the start, or from the first sample
 STEP_SECONDS = 0.001  # the ledger's ring then holds 8 seconds, much more than a restart takes
-STEPS = f'trainwatch_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
-SAMPLES = f'trainwatch_samples_total{{run="{RUN}"}}'
-TICKS = "trainwatch_sampler_ticks_total"
+STEPS = f'stepscope_step_duration_seconds_count{{run="{RUN}",rank="0",phase="train"}}'
+SAMPLES = f'stepscope_samples_total{{run="{RUN}"}}'
+TICKS = "stepscope_sampler_ticks_total"
 
 
 @trial(

@@ -1,4 +1,4 @@
-"""kill -9 of `trainwatch run`, of its exporter, or of both: a report can be made, and states gaps."""
+"""kill -9 of `stepscope run`, of its exporter, or of both: a report can be made, and states gaps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAIN = f"import sys; from trials.trainers import forked; forked({{}}, sys.argv[
 
 
 @trial(
-    "After `kill -9` of `trainwatch run`, its exporter, or both, a report has the steps and states the gaps.",
+    "After `kill -9` of `stepscope run`, its exporter, or both, a report has the steps and states the gaps.",
     count=200,
     short=3,
     of="kills",
@@ -48,7 +48,7 @@ def killed_run(attempt: Attempt) -> str:
 
 
 class _Run:
-    """`trainwatch run` and its trainer, which has begun its first step."""
+    """`stepscope run` and its trainer, which has begun its first step."""
 
     def __init__(self, commands: Commands, folder: Path) -> None:
         folder.mkdir()

@@ -60,9 +60,9 @@ def killed_trainer(attempt: Attempt) -> str:
 
 def _counted_after_two_ticks(exporter: ExporterProcess, rank: int) -> float:
     """Returns the steps counted for a rank once its last process was read after its death."""
-    ticks = exporter.scrape().value("trainwatch_sampler_ticks_total")
-    exporter.wait_for(lambda: exporter.scrape().value("trainwatch_sampler_ticks_total") >= ticks + 2)
-    name = "trainwatch_step_duration_seconds_count"
+    ticks = exporter.scrape().value("stepscope_sampler_ticks_total")
+    exporter.wait_for(lambda: exporter.scrape().value("stepscope_sampler_ticks_total") >= ticks + 2)
+    name = "stepscope_step_duration_seconds_count"
     labels = {"run": RUN, "rank": str(rank), "phase": "train"}
     return exporter.scrape().samples.get((name, frozenset(labels.items())), 0.0)
 

@@ -13,22 +13,22 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from trainwatch.shared_files import try_lock
-from trainwatch.training import layout
+from stepscope.shared_files import try_lock
+from stepscope.training import layout
 
 _SCRIPT = """
-import trainwatch
-trainwatch.start(run="template", framework="torch", framework_version="2.4")
-trainwatch.gauge("loss", 0.5)
+import stepscope
+stepscope.start(run="template", framework="torch", framework_version="2.4")
+stepscope.gauge("loss", 0.5)
 now = 100.0
 for step in range(300):
     phase = "eval" if step % 10 == 9 else "train"
-    trainwatch.record_step(phase, now, now + 0.01, data_wait=0.002, forward=0.003, backward=0.004)
+    stepscope.record_step(phase, now, now + 0.01, data_wait=0.002, forward=0.003, backward=0.004)
     now += 0.011
-with trainwatch.step():
-    with trainwatch.component("forward"):
+with stepscope.step():
+    with stepscope.component("forward"):
         pass
-trainwatch.finish()
+stepscope.finish()
 """
 
 _DOUBLES = (inf, -inf, nan, -1.0, -0.0, 0.5, 5e-324, 1e300, 1e30, 2.0**53, 2.0**63, 2.0**64)
@@ -40,8 +40,8 @@ Fault = Callable[[Path, Random], None]
 def template(folder: Path) -> bytes:
     """Returns a genuine ledger with steps in two phases, which its process has finished."""
     directory = folder / "template"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
-    environment |= {"TRAINWATCH_LEDGER_DIR": str(directory), "RANK": "0"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    environment |= {"STEPSCOPE_LEDGER_DIR": str(directory), "RANK": "0"}
     subprocess.run([sys.executable, "-c", _SCRIPT], env=environment, check=True)
     (ledger,) = directory.iterdir()
     return ledger.read_bytes()

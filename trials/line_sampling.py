@@ -54,11 +54,11 @@ def line_sampling(attempt: Attempt) -> str:
 def _start(attempt: Attempt, python: str, script: str) -> tuple[subprocess.Popen[str], IO[str]]:
     errors = (attempt.folder / f"{script}-{len(list(attempt.folder.iterdir()))}").open("w+")
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")},
+        **{name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")},
         "PYTHONPATH": f"{EXPORTER}:{ROOT}",
         "PYTHONFAULTHANDLER": "1",
-        "TRAINWATCH_LEDGER_DIR": str(attempt.folder / "ledgers"),
-        "TRAINWATCH_LAUNCH": "trial",
+        "STEPSCOPE_LEDGER_DIR": str(attempt.folder / "ledgers"),
+        "STEPSCOPE_LAUNCH": "trial",
     }
     command = [python, "-m", script, str(attempt.count), str(attempt.seed)]
     return (

@@ -1,6 +1,6 @@
 """Another user of the machine who means harm: `python -m trials.neighbour SEED SECONDS` in a sandbox.
 
-It makes, renames, links, locks, truncates, floods and replaces names in every directory that Trainwatch
+It makes, renames, links, locks, truncates, floods and replaces names in every directory that Stepscope
 shares, until its stdin ends, or for SECONDS. Then it removes what it made, and prints what it did as JSON. It
 never has more than NAMES names, DESCRIPTORS open files and WAITERS processes.
 """
@@ -23,13 +23,13 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from trainwatch.training import layout, line_layout
+from stepscope.training import layout, line_layout
 
 from trials.ledgers import FAULTS, put, template, write
 
 SHARED = Path("/dev/shm")
-LEDGERS = SHARED / "trainwatch"
-STATE, RECORDING, VICTIMS = Path("/var/lib/trainwatch"), Path("/mnt"), Path("/srv")
+LEDGERS = SHARED / "stepscope"
+STATE, RECORDING, VICTIMS = Path("/var/lib/stepscope"), Path("/mnt"), Path("/srv")
 FORGED = "forged by a neighbour"
 NAMES, DESCRIPTORS, WAITERS = 300, 200, 12
 PAUSE = 0.02  # seconds after some actions
@@ -276,7 +276,7 @@ class Neighbour:
         return self._random.choice((f"n{self._number}", f"n{self._number // 10}", "n", *others[-2:]))
 
     def _name(self) -> Path:
-        """Returns a name that Trainwatch uses, or might."""
+        """Returns a name that Stepscope uses, or might."""
         known = [path.name for path in self._locked if path.parent == LEDGERS]
         base = self._random.choice([*known[-3:], self._ledger().name])
         stem, label = base.removesuffix(layout.SUFFIX), base.split(".")[0]
@@ -290,11 +290,11 @@ class Neighbour:
         return directory / name
 
     def _other_directory(self) -> Path:
-        own = SHARED / f"trainwatch-run-{self._random.randrange(20):08x}"
+        own = SHARED / f"stepscope-run-{self._random.randrange(20):08x}"
         with suppress(OSError):
             own.mkdir()
             self._mine.append(own)
-        runs = [*SHARED.glob("trainwatch-run-*"), *VICTIMS.glob("runs/*")]
+        runs = [*SHARED.glob("stepscope-run-*"), *VICTIMS.glob("runs/*")]
         return self._random.choice([own, SHARED, STATE, RECORDING, VICTIMS, *runs])
 
     def _private(self) -> list[Path]:
@@ -324,7 +324,7 @@ class Neighbour:
 
 def main(seed: str, seconds: float) -> None:
     """Acts until stdin ends, or for these seconds."""
-    folder = SHARED / "trainwatch-run-neighbour"
+    folder = SHARED / "stepscope-run-neighbour"
     folder.mkdir()
     neighbour = Neighbour(Random(seed), template(folder))
     deadline = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Every signal at random moments of `trainwatch run`, to it alone or to its process group.
+"""Every signal at random moments of `stepscope run`, to it alone or to its process group.
 
 The table in docs/run.md says what each signal does; this trial reads it there.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from trainwatch.signals import PASSED_ON, name_of
+from stepscope.signals import PASSED_ON, name_of
 
 from benchmarks.page import DOCS
 from tests.support.observing import RUN
@@ -30,10 +30,10 @@ from trials.interrupted_run import can_be_reported
 
 STATUS = 5  # of a command that no signal ended
 SCRIPT = """
-import os, time, trainwatch
-print(os.getpid(), os.environ["TRAINWATCH_LEDGER_DIR"], flush=True)
+import os, time, stepscope
+print(os.getpid(), os.environ["STEPSCOPE_LEDGER_DIR"], flush=True)
 for _ in range(60):
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.01)
 print("done", flush=True)
 raise SystemExit({status})  # of {directory}
@@ -44,7 +44,7 @@ REAL_TIME = range(signal.SIGRTMIN, signal.SIGRTMAX + 1)
 
 
 class Stage(IntEnum):
-    """How far `trainwatch run` has come."""
+    """How far `stepscope run` has come."""
 
     PYTHON = 0  # it has not begun: signals do what they do to any Python
     BEFORE = 1  # it prepares
@@ -76,7 +76,7 @@ def documented() -> dict[str, tuple[str, str, str]]:
 
 
 @trial(
-    "A signal at any moment of `trainwatch run` does to exit status, report and command what is documented.",
+    "A signal at any moment of `stepscope run` does to exit status, report and command what is documented.",
     count=200,
     short=8,
     of="signals",
@@ -109,7 +109,7 @@ def _shot(random: Random, numbers: list[int]) -> Shot:
 
 
 class _Run:
-    """A `trainwatch run` that leads its own process group, in the session of the trial."""
+    """A `stepscope run` that leads its own process group, in the session of the trial."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -165,7 +165,7 @@ class _Run:
         except OSError:
             files = []
         told = {line.split()[1] for line in self.printed if "/" in line}
-        return told | {os.path.dirname(file) for file in files if "/trainwatch-run-" in file}
+        return told | {os.path.dirname(file) for file in files if "/stepscope-run-" in file}
 
     def processes(self) -> list[psutil.Process]:
         """Returns what still runs of it."""
@@ -257,14 +257,14 @@ def _has(run: _Run, effect: str, number: int) -> bool:
     reported = (run.directory / "report.json").exists()
     # A Python that is interrupted while it imports `site` has status 1.
     ended = run.status == 128 + number or (number == signal.SIGINT and run.status == 1)
-    if effect in ("ends Trainwatch", "ends Python"):
+    if effect in ("ends Stepscope", "ends Python"):
         return ended and not run.directory.exists()
     if effect == "goes to the command":
         too_late = run.status == STATUS and "done" in run.printed
         return (ended or too_late) and reported
     if effect == "skips the report":
-        return run.status == STATUS and (reported or "make the report with `trainwatch report" in run.said)
-    assert effect in ("nothing", "pauses Trainwatch"), effect
+        return run.status == STATUS and (reported or "make the report with `stepscope report" in run.said)
+    assert effect in ("nothing", "pauses Stepscope"), effect
     return run.status == STATUS and reported
 
 

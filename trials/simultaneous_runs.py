@@ -1,4 +1,4 @@
-"""Many `trainwatch run` at once, in one folder: each needs a port, a directory and room for its ledgers."""
+"""Many `stepscope run` at once, in one folder: each needs a port, a directory and room for its ledgers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trials import Attempt, trial
 SECONDS = 600.0  # for all of them to start: each imports numpy and pyarrow, twice
 # Trains until the file `end` exists, or its run is killed: until then every run holds its port.
 SCRIPT = """
-import os, time, trainwatch
+import os, time, stepscope
 run = os.getppid()
 while not os.path.exists("end") and os.getppid() == run:
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.02)
 """
 
@@ -47,7 +47,7 @@ def simultaneous_runs(attempt: Attempt) -> str:
             run.kill()
             run.wait()
     assert set(statuses) == {0}, f"exit statuses {statuses}"
-    directories = list((attempt.folder / "trainwatch-runs").iterdir())
+    directories = list((attempt.folder / "stepscope-runs").iterdir())
     reports = [each for each in directories if (each / "report.json").exists()]
     assert len(reports) == attempt.count, f"{len(directories)} directories, {len(reports)} with a report"
     return (

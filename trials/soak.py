@@ -17,21 +17,21 @@ from typing import NamedTuple
 
 import psutil
 import pynvml
-from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.collectors.disk import DiskCollector
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.collectors.gpu_holders import GpuHoldersCollector
-from trainwatch.collectors.memory import MemoryCollector
-from trainwatch.collectors.network import NetworkCollector
-from trainwatch.collectors.run_gpus import RunGpusCollector
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.gpus import SimulatedNvml
-from trainwatch.demo.ranks import AliveReader, RankLedger
-from trainwatch.demo.scenario import Scenario, Step, Work
-from trainwatch.exporter.exporter import Exporter
-from trainwatch.nvidia.nvml import FieldBatch, Handle, NvmlError
-from trainwatch.sampling.limits import Limits
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.collectors.disk import DiskCollector
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.collectors.memory import MemoryCollector
+from stepscope.collectors.network import NetworkCollector
+from stepscope.collectors.run_gpus import RunGpusCollector
+from stepscope.collectors.training import TrainingCollector
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.gpus import SimulatedNvml
+from stepscope.demo.ranks import AliveReader, RankLedger
+from stepscope.demo.scenario import Scenario, Step, Work
+from stepscope.exporter.exporter import Exporter
+from stepscope.nvidia.nvml import FieldBatch, Handle, NvmlError
+from stepscope.sampling.limits import Limits
 
 from trials import Attempt, trial
 
@@ -53,7 +53,7 @@ KIBIBYTES = 4096
     of="ticks",
 )
 def soak(attempt: Attempt) -> str:
-    log = logging.getLogger("trainwatch")
+    log = logging.getLogger("stepscope")
     level = log.level
     log.setLevel(logging.CRITICAL)  # who collects the lines of days, as pytest does, needs memory for them
     try:

@@ -1,7 +1,7 @@
 """Training processes for trials, each with its own count of the steps that it took.
 
-A trainer writes how many steps it began and finished into a file that Trainwatch does not know. A trial
-compares that with what Trainwatch says, after it has killed the trainer.
+A trainer writes how many steps it began and finished into a file that Stepscope does not know. A trial
+compares that with what Stepscope says, after it has killed the trainer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
-import trainwatch
-from trainwatch.training.launch import Launch
+import stepscope
+from stepscope.training.launch import Launch
 
 from trials.forks import Forks, end
 
@@ -59,9 +59,9 @@ class Trainers(Forks):
     def __init__(self, ledgers: Path, folder: Path) -> None:
         super().__init__(__name__)
         self._environment = {
-            "TRAINWATCH_RUN": "trial",
-            "TRAINWATCH_LAUNCH": LAUNCH,
-            "TRAINWATCH_LEDGER_DIR": str(ledgers),
+            "STEPSCOPE_RUN": "trial",
+            "STEPSCOPE_LAUNCH": LAUNCH,
+            "STEPSCOPE_LEDGER_DIR": str(ledgers),
         }
         self._folder = folder
         self._number = 0
@@ -102,10 +102,10 @@ def forked(environment: Mapping[str, str], counts: str, step_seconds: float, ste
             continue
         step += 1
         count[0] = step
-        trainwatch.begin_step()
-        trainwatch.mark("forward")
+        stepscope.begin_step()
+        stepscope.mark("forward")
         if step_seconds:
             time.sleep(step_seconds)
-        trainwatch.end_step()
+        stepscope.end_step()
         count[1] = step
-    trainwatch.finish()
+    stepscope.finish()

@@ -2,10 +2,10 @@
 # Prolog of slurm.conf: makes the node's ledger directory, and the job's folder for recordings. Runs as root on every
 # node of a job. It always succeeds: a failing prolog would drain the node.
 PATH=/usr/bin:/bin
-LEDGERS=/dev/shm/trainwatch
-RUNS=/var/lib/trainwatch-runs # on a file system that all nodes share, a job has its recordings in one place
+LEDGERS=/dev/shm/stepscope
+RUNS=/var/lib/stepscope-runs # on a file system that all nodes share, a job has its recordings in one place
 
-log() { logger -t trainwatch-prolog "$*" 2>/dev/null || echo "trainwatch-prolog: $*" >&2; }
+log() { logger -t stepscope-prolog "$*" 2>/dev/null || echo "stepscope-prolog: $*" >&2; }
 
 # Every user may add ledgers, and nobody may remove those of others. It never follows a link that a user has made.
 mkdir -m 1777 "$LEDGERS" 2>/dev/null

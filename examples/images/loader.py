@@ -34,7 +34,7 @@ class Loader:
         self, fetch: Callable[[int], Batch], batches: int, workers: int, batch_size: int | None = None
     ) -> None:
         self.fetch, self.batches, self.batch_size = fetch, batches, batch_size
-        # Named as in PyTorch, so that trainwatch.watch finds them.
+        # Named as in PyTorch, so that stepscope.watch finds them.
         self.num_workers, self.prefetch_factor = workers, PREFETCH_FACTOR if workers else None
 
     def __len__(self) -> int:

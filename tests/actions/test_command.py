@@ -1,4 +1,4 @@
-"""The flags of `trainwatch actions`: what would be reckless is refused before anything listens."""
+"""The flags of `stepscope actions`: what would be reckless is refused before anything listens."""
 
 from __future__ import annotations
 

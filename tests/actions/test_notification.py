@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.actions.notification import NotificationError, read_notification
+from stepscope.actions.notification import NotificationError, read_notification
 
 from tests.support.actions_process import a_notification, an_alert_of_it
 from tests.support.training_process import RESNET

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from trainwatch.actions import owners
-from trainwatch.actions.owners import Owners, user_number
-from trainwatch.training.ledger import create_ledger
-from trainwatch.training.ranks import Ranks
+from stepscope.actions import owners
+from stepscope.actions.owners import Owners, user_number
+from stepscope.training.ledger import create_ledger
+from stepscope.training.ranks import Ranks
 
 ME = os.geteuid()
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trainwatch.actions import processes
-from trainwatch.actions.processes import Identity, TrainingProcess, processes_of
-from trainwatch.training.reader import open_ledgers
+from stepscope.actions import processes
+from stepscope.actions.processes import Identity, TrainingProcess, processes_of
+from stepscope.training.reader import open_ledgers
 
 from tests.support.training_process import LAUNCH, RESNET
 from tests.support.training_script import training, wait_for_line
@@ -22,14 +22,14 @@ def stop(*_):
     say("asked")
     os._exit(0)
 signal.signal(signal.SIGTERM, stop)
-trainwatch.start(run="resnet")
+stepscope.start(run="resnet")
 hold()
 """
 
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    with training(SCRIPT, tmp_path / "ledgers", {"TRAINWATCH_LAUNCH": LAUNCH}) as process:
+    with training(SCRIPT, tmp_path / "ledgers", {"STEPSCOPE_LAUNCH": LAUNCH}) as process:
         wait_for_line(process)
         yield process
 

@@ -1,4 +1,4 @@
-"""`trainwatch actions` and real training processes: who is asked to stop, who is not, and what is written."""
+"""`stepscope actions` and real training processes: who is asked to stop, who is not, and what is written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from trainwatch.training import layout
-from trainwatch.training.reader import open_ledgers
+from stepscope.training import layout
+from stepscope.training.reader import open_ledgers
 
 from tests.support.actions_process import (
     TOKEN,
@@ -38,10 +38,10 @@ CHECKPOINTING = """
 import signal
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
-trainwatch.start()
+stepscope.start()
 say()
 while not asked:
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.01)
 time.sleep(0.5)   # a second signal would come now
 say(f"checkpoint after {len(asked)}")
@@ -53,8 +53,8 @@ def trainer(
     folder: Path, script: str = CHECKPOINTING, run: str = "resnet", rank: int = 0, **more: str
 ) -> Iterator[subprocess.Popen[str]]:
     environment = {
-        "TRAINWATCH_RUN": run,
-        "TRAINWATCH_LAUNCH": LAUNCH,
+        "STEPSCOPE_RUN": run,
+        "STEPSCOPE_LAUNCH": LAUNCH,
         "RANK": str(rank),
         "WORLD_SIZE": "8",
         **more,
@@ -178,7 +178,7 @@ def test_only_allowed_rules_that_fire_on_this_node_for_a_live_run_have_effect(tm
 
 
 def test_a_killed_process_and_one_that_has_finished_are_not_looked_for(tmp_path: Path) -> None:
-    finishing = "trainwatch.start()\ntrainwatch.finish()\nhold()\n"
+    finishing = "stepscope.start()\nstepscope.finish()\nhold()\n"
     with acting(tmp_path) as node, trainer(tmp_path) as killed, trainer(tmp_path, finishing) as finished:
         killed.kill()
         killed.wait(60)
@@ -231,7 +231,7 @@ def two_users(folder: Path) -> Iterator[Callable[..., AbstractContextManager[sub
 
     @contextmanager
     def trainer_of(user: int, script: str = CHECKPOINTING) -> Iterator[subprocess.Popen[str]]:
-        environment = {"TRAINWATCH_RUN": "resnet", "TRAINWATCH_LAUNCH": LAUNCH}
+        environment = {"STEPSCOPE_RUN": "resnet", "STEPSCOPE_LAUNCH": LAUNCH}
         with training(script, folder / "ledgers", environment, as_user(user)) as process:
             wait_for_line(process)
             yield process
@@ -300,7 +300,7 @@ def test_an_alert_about_a_second_users_run_as_the_exporter_names_it_stops_that_r
 @needs_two_users
 def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(tmp_path: Path) -> None:
     """As a set-user-ID program of the ledger's owner does, started by somebody else."""
-    script = CHECKPOINTING.replace("trainwatch.start()", "os.setresuid(1001, 1002, 1001); trainwatch.start()")
+    script = CHECKPOINTING.replace("stepscope.start()", "os.setresuid(1001, 1002, 1001); stepscope.start()")
     with acting(tmp_path) as node, two_users(tmp_path) as of, of(0, script) as process:
         (decision,) = node.decisions(a_notification(an_alert_of_it()))
         assert decision["processes"][0]["reason"] == "runs as user 1001, but its ledger is of user 1002"
@@ -310,7 +310,7 @@ def test_a_program_that_runs_with_the_rights_of_another_user_is_spared(tmp_path:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to start a process as somebody else")
 def test_a_process_of_another_pid_namespace_is_found_by_the_kernels_word(tmp_path: Path) -> None:
     script = CHECKPOINTING.replace("say()\n", "say(f'pid {os.getpid()}')\n", 1)
-    environment = {"TRAINWATCH_RUN": "resnet", "TRAINWATCH_LAUNCH": LAUNCH}
+    environment = {"STEPSCOPE_RUN": "resnet", "STEPSCOPE_LAUNCH": LAUNCH}
     launcher = ("unshare", "--pid", "--fork", "--kill-child")
     with acting(tmp_path) as node, training(script, tmp_path / "ledgers", environment, launcher) as process:
         wait_for_line(process, "pid 1")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import RULES
-from trainwatch.rules import all_rules
+from stepscope.durations import parse_duration
+from stepscope.prometheus_rules.files import RULES
+from stepscope.rules import all_rules
 
 from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured, labels_by_rule
 from tests.support.servers import SECONDS
@@ -36,7 +36,7 @@ def amtool(*words: object) -> str:
 def receivers(config: Path, rule: str, severity: str) -> list[str]:
     """To whom an alert with the labels that the rules give would go."""
     labels = [
-        f"alertname=Trainwatch{rule}",
+        f"alertname=Stepscope{rule}",
         f"rule={rule}",
         f"severity={severity}",
         "run=resnet",
@@ -138,7 +138,7 @@ def test_the_waiting_for_a_straggler_is_told_when_it_would_have_been_found() -> 
     """Each is evaluated every four minutes; 100 steps take a minute where 20 take 12 s."""
     groups = yaml.safe_load((ALERTMANAGER.parent / "rules" / RULES).read_text())["groups"]
     intervals = {group["name"]: parse_duration(group["interval"]) for group in groups}
-    assert waits()["CommunicationBound"] >= intervals["trainwatch-Straggler"] + 60
+    assert waits()["CommunicationBound"] >= intervals["stepscope-Straggler"] + 60
 
 
 def test_no_secret_stands_in_the_file() -> None:

@@ -55,8 +55,8 @@ def test_alerts_of_a_run_and_rule_come_in_one_notification_and_so_does_their_end
         server.post(*idle, elsewhere, other_run)
         came = sorted((stub.next().content for _ in range(2)), key=lambda content: len(content["alerts"]))
         assert [content["groupLabels"] for content in came] == [
-            {"alertname": "TrainwatchLowGPUUtilization", "run": "bert"},
-            {"alertname": "TrainwatchLowGPUUtilization", "run": "resnet"},
+            {"alertname": "StepscopeLowGPUUtilization", "run": "bert"},
+            {"alertname": "StepscopeLowGPUUtilization", "run": "resnet"},
         ]
         assert sorted(
             (alert["labels"]["instance"], alert["labels"]["gpu"]) for alert in came[1]["alerts"]
@@ -184,9 +184,9 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
         posted = stub.next()
         assert posted.path == "/services/T0/B0/x"
         (attachment,) = posted.content["attachments"]
-        assert attachment["title"] == "WARNING: TrainwatchCPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["title"] == "WARNING: StepscopeCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["fallback"] == attachment["title"]
-        dashboard = "http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance=gpu-node-1"
+        dashboard = "http://grafana.test/d/stepscope-run?var-run=resnet&var-instance=gpu-node-1"
         assert attachment["title_link"] == dashboard
         assert attachment["color"] == "warning"
         assert attachment["text"].strip() == (
@@ -202,7 +202,7 @@ def test_slack_is_told_what_where_since_when_how_bad_and_what_to_do(tmp_path: Pa
 
         server.post({**alert, **RESOLVED})
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "RESOLVED: TrainwatchCPUBottleneck, run resnet on gpu-node-1"
+        assert attachment["title"] == "RESOLVED: StepscopeCPUBottleneck, run resnet on gpu-node-1"
         assert attachment["color"] == "good"
         assert attachment["text"].startswith(
             "*Resolved:* run resnet, node gpu-node-1, 2024-01-02 03:04:05 to 2024-01-02 03:34:05 UTC\n"
@@ -215,7 +215,7 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
         nodes = [f"gpu-node-{number}" for number in range(12)]
         server.post(*(an_alert("LowGPUUtilization", instance=node, gpu="3") for node in nodes))
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "WARNING: TrainwatchLowGPUUtilization, run resnet (12 alerts)"
+        assert attachment["title"] == "WARNING: StepscopeLowGPUUtilization, run resnet (12 alerts)"
         text = attachment["text"]
         assert text.count("*Where:* run resnet, node gpu-node-") == 10
         assert text.count("|Dashboard>") == 10  # each node has its own
@@ -231,11 +231,11 @@ def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: P
         assert (
             stub.next()
             .content["attachments"][0]["title"]
-            .startswith("WARNING: TrainwatchMaxInitializationTime")
+            .startswith("WARNING: StepscopeMaxInitializationTime")
         )
         server.post(ended(waiting), late)
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "INFO: TrainwatchMaxInitializationTime, run resnet on gpu-node-1"
+        assert attachment["title"] == "INFO: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
         assert attachment["color"] == "#439fe0"
 
 
@@ -264,7 +264,7 @@ def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> 
         assert len(text) < 4000
         title = attachment["title"]
         assert title.startswith(
-            "WARNING: TrainwatchCPUBottleneck, run x *Where:* nowhere !channel http://evil.test"
+            "WARNING: StepscopeCPUBottleneck, run x *Where:* nowhere !channel http://evil.test"
         )
         assert not set("<>&\n\u202e") & set(title)
         assert len(title) < 400
@@ -284,13 +284,13 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
             alert = an_alert("GPUError", severity="critical", starts_at=STARTED, gpu="3", rank="7")
             server.post(alert)
             mail = stub.next()
-            assert mail["Subject"] == "CRITICAL: TrainwatchGPUError, run resnet on gpu-node-1"
-            assert (mail["From"], mail["To"]) == ("trainwatch@localhost", "team@example.org")
-            assert base64.b64decode(stub.logins[0]) == b"\0trainwatch\0secret-word"
+            assert mail["Subject"] == "CRITICAL: StepscopeGPUError, run resnet on gpu-node-1"
+            assert (mail["From"], mail["To"]) == ("stepscope@localhost", "team@example.org")
+            assert base64.b64decode(stub.logins[0]) == b"\0stepscope\0secret-word"
             plain, rich = (mail.get_body((kind,)) for kind in ("plain", "html"))
             assert plain is not None
             assert rich is not None
-            dashboard = "http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance=gpu-node-1"
+            dashboard = "http://grafana.test/d/stepscope-run?var-run=resnet&var-instance=gpu-node-1"
             assert plain.get_content().replace("\r\n", "\n").strip() == (
                 "GPUError of gpu-node-1, gpu 3, rank 7\n"
                 "Where: run resnet, node gpu-node-1, GPU 3, rank 7\n"
@@ -308,7 +308,7 @@ def test_mail_says_the_same_as_text_and_as_html_and_logs_in_with_the_password_of
 
             server.post({**alert, **RESOLVED})
             mail = stub.next()
-            assert mail["Subject"] == "RESOLVED: TrainwatchGPUError, run resnet on gpu-node-1"
+            assert mail["Subject"] == "RESOLVED: StepscopeGPUError, run resnet on gpu-node-1"
 
 
 def test_labels_and_annotations_cannot_forge_a_mail(tmp_path: Path) -> None:

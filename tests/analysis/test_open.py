@@ -1,4 +1,4 @@
-"""`trainwatch.analysis.open`: every kind of source, and what is refused."""
+"""`stepscope.analysis.open`: every kind of source, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-import trainwatch
-import trainwatch.analysis
-from trainwatch.analysis import UserError
-from trainwatch.evaluation.analysis import Analysis
+import stepscope
+import stepscope.analysis
+from stepscope.analysis import UserError
+from stepscope.evaluation.analysis import Analysis
 
 from tests.support.backfill import Backfill, run_of
 from tests.support.scenarios import WrittenScenarios
@@ -24,7 +24,7 @@ needs_servers = pytest.mark.skipif(
 )
 
 
-def agree(run: trainwatch.analysis.Run, analysis: Analysis) -> None:
+def agree(run: stepscope.analysis.Run, analysis: Analysis) -> None:
     """The tables say what the report says."""
     assert (run.name, run.nodes, run.ranks) == (analysis.run, analysis.nodes, list(range(analysis.ranks)))
     assert len(run.samples()) == analysis.samples_taken
@@ -37,15 +37,15 @@ def agree(run: trainwatch.analysis.Run, analysis: Analysis) -> None:
 
 def test_a_recording_opens(scenarios: WrittenScenarios) -> None:
     written = scenarios.written(SCENARIO)
-    run = trainwatch.analysis.open(written.recording_directory)
+    run = stepscope.analysis.open(written.recording_directory)
     agree(run, written.recording)
-    assert repr(run) == f"<trainwatch.analysis.Run {run.name} from {written.recording_directory}>"
+    assert repr(run) == f"<stepscope.analysis.Run {run.name} from {written.recording_directory}>"
     assert run.duration == 600
 
 
 def test_the_output_of_debugger_opens(scenarios: WrittenScenarios) -> None:
     written = scenarios.written(SCENARIO)
-    run = trainwatch.analysis.open(str(written.debugger_directory))
+    run = stepscope.analysis.open(str(written.debugger_directory))
     agree(run, written.debugger)
     assert run.samples(start=0, end=60)["elapsed_seconds"][0].as_py() == 0
 
@@ -58,7 +58,7 @@ def test_traces_open_and_have_steps_but_no_samples(tmp_path: Path) -> None:
     ]
     document = {"schemaVersion": 1, "host_name": "node-a", "baseTimeNanoseconds": 0, "traceEvents": steps}
     (tmp_path / "rank0.pt.trace.json").write_text(json.dumps(document))
-    run = trainwatch.analysis.open(tmp_path)
+    run = stepscope.analysis.open(tmp_path)
     assert run.steps()["elapsed_seconds"].to_pylist() == [0.0, 1.0, 2.0]
     assert run.steps()["duration_seconds"].to_pylist() == [0.5] * 3
     assert run.ranks == [0]
@@ -72,7 +72,7 @@ def test_a_run_in_prometheus_opens(tmp_path: Path) -> None:
     storage = Backfill(tmp_path)
     storage.add([SCENARIO])
     with storage.serving() as server:
-        run = trainwatch.analysis.open(f"prometheus+{server.url}?run={run_of(SCENARIO)}")
+        run = stepscope.analysis.open(f"prometheus+{server.url}?run={run_of(SCENARIO)}")
         assert run.name == run_of(SCENARIO)
         assert run.ranks == list(range(8))
         (row,) = run.findings().filter(pc.field("rule") == "DataStarved").to_pylist()
@@ -86,7 +86,7 @@ def test_a_run_in_prometheus_opens(tmp_path: Path) -> None:
 
 def test_parameters_and_price_are_those_of_the_command_line(scenarios: WrittenScenarios) -> None:
     recording = scenarios.written(SCENARIO).recording_directory
-    run = trainwatch.analysis.open(recording, parameters={"CPUBottleneck.gpu_threshold": 50}, price=6.0)
+    run = stepscope.analysis.open(recording, parameters={"CPUBottleneck.gpu_threshold": 50}, price=6.0)
     samples = run.samples()
     starved = samples.filter(
         (pc.field("cpu_utilization_max_ratio") > 0.9) & (pc.field("gpu_utilization_min_ratio") < 0.5)
@@ -99,32 +99,32 @@ def test_parameters_and_price_are_those_of_the_command_line(scenarios: WrittenSc
 
 def test_what_cannot_be_opened_is_refused_with_the_cause_and_the_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is empty: give the directory that"):
-        trainwatch.analysis.open(tmp_path)
+        stepscope.analysis.open(tmp_path)
     with pytest.raises(UserError, match="missing does not exist"):
-        trainwatch.analysis.open(tmp_path / "missing")
+        stepscope.analysis.open(tmp_path / "missing")
     with pytest.raises(UserError, match="cannot be read from there"):
-        trainwatch.analysis.open("http://localhost:9090")
+        stepscope.analysis.open("http://localhost:9090")
     with pytest.raises(UserError, match=r"^CPUBottleneck\.x=1: CPUBottleneck has no parameter"):
-        trainwatch.analysis.open(tmp_path, parameters={"CPUBottleneck.x": 1})
+        stepscope.analysis.open(tmp_path, parameters={"CPUBottleneck.x": 1})
     with pytest.raises(UserError, match="price=-1: is not a price; give the dollars per hour"):
-        trainwatch.analysis.open(tmp_path, price=-1)
+        stepscope.analysis.open(tmp_path, price=-1)
     with pytest.raises(UserError, match="scan_interval=0: is not a duration"):
-        trainwatch.analysis.open(tmp_path, scan_interval=0)
+        stepscope.analysis.open(tmp_path, scan_interval=0)
 
 
 @pytest.mark.parametrize("word", ["on", "off"])
-def test_import_trainwatch_gives_the_analysis_only_when_it_is_asked_for(word: str) -> None:
+def test_import_stepscope_gives_the_analysis_only_when_it_is_asked_for(word: str) -> None:
     code = """
-import sys, trainwatch
-assert not {"trainwatch.analysis", "numpy", "pyarrow"} & set(sys.modules)
-assert callable(trainwatch.analysis.open)
-assert {"trainwatch.analysis", "numpy", "pyarrow"} <= set(sys.modules)
+import sys, stepscope
+assert not {"stepscope.analysis", "numpy", "pyarrow"} & set(sys.modules)
+assert callable(stepscope.analysis.open)
+assert {"stepscope.analysis", "numpy", "pyarrow"} <= set(sys.modules)
 try:
-    trainwatch.analyses
+    stepscope.analyses
 except AttributeError as error:
     print(error)
 """
     output = subprocess.run(
-        [sys.executable, "-c", code], env={"TRAINWATCH": word}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env={"STEPSCOPE": word}, capture_output=True, text=True, check=True
     )
-    assert output.stdout == "module 'trainwatch' has no attribute 'analyses'\n"
+    assert output.stdout == "module 'stepscope' has no attribute 'analyses'\n"

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from trainwatch.analysis import Run, samples, tables
-from trainwatch.compare import compared_run
-from trainwatch.errors import UserError
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.model import GpuFacts, Loader, NodeFacts, Source
+from stepscope.analysis import Run, samples, tables
+from stepscope.compare import compared_run
+from stepscope.errors import UserError
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.model import GpuFacts, Loader, NodeFacts, Source
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.sampling.sample import Sample
 
 IDLE_HOST: dict[str, tuple[int, ...]] = {"0": (0,) * 10, "1": (0,) * 10}
 
@@ -75,9 +75,9 @@ def test_each_core_has_its_utilisation_and_its_io_wait(host: Host) -> None:
     assert sample.cpu_utilization == [0.2, 0.0]
     assert sample.cpu_io_wait == [0.2, 0.0]
     utilization, io_wait = host.collector.families
-    assert utilization.name == "trainwatch_cpu_utilization_ratio"
+    assert utilization.name == "stepscope_cpu_utilization_ratio"
     assert utilization.samples == {("0",): 0.2, ("1",): 0.0}
-    assert io_wait.name == "trainwatch_cpu_io_wait_ratio"
+    assert io_wait.name == "stepscope_cpu_io_wait_ratio"
     assert io_wait.samples == {("0",): 0.2, ("1",): 0.0}
 
 

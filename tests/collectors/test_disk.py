@@ -7,8 +7,8 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.disk import DiskCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.disk import DiskCollector
+from stepscope.sampling.sample import Sample
 
 SECTOR = 512
 
@@ -39,9 +39,9 @@ def test_counters_are_bytes_of_512_byte_sectors_and_seconds(procfs: Path) -> Non
     assert collector.io_time.samples[("nvme0n1",)] == 33.668
     assert collector.io_time.samples[("sda",)] == 1.25
     assert [family.name for family in collector.families] == [
-        "trainwatch_disk_read_bytes_total",
-        "trainwatch_disk_written_bytes_total",
-        "trainwatch_disk_io_time_seconds_total",
+        "stepscope_disk_read_bytes_total",
+        "stepscope_disk_written_bytes_total",
+        "stepscope_disk_io_time_seconds_total",
     ]
     assert all(family.samples.keys() == collector.read.samples.keys() for family in collector.families)
 

@@ -13,9 +13,9 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.errors import UserError
-from trainwatch.sampling.sample import GpuSample
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.errors import UserError
+from stepscope.sampling.sample import GpuSample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
@@ -63,37 +63,37 @@ def test_every_value_of_two_gpus_in_base_units(nvml: FakeNvml, ticks: GpuTicks) 
     }
     model = "NVIDIA H100 80GB HBM3"
     assert published == {
-        "trainwatch_gpu_up": {("0",): 1, ("1",): 1},
-        "trainwatch_gpu_info": {
+        "stepscope_gpu_up": {("0",): 1, ("1",): 1},
+        "stepscope_gpu_info": {
             ("0", "GPU-00000000-0000-0000-0000-000000000000", model, "580.95.05", "00000000:10:00.0"): 1,
             ("1", "GPU-00000000-0000-0000-0000-000000000001", model, "580.95.05", "00000000:11:00.0"): 1,
         },
-        "trainwatch_gpu_utilization_ratio": {("0",): 0.9, ("1",): 0.91},
-        "trainwatch_gpu_memory_used_bytes": {("0",): 40_000_000_000, ("1",): 40_000_000_001},
-        "trainwatch_gpu_memory_total_bytes": {("0",): 85_899_345_920, ("1",): 85_899_345_920},
-        "trainwatch_gpu_memory_bandwidth_utilization_ratio": {("0",): 0.4, ("1",): 0.41},
-        "trainwatch_gpu_power_watts": {("0",): 612.0, ("1",): 612.001},
-        "trainwatch_gpu_power_limit_watts": {("0",): 700.0, ("1",): 700.0},
-        "trainwatch_gpu_temperature_celsius": {("0",): 50, ("1",): 51},
-        "trainwatch_gpu_clock_hertz": {
+        "stepscope_gpu_utilization_ratio": {("0",): 0.9, ("1",): 0.91},
+        "stepscope_gpu_memory_used_bytes": {("0",): 40_000_000_000, ("1",): 40_000_000_001},
+        "stepscope_gpu_memory_total_bytes": {("0",): 85_899_345_920, ("1",): 85_899_345_920},
+        "stepscope_gpu_memory_bandwidth_utilization_ratio": {("0",): 0.4, ("1",): 0.41},
+        "stepscope_gpu_power_watts": {("0",): 612.0, ("1",): 612.001},
+        "stepscope_gpu_power_limit_watts": {("0",): 700.0, ("1",): 700.0},
+        "stepscope_gpu_temperature_celsius": {("0",): 50, ("1",): 51},
+        "stepscope_gpu_clock_hertz": {
             ("0", "sm"): 1.98e9,
             ("0", "memory"): 2.619e9,
             ("1", "sm"): 1.98e9,
             ("1", "memory"): 2.619e9,
         },
-        "trainwatch_gpu_sm_active_ratio": {("0",): 0.8, ("1",): 0.81},
-        "trainwatch_gpu_tensor_active_ratio": {("0",): 0.3, ("1",): 0.31},
-        "trainwatch_gpu_dram_active_ratio": {("0",): 0.2, ("1",): 0.21},
-        "trainwatch_gpu_busy_seconds_total": {("0",): 0.45, ("1",): 0.455},
-        "trainwatch_gpu_energy_joules_total": {("0",): 5000.0, ("1",): 5000.001},
-        "trainwatch_gpu_throttle_seconds_total": {
+        "stepscope_gpu_sm_active_ratio": {("0",): 0.8, ("1",): 0.81},
+        "stepscope_gpu_tensor_active_ratio": {("0",): 0.3, ("1",): 0.31},
+        "stepscope_gpu_dram_active_ratio": {("0",): 0.2, ("1",): 0.21},
+        "stepscope_gpu_busy_seconds_total": {("0",): 0.45, ("1",): 0.455},
+        "stepscope_gpu_energy_joules_total": {("0",): 5000.0, ("1",): 5000.001},
+        "stepscope_gpu_throttle_seconds_total": {
             (gpu, reason): of_gpu[int(gpu)] for reason, of_gpu in throttled.items() for gpu in "01"
         },
-        "trainwatch_gpu_pcie_receive_bytes_total": {("0",): 0, ("1",): 0},
-        "trainwatch_gpu_pcie_transmit_bytes_total": {("0",): 0, ("1",): 0},
-        "trainwatch_gpu_nvlink_receive_bytes_total": {("0",): 4 * 2**20, ("1",): 4 * 2**20},
-        "trainwatch_gpu_nvlink_transmit_bytes_total": {("0",): 2 * 2**20, ("1",): 2 * 2**20},
-        "trainwatch_gpu_ecc_errors_total": {
+        "stepscope_gpu_pcie_receive_bytes_total": {("0",): 0, ("1",): 0},
+        "stepscope_gpu_pcie_transmit_bytes_total": {("0",): 0, ("1",): 0},
+        "stepscope_gpu_nvlink_receive_bytes_total": {("0",): 4 * 2**20, ("1",): 4 * 2**20},
+        "stepscope_gpu_nvlink_transmit_bytes_total": {("0",): 2 * 2**20, ("1",): 2 * 2**20},
+        "stepscope_gpu_ecc_errors_total": {
             ("0", "corrected"): 0,
             ("0", "uncorrected"): 0,
             ("1", "corrected"): 1,
@@ -428,8 +428,8 @@ def test_the_flag_names_a_library_and_a_wrong_one_is_said_in_one_line(nvml: Fake
 
 def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -> None:
     code = (
-        "from trainwatch.collectors.gpu import GpuCollector\n"
-        "from trainwatch.sampling.sample import Sample\n"
+        "from stepscope.collectors.gpu import GpuCollector\n"
+        "from stepscope.sampling.sample import Sample\n"
         "collector, sample = GpuCollector(), Sample(time=0, interval=60)\n"
         "collector.collect(sample)\n"
         "collector.close()\n"

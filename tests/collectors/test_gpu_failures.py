@@ -10,11 +10,11 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.nvidia import thread as gpu_thread
-from trainwatch.nvidia.session import NoReadingError
-from trainwatch.nvidia.xid_events import last_xids
-from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Sample
+from stepscope.nvidia import thread as gpu_thread
+from stepscope.nvidia.session import NoReadingError
+from stepscope.nvidia.xid_events import last_xids
+from stepscope.sampling.registry import Registry
+from stepscope.sampling.sample import Sample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.gpu_ticks import GpuTicks
@@ -223,7 +223,7 @@ def test_a_hang_costs_the_exporter_only_the_gpu_metrics_and_one_line_in_the_log(
 
     def success() -> float:
         (family,) = (
-            family for family in registry.own_families() if family.name == "trainwatch_collector_success"
+            family for family in registry.own_families() if family.name == "stepscope_collector_success"
         )
         return family.samples[("gpu",)]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from math import nan
 from pathlib import Path
 
-from trainwatch.collectors.gpu_holders import LONGEST_GAP, GpuHoldersCollector
-from trainwatch.ledgers.folder import user_name
-from trainwatch.sampling.sample import GpuSample, RunSample, Sample
+from stepscope.collectors.gpu_holders import LONGEST_GAP, GpuHoldersCollector
+from stepscope.ledgers.folder import user_name
+from stepscope.sampling.sample import GpuSample, RunSample, Sample
 
 ME = user_name(os.getuid())
 

@@ -7,8 +7,8 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.memory import MemoryCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.memory import MemoryCollector
+from stepscope.sampling.sample import Sample
 
 KIB = 1024
 
@@ -25,9 +25,9 @@ def test_used_memory_is_total_less_available_and_not_less_free(collector: Memory
     assert sample.memory_used_bytes == (1_056_763_904 - 792_723_456) * KIB
     assert sample.swap_used_bytes == (8_388_604 - 8_126_460) * KIB
     assert {family.name: dict(family.samples) for family in collector.families} == {
-        "trainwatch_memory_used_bytes": {(): sample.memory_used_bytes},
-        "trainwatch_memory_total_bytes": {(): sample.memory_total_bytes},
-        "trainwatch_swap_used_bytes": {(): sample.swap_used_bytes},
+        "stepscope_memory_used_bytes": {(): sample.memory_used_bytes},
+        "stepscope_memory_total_bytes": {(): sample.memory_total_bytes},
+        "stepscope_swap_used_bytes": {(): sample.swap_used_bytes},
     }
 
 

@@ -7,9 +7,9 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.network import NetworkCollector
-from trainwatch.sampling.limits import ReachedLimits
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.network import NetworkCollector
+from stepscope.sampling.limits import ReachedLimits
+from stepscope.sampling.sample import Sample
 
 
 def collector_of(procfs: Path, *flags: str) -> NetworkCollector:
@@ -30,7 +30,7 @@ def test_each_interface_has_its_exact_bytes(procfs: Path) -> None:
     collector = collector_of(procfs)
     collected(collector)
     received, transmitted = collector.families
-    assert received.name == "trainwatch_network_receive_bytes_total"
+    assert received.name == "stepscope_network_receive_bytes_total"
     assert received.samples == {
         ("eth0",): 312_507_920,
         ("eth1",): 9_007_199_254_740_993,
@@ -39,7 +39,7 @@ def test_each_interface_has_its_exact_bytes(procfs: Path) -> None:
         ("eth0.100",): 1000,
         ("docker0",): 7000,
     }
-    assert transmitted.name == "trainwatch_network_transmit_bytes_total"
+    assert transmitted.name == "stepscope_network_transmit_bytes_total"
     assert transmitted.samples == {
         ("eth0",): 309_224,
         ("eth1",): 1000,

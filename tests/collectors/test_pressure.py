@@ -8,8 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.pressure import PressureCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.pressure import PressureCollector
+from stepscope.sampling.sample import Sample
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.rank_pauses import RETENTION_SECONDS, RankPausesCollector
-from trainwatch.sampling.sample import RankProcess, RunSample, Sample
+from stepscope.collectors.rank_pauses import RETENTION_SECONDS, RankPausesCollector
+from stepscope.sampling.sample import RankProcess, RunSample, Sample
 
 INTERVAL = 0.5
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.collectors.run_gpus import KEPT_SECONDS, RunGpusCollector, visible_gpus
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.sampling.sample import GpuSample, GpuUse, RankProcess, RunSample, Sample
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.collectors.run_gpus import KEPT_SECONDS, RunGpusCollector, visible_gpus
+from stepscope.collectors.training import TrainingCollector
+from stepscope.sampling.sample import GpuSample, GpuUse, RankProcess, RunSample, Sample
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.training_process import TrainingProcess
@@ -223,7 +223,7 @@ def test_real_processes_on_gpus_of_the_fake_nvml(tmp_path: Path) -> None:
         RunGpusCollector(),
     )
     with TrainingProcess(tmp_path / "ledgers") as trainer:
-        trainer.do("trainwatch.start()")
+        trainer.do("stepscope.start()")
         trainer.do(
             "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'],"
             " stdin=subprocess.PIPE)"

@@ -11,9 +11,9 @@ from math import isnan, nan
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.collectors.run_processes import RETENTION_SECONDS, TICKS, RunProcessesCollector
-from trainwatch.sampling.sample import RunSample, Sample
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.collectors.run_processes import RETENTION_SECONDS, TICKS, RunProcessesCollector
+from stepscope.sampling.sample import RunSample, Sample
 
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 BUSY = """
@@ -46,9 +46,7 @@ input()
 
 
 def families(collector: RunProcessesCollector) -> dict[str, dict[tuple[str, ...], float]]:
-    return {
-        family.name.removeprefix("trainwatch_run_"): dict(family.samples) for family in collector.families
-    }
+    return {family.name.removeprefix("stepscope_run_"): dict(family.samples) for family in collector.families}
 
 
 class Host:

@@ -10,16 +10,16 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.ledgers.endings import UNSAID, tell_ending
-from trainwatch.ledgers.folder import user_name
-from trainwatch.ledgers.run_processes import Command
-from trainwatch.sampling.families import Family, HistogramValue
-from trainwatch.sampling.limits import Limits, ReachedLimits
-from trainwatch.sampling.sample import Sample
-from trainwatch.training.launch import Launch
-from trainwatch.training.layout import STEP_BOUNDS
-from trainwatch.training.reader import LedgerReader, StepRecord, open_ledgers
+from stepscope.collectors.training import TrainingCollector
+from stepscope.ledgers.endings import UNSAID, tell_ending
+from stepscope.ledgers.folder import user_name
+from stepscope.ledgers.run_processes import Command
+from stepscope.sampling.families import Family, HistogramValue
+from stepscope.sampling.limits import Limits, ReachedLimits
+from stepscope.sampling.sample import Sample
+from stepscope.training.launch import Launch
+from stepscope.training.layout import STEP_BOUNDS
+from stepscope.training.reader import LedgerReader, StepRecord, open_ledgers
 
 from tests.support.training_process import RESNET, TrainingProcess, label
 from tests.support.training_script import go_on, training, wait_for_line
@@ -52,7 +52,7 @@ class Node:
         return sample
 
     def family(self, name: str) -> Family:
-        return next(family for family in self.collector.families if family.name == f"trainwatch_{name}")
+        return next(family for family in self.collector.families if family.name == f"stepscope_{name}")
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
         return dict(self.family(name).samples)
@@ -76,7 +76,7 @@ def test_without_a_directory_or_a_ledger_nothing_is_published(ledgers: Path) -> 
     (ledgers / "notes.txt").write_text("not a ledger")
     node.tick()
     published = [family.name for family in node.collector.families if family.samples or family.histograms]
-    assert published == ["trainwatch_ledgers_refused_total", "trainwatch_ledger_records_lost_total"]
+    assert published == ["stepscope_ledgers_refused_total", "stepscope_ledger_records_lost_total"]
     assert set(node.values("ledgers_refused_total").values()) == {0}
     assert node.collector.active_runs == set()
 
@@ -84,12 +84,12 @@ def test_without_a_directory_or_a_ledger_nothing_is_published(ledgers: Path) -> 
 def test_a_run_its_steps_and_what_was_inside_them(ledgers: Path) -> None:
     node = Node(ledgers)
     with TrainingProcess(ledgers, clock=CLOCK) as trainer:
-        trainer.do("trainwatch.start(framework='pytorch', framework_version='2.13'); clock.now += 2.0")
+        trainer.do("stepscope.start(framework='pytorch', framework_version='2.13'); clock.now += 2.0")
         trainer.steps(0.25, 0.5)
         trainer.steps(0.125, phase="eval")
         trainer.do(
-            "trainwatch.begin_step('train'); trainwatch.begin_component('forward'); clock.now += 0.75;"
-            "trainwatch.end_component(); clock.now += 0.25; trainwatch.end_step(); clock.now += 4.0"
+            "stepscope.begin_step('train'); stepscope.begin_component('forward'); clock.now += 0.75;"
+            "stepscope.end_component(); clock.now += 0.25; stepscope.end_step(); clock.now += 4.0"
         )
         node.tick()
 
@@ -156,8 +156,8 @@ def test_a_data_loader_and_its_settings(ledgers: Path) -> None:
             "        clock.now += wait\n"
             "        yield wait\n"
             "settings = dict(workers=6, pin_memory=True, prefetch_factor=2, batch_size=8)\n"
-            "for _ in trainwatch.watch(slow(), **settings):\n"
-            "    with trainwatch.step('train'):\n"
+            "for _ in stepscope.watch(slow(), **settings):\n"
+            "    with stepscope.step('train'):\n"
             "        clock.now += 1.0\n"
         )
         node.tick()
@@ -208,7 +208,7 @@ def test_the_totals_of_a_rank_never_go_back_when_it_is_restarted(ledgers: Path) 
     node = Node(ledgers, retention=10.0)
     trainer = TrainingProcess(ledgers, clock=CLOCK)
     trainer.steps(0.25, 0.25)
-    trainer.do("trainwatch.count('tokens', 100)")
+    trainer.do("stepscope.count('tokens', 100)")
     node.tick()
     trainer.kill()
     node.tick()
@@ -221,7 +221,7 @@ def test_the_totals_of_a_rank_never_go_back_when_it_is_restarted(ledgers: Path) 
         node.tick()
         assert len(list(open_ledgers(ledgers))) == 1  # the dead one is gone
         trainer.steps(0.5)
-        trainer.do("trainwatch.count('tokens', 50); trainwatch.gauge('loss', 0.5)")
+        trainer.do("stepscope.count('tokens', 50); stepscope.gauge('loss', 0.5)")
         node.tick()
         assert node.steps() == 4
         assert node.family("run_counted_total").kind == "counter"
@@ -268,7 +268,7 @@ def test_an_error_that_nobody_foresaw_costs_one_run_and_no_other(
             raise IsADirectoryError(errno.EISDIR, "Is a directory", str(directory))
         return UNSAID
 
-    monkeypatch.setattr("trainwatch.collectors.training.ending", refusing)
+    monkeypatch.setattr("stepscope.collectors.training.ending", refusing)
     node = Node(ledgers)
     with (
         TrainingProcess(ledgers, clock=CLOCK) as healthy,
@@ -363,7 +363,7 @@ def test_records_overwritten_unread_are_counted_as_lost_but_their_steps_are_not(
         assert node.values("ledger_records_lost_total") == {(): 0}
         trainer.do(
             "for _ in range(10000):\n"
-            "    trainwatch.begin_step('train'); clock.now += 0.25; trainwatch.end_step()"
+            "    stepscope.begin_step('train'); clock.now += 0.25; stepscope.end_step()"
         )
         node.tick()
         assert node.steps() == 10001
@@ -374,7 +374,7 @@ def test_what_was_overwritten_before_the_exporter_started_is_not_its_loss(ledger
     with TrainingProcess(ledgers, clock=CLOCK) as trainer:
         trainer.do(
             "for _ in range(10000):\n"
-            "    trainwatch.begin_step('train'); clock.now += 0.25; trainwatch.end_step()"
+            "    stepscope.begin_step('train'); clock.now += 0.25; stepscope.end_step()"
         )
         node = Node(ledgers)
         node.tick()
@@ -385,8 +385,8 @@ def test_what_was_overwritten_before_the_exporter_started_is_not_its_loss(ledger
 def test_a_sample_has_the_live_processes_of_each_run(ledgers: Path) -> None:
     node = Node(ledgers)
     with TrainingProcess(ledgers) as first, TrainingProcess(ledgers, rank=1) as second:
-        first.do("trainwatch.start()")
-        second.do("trainwatch.start()")
+        first.do("stepscope.start()")
+        second.do("stepscope.start()")
         run = node.tick().runs[RESNET]
         found = {process.pid: (process.rank, process.local_rank, process.owner) for process in run.processes}
         assert found == {first.process.pid: (0, 0, os.getuid()), second.process.pid: (1, 1, os.getuid())}
@@ -399,7 +399,7 @@ def test_a_sample_has_the_live_processes_of_each_run(ledgers: Path) -> None:
 def test_a_process_in_a_container_has_the_pid_of_the_node(ledgers: Path) -> None:
     node = Node(ledgers)
     with TrainingProcess(ledgers, sandbox=CONTAINER) as trainer:
-        trainer.do("trainwatch.start()")
+        trainer.do("stepscope.start()")
         (process,) = node.tick().runs[RESNET].processes
         assert node.collector.ledgers[0].header.pid == 1
         assert process.pid is not None
@@ -441,7 +441,7 @@ def test_restarts_of_an_elastic_job_are_attempts_and_no_total_falls(
             assert node.values("run_launch_unknown") == {}
 
 
-def test_trainwatch_run_says_how_its_run_ended_and_until_then_nobody_does(ledgers: Path) -> None:
+def test_stepscope_run_says_how_its_run_ended_and_until_then_nobody_does(ledgers: Path) -> None:
     of_run, others = Node(ledgers, command=Command(RESNET, os.getpid())), Node(ledgers)
     with TrainingProcess(ledgers) as trainer:
         trainer.steps(0.25)
@@ -455,7 +455,7 @@ def test_trainwatch_run_says_how_its_run_ended_and_until_then_nobody_does(ledger
     assert of_run.values("run_ended_info") == {(RESNET, "exit status 7"): 1}
 
 
-def test_trainwatch_run_observes_the_label_on_which_the_nodes_of_its_run_agreed(ledgers: Path) -> None:
+def test_stepscope_run_observes_the_label_on_which_the_nodes_of_its_run_agreed(ledgers: Path) -> None:
     node = Node(ledgers, command=Command(f"{RESNET[:-1]}_", os.getpid()))
     assert node.tick().runs.keys() <= {f"{RESNET[:-1]}_"}
     with TrainingProcess(ledgers) as trainer:
@@ -473,10 +473,10 @@ KEYLESS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node-1", "MASTER_PORT
 def test_a_run_without_a_label_is_published_from_its_first_step_on(
     ledgers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    monkeypatch.setattr("stepscope.ledgers.folder.RESCAN_SECONDS", 0.0)
     node = Node(ledgers)
     with training(
-        "trainwatch.start(run='bert')\nhold()\nwith trainwatch.step(): pass\nhold()", ledgers, KEYLESS
+        "stepscope.start(run='bert')\nhold()\nwith stepscope.step(): pass\nhold()", ledgers, KEYLESS
     ) as process:
         wait_for_line(process)
         node.tick()
@@ -493,17 +493,17 @@ def test_a_run_that_is_slow_to_its_first_step_has_a_label_for_the_time_being(
     ledgers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its start-up must not be out of sight, although the ranks agree on a label only at the first step."""
-    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    monkeypatch.setattr("stepscope.ledgers.folder.RESCAN_SECONDS", 0.0)
     node = Node(ledgers)
     node.collector.keep_steps = True
     script = """
-    from trainwatch.training import session
+    from stepscope.training import session
     session.shared_key = lambda: "random" if trained else None
     trained = False
-    trainwatch.start(run='bert')
+    stepscope.start(run='bert')
     hold()
     trained = True
-    with trainwatch.step(): pass
+    with stepscope.step(): pass
     hold()
     """
     with training(script, ledgers, KEYLESS) as process:

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.cli import main
-from trainwatch.compare.achieved import outcomes, record_outcomes
-from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.compare.comparison import Comparison, compare
-from trainwatch.report.predicted_savings import PredictedSaving
-from trainwatch.report.track_record import RECORD, Outcome, read_record
-from trainwatch.report.write import write_report
-from trainwatch.status import Status
+from stepscope.cli import main
+from stepscope.compare.achieved import outcomes, record_outcomes
+from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.comparison import Comparison, compare
+from stepscope.report.predicted_savings import PredictedSaving
+from stepscope.report.track_record import RECORD, Outcome, read_record
+from stepscope.report.write import write_report
+from stepscope.status import Status
 
 from tests.support.analysis import rule
 from tests.support.compared import run_of
@@ -181,14 +181,14 @@ def test_a_report_with_numbers_that_make_no_sense_is_no_report(
     assert only(compare(a, after(0.4, FED))).kind == "DataStarved", "computed from the recording instead"
 
 
-# ------------------------------------------------------------------------------ trainwatch compare
+# ------------------------------------------------------------------------------ stepscope compare
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for runs in the current directory."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "trainwatch-runs"
+    folder = tmp_path / "stepscope-runs"
     folder.mkdir()
     return folder
 
@@ -198,14 +198,14 @@ def test_compare_records_an_outcome_once(
 ) -> None:
     for name in ("few-dataloaders", "healthy"):
         (runs / name).symlink_to(scenarios.written(name).recording_directory)
-    words = ["compare", "trainwatch-runs/few-dataloaders", "trainwatch-runs/healthy"]
+    words = ["compare", "stepscope-runs/few-dataloaders", "stepscope-runs/healthy"]
     assert main(words) == 0
     said = capsys.readouterr()
     (outcome,) = read_record(runs).recorded
     assert outcome.kind == "DataStarved"
     assert (outcome.predicted, outcome.achieved) == pytest.approx((0.468, 0.363), abs=0.005)
     assert said.err == (
-        "trainwatch: recorded for `trainwatch score trainwatch-runs`: DataStarved, 47 % of the step time "
+        "stepscope: recorded for `stepscope score stepscope-runs`: DataStarved, 47 % of the step time "
         "predicted, 36 % saved\n"
     )
     assert main(words) == 0
@@ -222,7 +222,7 @@ def test_a_damaged_record_never_costs_the_comparison(runs: Path, capsys: pytest.
     out, err = capsys.readouterr()
     assert "PREDICTED AGAINST MEASURED" in out
     (line,) = err.splitlines()
-    assert line.startswith("trainwatch: outcomes of predictions are not recorded: ")
+    assert line.startswith("stepscope: outcomes of predictions are not recorded: ")
     assert f"{RECORD}, line 1: not the outcome of a prediction" in line
     assert (runs / RECORD).read_text() == "damaged\n"
 
@@ -245,7 +245,7 @@ def test_a_record_that_cannot_be_written_stays_as_it_was(runs: Path) -> None:
 
 
 def test_runs_outside_a_folder_of_runs_leave_no_record(tmp_path: Path) -> None:
-    for folders in (("copies", "copies"), ("trainwatch-runs", "copies")):
+    for folders in (("copies", "copies"), ("stepscope-runs", "copies")):
         places = [tmp_path / folder / name for folder, name in zip(folders, ("before", "after"), strict=True)]
         for place in places:
             place.mkdir(parents=True, exist_ok=True)

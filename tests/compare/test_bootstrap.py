@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.compare.bootstrap import STEPS_NEEDED, Interval, intervals, statistics
-from trainwatch.runs.model import Times
+from stepscope.compare.bootstrap import STEPS_NEEDED, Interval, intervals, statistics
+from stepscope.runs.model import Times
 
 STEPS = 400
 

@@ -1,4 +1,4 @@
-"""`trainwatch compare` as it is typed: what it prints and writes, and what it exits with."""
+"""`stepscope compare` as it is typed: what it prints and writes, and what it exits with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
+from stepscope.cli import main
 
 from tests.support.backfill import Backfill, run_of
 from tests.support.rented_nodes import rented_nodes
@@ -124,8 +124,8 @@ def test_a_gate_that_fails_exits_with_1_and_the_reason(
     result = compare(after, before, *flags, *SAME_WORK, "--out", tmp_path / "gate.html")
     assert result.returncode == 1, "a condition that fails outweighs one that is inconclusive"
     assert result.stderr == (
-        "trainwatch: failed: cost>+3%: +476 %, above +3.0 %\n"
-        "trainwatch: inconclusive: step_p50>+3%: neither run has it\n"
+        "stepscope: failed: cost>+3%: +476 %, above +3.0 %\n"
+        "stepscope: inconclusive: step_p50>+3%: neither run has it\n"
     )
     assert "1 failed and 1 inconclusive of 2 conditions." in (tmp_path / "gate.html").read_text(
         encoding="utf-8"
@@ -135,7 +135,7 @@ def test_a_gate_that_fails_exits_with_1_and_the_reason(
 def test_an_inconclusive_gate_exits_with_3(compare: Compare, published: tuple[Path, Path]) -> None:
     result = compare(*published, "--fail-if", "step_p50>+3%")
     assert result.returncode == 3
-    assert result.stderr == "trainwatch: inconclusive: step_p50>+3%: neither run has it\n"
+    assert result.stderr == "stepscope: inconclusive: step_p50>+3%: neither run has it\n"
 
 
 def test_whole_runs_without_steps_are_compared_once_the_workload_is_given(
@@ -199,7 +199,7 @@ def test_a_source_that_is_none_is_named(
 
 def test_help_names_every_figure_and_as_a_process_it_warns_of_nothing() -> None:
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "trainwatch", "compare", "--help"],
+        [sys.executable, "-W", "error", "-m", "stepscope", "compare", "--help"],
         capture_output=True,
         text=True,
         timeout=300,

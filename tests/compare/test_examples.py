@@ -23,11 +23,11 @@ PRICE = 3.6  # dollars an hour: a tenth of a cent a second
 
 def observe(folder: Path, way: str) -> Path:
     """The recording of a short run of the example, slow in that way."""
-    trainwatch = [sys.executable, "-m", "trainwatch", "run", "--out", str(folder / way)]
+    stepscope = [sys.executable, "-m", "stepscope", "run", "--out", str(folder / way)]
     example = [sys.executable, str(EXAMPLE), "--data", str(folder / "data"), "--slow", way]
     example += ["--steps", str(STEPS), "--batch", "64", "--workers", "2"]
     result = subprocess.run(
-        [*trainwatch, "--listen", "127.0.0.1:0", "--", *example],
+        [*stepscope, "--listen", "127.0.0.1:0", "--", *example],
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
@@ -42,7 +42,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("examples")
     prepare_dataset(folder / "data")
     slow, mended = observe(folder, "workers"), observe(folder, "none")
-    command = [sys.executable, "-m", "trainwatch", "compare", str(slow), str(mended), "--format", "json"]
+    command = [sys.executable, "-m", "stepscope", "compare", str(slow), str(mended), "--format", "json"]
     prices = ["--price-a", str(PRICE), "--price-b", str(PRICE)]
     result = subprocess.run([*command, *prices], capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.compare.comparison import compare
-from trainwatch.compare.figures import KINDS, USAGE_KINDS, Figure
-from trainwatch.compare.figures import figures as all_figures
-from trainwatch.compare.work import items_per_step, work_of
-from trainwatch.measurements.counted import Counted
+from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.comparison import compare
+from stepscope.compare.figures import KINDS, USAGE_KINDS, Figure
+from stepscope.compare.figures import figures as all_figures
+from stepscope.compare.work import items_per_step, work_of
+from stepscope.measurements.counted import Counted
 
 from tests.support.compared import idle_run, run_of
 

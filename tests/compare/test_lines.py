@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainwatch.compare.lines import compared_lines
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.runs.model import LineTime, ThreadTime
+from stepscope.compare.lines import compared_lines
+from stepscope.evaluation.analysis import Analysis
+from stepscope.runs.model import LineTime, ThreadTime
 
 from tests.support.analysis import nothing_found
 

@@ -11,16 +11,16 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from trainwatch.compare.comparison import Comparison
-from trainwatch.compare.html import render_comparison
-from trainwatch.compare.text import as_markdown
+from stepscope.compare.comparison import Comparison
+from stepscope.compare.html import render_comparison
+from stepscope.compare.text import as_markdown
 
 from tests.support import comparisons as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
 
 pytestmark = pytest.mark.browser
 
-DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)"
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 # How many colours the pixels of a chart have; 0 where it was not drawn.
 COLOURS_OF = """
@@ -76,7 +76,7 @@ def test_the_waterfall_ends_where_the_total_of_b_begins(
     opened(browser, tmp_path, made.mended())
     for chart in ("of-a-step", "of-the-run"):
         assert browser.execute_script(COLOURS_OF, chart) > 5
-        bars = browser.execute_script("return trainwatch.data[arguments[0]].bars", chart)
+        bars = browser.execute_script("return stepscope.data[arguments[0]].bars", chart)
         assert (bars[0]["name"], bars[-1]["name"]) == ("A", "B")
         for before, after in pairwise(bars[:-1]):
             assert after["from"] == pytest.approx(before["to"])

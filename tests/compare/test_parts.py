@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.compare.parts import (
+from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.parts import (
     Difference,
     difference_of_a_step,
     difference_of_the_run,

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.compare import predicted
-from trainwatch.compare.compared_run import ComparedRun
-from trainwatch.compare.comparison import compare
-from trainwatch.compare.predicted import CheckedPrediction, predictions_of, stored_predictions
-from trainwatch.compare.sentences import prediction as sentence
-from trainwatch.compare.work import work_of
-from trainwatch.report.right_sizing import Prediction, predictions
-from trainwatch.report.track_record import Outcome, TrackRecord
-from trainwatch.report.write import write_report
+from stepscope.compare import predicted
+from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.comparison import compare
+from stepscope.compare.predicted import CheckedPrediction, predictions_of, stored_predictions
+from stepscope.compare.sentences import prediction as sentence
+from stepscope.compare.work import work_of
+from stepscope.report.right_sizing import Prediction, predictions
+from stepscope.report.track_record import Outcome, TrackRecord
+from stepscope.report.write import write_report
 
 from tests.report.test_right_sizing import run as starved_run
 from tests.support.compared import run_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.compare.step_series import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks
-from trainwatch.runs.model import COMPONENTS, Times
+from stepscope.compare.step_series import STRETCH, STRETCHES_KEPT, StepSeries, mean_over_ranks
+from stepscope.runs.model import COMPONENTS, Times
 
 ALL_KEPT = STRETCH * STRETCHES_KEPT
 

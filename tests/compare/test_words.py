@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.compare import sentences, tables
-from trainwatch.compare.changes import changed_rules
-from trainwatch.compare.compared_run import ComparedRun, read_run
-from trainwatch.compare.comparison import Comparison, compare
-from trainwatch.compare.document import as_json
-from trainwatch.compare.figures import saved
-from trainwatch.compare.gate import parse
-from trainwatch.compare.html import _at_a_glance, _mood, _waterfall, render_comparison
-from trainwatch.compare.text import as_markdown, as_text
-from trainwatch.runs.open import open_source
-from trainwatch.status import Status
+from stepscope.compare import sentences, tables
+from stepscope.compare.changes import changed_rules
+from stepscope.compare.compared_run import ComparedRun, read_run
+from stepscope.compare.comparison import Comparison, compare
+from stepscope.compare.document import as_json
+from stepscope.compare.figures import saved
+from stepscope.compare.gate import parse
+from stepscope.compare.html import _at_a_glance, _mood, _waterfall, render_comparison
+from stepscope.compare.text import as_markdown, as_text
+from stepscope.runs.open import open_source
+from stepscope.status import Status
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from trainwatch.prometheus_rules.groups import INFO, PARAMETER
+from stepscope.prometheus_rules.groups import INFO, PARAMETER
 
 Group = dict[str, Any]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainwatch.crosscheck.compare import same
-from trainwatch.crosscheck.expected import alert_states
+from stepscope.crosscheck.compare import same
+from stepscope.crosscheck.expected import alert_states
 
 GPU = frozenset({("gpu", "0")})
 

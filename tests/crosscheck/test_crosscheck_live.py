@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
+"""`stepscope crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import Scraping
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import Scraping
 
 from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
 from tests.support.demo import DemoProcess
@@ -35,23 +35,23 @@ class Servers:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     folder = tmp_path_factory.mktemp("crosscheck")
     short_windows = render(OPTIONS)[RULES]
-    share = "run_instance:trainwatch_cpu_starved:ratio"
+    share = "run_instance:stepscope_cpu_starved:ratio"
     wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
     assert wrong != short_windows
     # And in three groups series that there are not, as after a metric's renaming.
-    wrong = wrong.replace("trainwatch_run_start_time_seconds", "trainwatch_run_begin_time_seconds")
-    wrong = wrong.replace("trainwatch_run_age_seconds", "trainwatch_run_old_seconds")
+    wrong = wrong.replace("stepscope_run_start_time_seconds", "stepscope_run_begin_time_seconds")
+    wrong = wrong.replace("stepscope_run_age_seconds", "stepscope_run_old_seconds")
     (folder / "short-windows.yml").write_text(short_windows)
     with ExitStack() as stack:
         node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
         target = node.url.removeprefix("http://")
         right = stack.enter_context(evaluating(target, COMMITTED.read_text(), folder / "right"))
         other = stack.enter_context(evaluating(target, wrong, folder / "wrong"))
-        right.wait_for('ALERTS{alertname="TrainwatchCPUBottleneck",alertstate="firing"}')
+        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"}')
         # What is checked ends some seconds ago; by then the alert is in it.
-        right.wait_for('ALERTS{alertname="TrainwatchCPUBottleneck",alertstate="firing"} offset 10s')
+        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"} offset 10s')
         # By then the rule would fire, and has said for a while that it does not.
-        other.wait_for("run_instance:trainwatch_cpu_starved:samples offset 10s > 1000")
+        other.wait_for("run_instance:stepscope_cpu_starved:samples offset 10s > 1000")
         yield Servers(right, other, folder)
 
 
@@ -77,19 +77,19 @@ def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(ser
     wrong = "CPUBottleneck, CollectiveHang, MaxInitializationTime, TrainingStalled"
     assert answer.stdout.splitlines()[-1] == f"Disagreements: {wrong}."
     assert re.search(
-        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="trainwatch", kind="cause", '
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="stepscope", kind="cause", '
         r'rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", severity="warning", '
         r'symptom="idle GPUs"\}: '
         r"expected firing, Prometheus has nothing$",
         answer.stdout,
     )
-    assert re.search(r"trainwatch:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
+    assert re.search(r"stepscope:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
 
 
 def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(servers: Servers) -> None:
     answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
     assert re.search(
-        r"(?m)^MaxInitializationTime: \S+Z trainwatch:rule_status\{.*\}: "
+        r"(?m)^MaxInitializationTime: \S+Z stepscope:rule_status\{.*\}: "
         r"expected a status, Prometheus has nothing$",
         answer.stdout,
     )

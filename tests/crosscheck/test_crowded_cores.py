@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.crosscheck.offline.check import check_recording
-from trainwatch.crosscheck.replay.run import RecordedRun, name_and_labels
-from trainwatch.crosscheck.rule_files import Rendered
-from trainwatch.crosscheck.server import Series
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.crosscheck.offline.check import check_recording
+from stepscope.crosscheck.replay.run import RecordedRun, name_and_labels
+from stepscope.crosscheck.rule_files import Rendered
+from stepscope.crosscheck.server import Series
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
 
 from tests.prometheus_rules.test_straggler_rules import EXACT, crowded
 from tests.support.prometheus import needs_prometheus
@@ -49,7 +49,7 @@ def test_prometheus_accuses_a_rank_on_crowded_cores_when_numpy_does(
     """A rank that may only wait for a core is accused when it is slow for the third time in a row."""
     options = Options(EXACT)
     groups = yaml.safe_load(render(options)[RULES])["groups"]
-    text = yaml.safe_dump({"groups": [group for group in groups if group["name"] == "trainwatch-Straggler"]})
+    text = yaml.safe_dump({"groups": [group for group in groups if group["name"] == "stepscope-Straggler"]})
     outcomes = check_recording(CrowdedRun(mine, others), Rendered({RULES: text}, options), None, None)
     (found,) = (outcome for outcome in outcomes if outcome.rule == "Straggler")
     assert (found.disagreements, found.firing) == ([], firing)

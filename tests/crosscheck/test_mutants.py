@@ -1,6 +1,6 @@
 """The cross-check notices a change of one operator, threshold, window or label of a rendered rule.
 
-A few mutants are tried, always the same; TRAINWATCH_ALL_MUTANTS=1 tries all of them (6 min on two cores).
+A few mutants are tried, always the same; STEPSCOPE_ALL_MUTANTS=1 tries all of them (6 min on two cores).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 
 import pytest
 import yaml
-from trainwatch.crosscheck.offline.check import check_recording
-from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.rule_files import Rendered
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.crosscheck.offline.check import check_recording
+from stepscope.crosscheck.replay.run import RecordedRun
+from stepscope.crosscheck.rule_files import Rendered
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
 
 from tests.crosscheck.mutants import mutants_of
 from tests.support.crosscheck import ALERTING
@@ -60,17 +60,17 @@ OPTIONS = Options(
     )
 )
 ROUNDS = 5  # mutants of each rule
-EVERY_MUTANT = bool(os.environ.get("TRAINWATCH_ALL_MUTANTS"))
+EVERY_MUTANT = bool(os.environ.get("STEPSCOPE_ALL_MUTANTS"))
 
 GROUPS = {
-    group["name"].removeprefix("trainwatch-"): group
+    group["name"].removeprefix("stepscope-"): group
     for group in yaml.safe_load(render(OPTIONS)[RULES])["groups"]
 }
 # Mutants that decide the same on this recording: each is another rule, but it would take other data to tell.
 UNSEEN = {
     # 0 or 1, of whichever element; no scrape failed, no exporter lost its counts or is lean.
     # Distances and lost shares only order what dashboards list (tests/dashboards).
-    "": r"^trainwatch:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(|\{profile=",
+    "": r"^stepscope:rule_(status: .*min without|distance: |lost_ratio: )|3m22s500ms|resets\(|\{profile=",
     # Each share that is above its threshold is of many samples, or steps. Communication rises from less than
     # 5 % to more than 15 % between two evaluations. Each window has more than 3 s of steps.
     "CommunicationBound": r"finding: \S+ > 0.[01]5 and|min without \(phase\)|step_seconds: .*>= 3\)",
@@ -89,7 +89,7 @@ UNSEEN = {
     "MaxInitializationTime": r"end_time_seconds \+ ",  # no run ends before its first step
     # No step takes seconds; each third of the window has many; a loss is far above the threshold, or none.
     "StepOutlier": r"(bucket|count) > 3\)|bucket:some: .*>=? 3\)"
-    r"|>= 9003|third:trainwatch_step_duration:mean_seconds: .*>=? 3\)|count < 30 |seconds < 450"
+    r"|>= 9003|third:stepscope_step_duration:mean_seconds: .*>=? 3\)|count < 30 |seconds < 450"
     r"|>= 30 unless|>= 603|lost_ratio > 0\.003",
     # Each window has more than 3 s of steps; one rank is slow, by far more than its thresholds. The recording
     # does not have for how long ranks waited for a core: test_crowded_cores.py.

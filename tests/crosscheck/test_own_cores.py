@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.sampling.sample import HostUse, RunSample, Sample
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.sampling.sample import HostUse, RunSample, Sample
 
 from tests.support.crosscheck import COMMITTED, crosscheck
 from tests.support.prometheus import needs_prometheus

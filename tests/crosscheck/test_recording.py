@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck --recording`: a recorded run, played back into a Prometheus of its own."""
+"""`stepscope crosscheck --recording`: a recorded run, played back into a Prometheus of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.prometheus_rules.files import RULES, command_of, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.cli import main
+from stepscope.prometheus_rules.files import RULES, command_of, render
+from stepscope.prometheus_rules.options import Options
 
 from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
 from tests.support.prometheus import needs_prometheus
@@ -97,7 +97,7 @@ def changed(
     file = tmp_path_factory.mktemp("changed") / RULES
     parts = re.split(r"(?m)^(?=  - name: )", COMMITTED.read_text())
     for number, part in enumerate(parts):
-        rule = part.partition("\n")[0].removeprefix("  - name: trainwatch-")
+        rule = part.partition("\n")[0].removeprefix("  - name: stepscope-")
         if rule in its:
             old, new = CHANGES[rule]
             assert old in part, rule
@@ -145,7 +145,7 @@ def test_rules_that_decide_later_are_refused_with_a_command_that_works(
     assert (answer.returncode, answer.stdout) == (2, "")
     assert f"was rendered with --engine {engine}, so its rules decide an evaluation later" in answer.stderr
     assert answer.stderr.count("\n") == 1
-    render_command, check_command = re.findall("`trainwatch (.*?)`", answer.stderr)
+    render_command, check_command = re.findall("`stepscope (.*?)`", answer.stderr)
     assert main(render_command.replace("DIR", str(tmp_path / "same")).split()) == 0
     same = Options.from_command(command_of((tmp_path / "same" / RULES).read_text()) or "")
     assert same == replace(options, engine="prometheus")
@@ -158,8 +158,8 @@ def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
         answer = crosscheck("--prometheus", server.url)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith(
-        "trainwatch: the loaded rules were rendered with --engine thanos or victoriametrics, so they decide "
-        "an evaluation later; check the same rules on a recorded run: `trainwatch rules render --out DIR`"
+        "stepscope: the loaded rules were rendered with --engine thanos or victoriametrics, so they decide "
+        "an evaluation later; check the same rules on a recorded run: `stepscope rules render --out DIR`"
     )
     assert answer.stderr.count("\n") == 1
 
@@ -168,22 +168,20 @@ def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
 def test_a_check_is_of_a_server_or_of_a_recording(flags: tuple[str, ...]) -> None:
     answer = crosscheck(*flags)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr == "trainwatch: give either --prometheus URL or --recording DIR\n"
+    assert answer.stderr == "stepscope: give either --prometheus URL or --recording DIR\n"
 
 
 def test_a_prometheus_that_is_not_installed_is_named(recording: Path, tmp_path: Path) -> None:
     answer = crosscheck("--recording", recording, path=str(tmp_path))
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("trainwatch: --recording needs `prometheus`, which is not on the PATH")
+    assert answer.stderr.startswith("stepscope: --recording needs `prometheus`, which is not on the PATH")
     assert answer.stderr.count("\n") == 1
 
 
 def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
     text = COMMITTED.read_text()
-    (tmp_path / RULES).write_text(
-        text.replace('clamp(trainwatch:rule_finding{rule="CPUBottleneck"}', "clam(")
-    )
+    (tmp_path / RULES).write_text(text.replace('clamp(stepscope:rule_finding{rule="CPUBottleneck"}', "clam("))
     answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
     assert (answer.returncode, answer.stdout) == (2, "")
-    assert answer.stderr.startswith("trainwatch: trainwatch-CPUBottleneck, trainwatch:rule_status: ")
+    assert answer.stderr.startswith("stepscope: stepscope-CPUBottleneck, stepscope:rule_status: ")
     assert answer.stderr.count("\n") == 1

@@ -9,14 +9,14 @@ from math import isclose
 from pathlib import Path
 
 import pytest
-from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.command import simulated_directory
-from trainwatch.demo.node import INTERVAL, make_exporter
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.demo.simulation import Simulation
-from trainwatch.errors import UserError
-from trainwatch.sampling.exposition import Exposition
+from stepscope.crosscheck.replay.run import RecordedRun
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.command import simulated_directory
+from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.demo.simulation import Simulation
+from stepscope.errors import UserError
+from stepscope.sampling.exposition import Exposition
 
 from tests.support.demo import START
 from tests.support.scenarios import WrittenScenarios
@@ -67,7 +67,7 @@ def test_each_series_of_the_replay_is_as_the_exporter_said(
             and 'severity="corrected"' not in series
             and 'pid="' not in series  # it has the number of processes only
             # Nor has it what no rule reads: the time of phases, fetches and waits.
-            and not series.startswith(("trainwatch_dataloader_wait", "trainwatch_dataloader_fetch"))
+            and not series.startswith(("stepscope_dataloader_wait", "stepscope_dataloader_fetch"))
         }
         assert differing == {}
 
@@ -79,7 +79,7 @@ def test_a_replay_has_the_label_of_the_launch_and_the_name_of_the_run(
     run.facts = replace(run.facts, run="recording-0123abcd")
     (found,) = scrapes(run, [START + 30])
     assert run.name == "recording-0123abcd"
-    assert 'trainwatch_samples_total{run="recording-0123abcd"}' in found
+    assert 'stepscope_samples_total{run="recording-0123abcd"}' in found
     assert any('{run="recording-0123abcd",name="recording",' in series for series in found)
     assert not any('run="recording"' in series for series in found)
 
@@ -108,8 +108,8 @@ def test_the_replay_counts_what_the_evaluation_of_the_recording_counts(scenarios
     (counted,) = scrapes(run, [run.end])
     labels = f'run="{run.name}"'
     cell = f'{labels},cause="cpu",cause_above="0.9",gpu_below="0.1"'
-    assert counted[f"trainwatch_samples_total{{{labels}}}"] == verdict.datapoints - 1
-    starved = counted[f"trainwatch_gpu_starved_samples_total{{{cell}}}"]
+    assert counted[f"stepscope_samples_total{{{labels}}}"] == verdict.datapoints - 1
+    starved = counted[f"stepscope_gpu_starved_samples_total{{{cell}}}"]
     assert 0 <= verdict.violations - starved <= 1 < starved
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from trainwatch.cli import main
+from stepscope.cli import main
 
 
 class Page(BaseHTTPRequestHandler):
@@ -45,7 +45,7 @@ def mistake(capsys: pytest.CaptureFixture[str], url: str) -> str:
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1
-    return captured.err.removeprefix("trainwatch: ").rstrip("\n")
+    return captured.err.removeprefix("stepscope: ").rstrip("\n")
 
 
 def test_nobody_listens_there_and_the_password_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck` with the rules of a demo that runs faster than the clock."""
+"""`stepscope crosscheck` with the rules of a demo that runs faster than the clock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainwatch.cli import main
-from trainwatch.crosscheck.readings import Readings
-from trainwatch.crosscheck.server import Grid, Milliseconds, Server
-from trainwatch.measurements.scraped import Labels, Points
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.cli import main
+from stepscope.crosscheck.readings import Readings
+from stepscope.crosscheck.server import Grid, Milliseconds, Server
+from stepscope.measurements.scraped import Labels, Points
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
 
 CALLED = frozenset({("run", "resnet")})
 

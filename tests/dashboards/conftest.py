@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from trainwatch.dashboards.command import dashboards
+from stepscope.dashboards.command import dashboards
 
 from tests.support.backfill import RETENTION_SECONDS, SCRAPE_SECONDS, every_scenario, run_of, seconds_of
 from tests.support.demo import START

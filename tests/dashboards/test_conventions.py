@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.dashboards.command import dashboards
-from trainwatch.dashboards.looks import PALETTE, SEVERITY
-from trainwatch.dashboards.page import dashboard as page
-from trainwatch.dashboards.panels import section, stat
-from trainwatch.dashboards.queries import DATASOURCE, now
-from trainwatch.prometheus_rules.groups import DASHBOARD
-from trainwatch.rules import all_rules
+from stepscope.dashboards.command import dashboards
+from stepscope.dashboards.looks import PALETTE, SEVERITY
+from stepscope.dashboards.page import dashboard as page
+from stepscope.dashboards.panels import section, stat
+from stepscope.dashboards.queries import DATASOURCE, now
+from stepscope.prometheus_rules.groups import DASHBOARD
+from stepscope.rules import all_rules
 
 from tests.support.grafana import panels, variables_in
 
@@ -38,17 +38,17 @@ def targets(uid: str) -> Iterator[tuple[str, dict[str, Any]]]:
 @every_dashboard
 def test_uid_file_and_schema_are_fixed(uid: str) -> None:
     dashboard = DASHBOARDS[uid]
-    assert re.fullmatch(r"trainwatch-[a-z]+", uid)
+    assert re.fullmatch(r"stepscope-[a-z]+", uid)
     assert dashboard["schemaVersion"] == 37
     assert "id" not in dashboard  # Grafana's own number of it
-    assert dashboard["tags"] == ["trainwatch"]
+    assert dashboard["tags"] == ["stepscope"]
     assert dashboard["description"]
 
 
 def test_alerts_link_to_the_overview_of_their_run() -> None:
     path, _, variables = DASHBOARD.partition("?")
-    assert path == "/d/trainwatch-run"
-    named = {one["name"] for one in DASHBOARDS["trainwatch-run"]["templating"]["list"]}
+    assert path == "/d/stepscope-run"
+    named = {one["name"] for one in DASHBOARDS["stepscope-run"]["templating"]["list"]}
     assert set(re.findall(r"var-(\w+)=", variables)) <= named
 
 
@@ -133,7 +133,7 @@ def test_marks_and_links_keep_datasource_variables_and_time(uid: str) -> None:
     kept = {variable["name"] for variable in dashboard["templating"]["list"]}
     assert {"cluster", "job", *KEPT} <= kept
     (link,) = (one for one in dashboard["links"] if one["type"] == "dashboards")
-    assert (link["tags"], link["includeVars"], link["keepTime"]) == (["trainwatch"], True, True)
+    assert (link["tags"], link["includeVars"], link["keepTime"]) == (["stepscope"], True, True)
 
 
 @every_dashboard
@@ -156,11 +156,11 @@ def test_lines_of_thresholds_are_those_of_parameters_that_exist(uid: str) -> Non
     }
     for title, target in targets(uid):
         for rule, parameter in re.findall(
-            r'trainwatch:rule_parameter\{rule="(\w+)", parameter="(\w+)"\}', target["expr"]
+            r'stepscope:rule_parameter\{rule="(\w+)", parameter="(\w+)"\}', target["expr"]
         ):
             assert (rule, parameter) in known, title
         if target["legendFormat"].startswith("fires "):
-            assert re.search(r"trainwatch:rule_parameter|_limit:", target["expr"]), title
+            assert re.search(r"stepscope:rule_parameter|_limit:", target["expr"]), title
 
 
 @every_dashboard
@@ -187,8 +187,8 @@ def test_heatmaps_are_drawn_from_what_prometheus_gives(uid: str) -> None:
 
 
 def test_the_cluster_reads_no_raw_series_of_gpus_or_cores() -> None:
-    for title, target in targets("trainwatch-cluster"):
-        for name in re.findall(r"(?<![:\w])trainwatch_\w+(?![:\w])", target["expr"]):
+    for title, target in targets("stepscope-cluster"):
+        for name in re.findall(r"(?<![:\w])stepscope_\w+(?![:\w])", target["expr"]):
             assert not re.search("gpu|cpu|step|samples", name), (title, name)
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.dashboards.command import dashboards
-from trainwatch.sampling.profiles import LEAN
+from stepscope.cli import main
+from stepscope.dashboards.command import dashboards
+from stepscope.sampling.profiles import LEAN
 
 from tests.dashboards.test_nothing_there import SCENARIO, look, verdict
 from tests.exporter.test_profiles import LEAN_RULES
@@ -32,11 +32,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def test_the_verdict_speaks_only_of_the_rules_that_were_evaluated(server: Prometheus) -> None:
-    assert verdict(look(server, "trainwatch-run")) == "✓ healthy: none of the evaluated rules fired"
+    assert verdict(look(server, "stepscope-run")) == "✓ healthy: none of the evaluated rules fired"
 
 
 def test_rules_that_need_more_have_no_state(server: Prometheus) -> None:
-    states = {row["Rule"]: row.get("State") for row in look(server, "trainwatch-run").table("All rules")}
+    states = {row["Rule"]: row.get("State") for row in look(server, "stepscope-run").table("All rules")}
     unknown = {rule for rule, state in states.items() if state is None}
     assert unknown & LEAN_RULES == {"CPUThrottled"}  # the simulated run has no CPU limit
     assert unknown - LEAN_RULES == states.keys() - LEAN_RULES
@@ -48,13 +48,13 @@ def test_what_the_lean_profile_lacks_is_missing_and_never_0(server: Prometheus, 
     shown = set()
     for panel in panels(reader.dashboard):
         for target in panel["targets"]:
-            names = re.findall(r"(?<![:\w])trainwatch_\w+(?![:\w])", target["expr"])
+            names = re.findall(r"(?<![:\w])stepscope_\w+(?![:\w])", target["expr"])
             families = {re.sub("_(bucket|sum|count)$", "", name) for name in names}
             if families and families.isdisjoint(LEAN):
                 values = [value for found in reader.series(target) for value in found.values]
                 if not all(map(math.isnan, values)):
                     shown.add(panel["title"])
-    assert shown == (RECORDED if uid == "trainwatch-run" else set())
+    assert shown == (RECORDED if uid == "stepscope-run" else set())
 
 
 def test_a_report_is_refused_and_says_why(server: Prometheus, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from trainwatch.dashboards.command import dashboards
-from trainwatch.dashboards.findings import ALL_RULES
-from trainwatch.dashboards.page import panel_id
+from stepscope.dashboards.command import dashboards
+from stepscope.dashboards.findings import ALL_RULES
+from stepscope.dashboards.page import panel_id
 
 from tests.support.grafana import panels
 
@@ -31,7 +31,7 @@ def carried(url: str) -> set[str]:
 
 
 def test_a_finding_leads_to_its_panel_with_the_same_run_nodes_and_all_ranks_to_compare() -> None:
-    url = link("trainwatch-run", "What is wrong", "Rule")
+    url = link("stepscope-run", "What is wrong", "Rule")
     kept = {"datasource", "cluster", "job", "run", "instance"}
     assert carried(url) == kept | {"var-rank", "var-gpu", "from", "to"}
     assert url.endswith("&to=${__to}")
@@ -41,14 +41,14 @@ def test_a_finding_leads_to_its_panel_with_the_same_run_nodes_and_all_ranks_to_c
     "table", ["Runs side by side", "Alerts by run and rule", "The slowest rank of each run"]
 )
 def test_each_run_of_the_cluster_leads_to_its_overview_at_the_same_time(table: str) -> None:
-    url = link("trainwatch-cluster", table, "Run")
-    assert urlsplit(url).path == "/d/trainwatch-run"
+    url = link("stepscope-cluster", table, "Run")
+    assert urlsplit(url).path == "/d/stepscope-run"
     assert carried(url) == {"var-run", "datasource", "cluster", "job", "__url_time_range"}
 
 
 def test_rules_without_a_runbook_are_explained_by_the_panel_of_all_rules() -> None:
-    run: dict[str, Any] = DASHBOARDS["trainwatch-run"]
+    run: dict[str, Any] = DASHBOARDS["stepscope-run"]
     assert panel_id(run, "All rules") == ALL_RULES
     (table,) = (panel for panel in panels(run) if panel["title"] == "What is wrong")
-    place = f'"runbook", "/d/trainwatch-run?viewPanel={ALL_RULES}&var-run=$run", "runbook", ""'
+    place = f'"runbook", "/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run", "runbook", ""'
     assert any(place in target["expr"] for target in table["targets"])

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from trainwatch.dashboards.command import dashboards
-from trainwatch.dashboards.queries import DATASOURCE
+from stepscope.dashboards.command import dashboards
+from stepscope.dashboards.queries import DATASOURCE
 
 from tests.support.grafana import panels
 
@@ -22,7 +22,7 @@ OF_ALL_JOBS = {"Verdict", "All rules", "cluster", "job", "problems"}  # of a who
 LONGEST = 1000  # characters of a query
 ON_THE_FIRST_SCREEN = 24  # queries of System
 # Of Prometheus, of the rules themselves, or of the cluster as a whole.
-WITHOUT_JOB = re.compile(r"(trainwatch:rule_(info|parameter|distance|advice)|prometheus_\w+|ALERTS)\{")
+WITHOUT_JOB = re.compile(r"(stepscope:rule_(info|parameter|distance|advice)|prometheus_\w+|ALERTS)\{")
 
 every_dashboard = pytest.mark.parametrize("uid", sorted(DASHBOARDS))
 
@@ -96,7 +96,7 @@ def test_no_query_is_longer_than_a_thousand_characters(uid: str) -> None:
 
 
 def test_the_first_screen_of_system_asks_little() -> None:
-    shown = [panel for panel in DASHBOARDS["trainwatch-system"]["panels"] if panel["type"] != "row"]
+    shown = [panel for panel in DASHBOARDS["stepscope-system"]["panels"] if panel["type"] != "row"]
     assert sum(len(panel["targets"]) for panel in shown) <= ON_THE_FIRST_SCREEN
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import requests
-from trainwatch.dashboards.command import dashboards
+from stepscope.dashboards.command import dashboards
 
 from tests.support.backfill import RULES
 from tests.support.demo import DemoProcess
@@ -26,7 +26,7 @@ global:
   evaluation_interval: 1s
 rule_files: [{rules}]
 scrape_configs:
-  - job_name: trainwatch
+  - job_name: stepscope
     static_configs:
       - targets: ["{target}"]
         labels: {{instance: simulated-node}}
@@ -70,7 +70,7 @@ def reader(server: Prometheus, uid: str) -> Reader:
 
 
 def test_exemplars_lead_from_the_steps_to_their_numbers(running: Prometheus) -> None:
-    its = reader(running, "trainwatch-steps")
+    its = reader(running, "stepscope-steps")
     targets: list[dict[str, Any]] = [
         target
         for title in ("Duration of training steps", "Step time")
@@ -90,6 +90,6 @@ def test_exemplars_lead_from_the_steps_to_their_numbers(running: Prometheus) -> 
 
 
 def test_what_prometheus_tells_of_its_rules_is_shown(running: Prometheus) -> None:
-    its = reader(running, "trainwatch-exporter")
+    its = reader(running, "stepscope-exporter")
     for title in ("Rule evaluation time", "Failed rule evaluations"):
         assert complaints(its, its.panel(title)) == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from trainwatch.dashboards.command import dashboards
+from stepscope.dashboards.command import dashboards
 
 from tests.support.backfill import Backfill, instance_of, run_of, scrapes, seconds_of
 from tests.support.demo import START
@@ -17,7 +17,7 @@ DAY = 86_400
 # Words that are there without any series; no colour or count.
 WORDS = {"Verdict", "What to do", "How it ended"}
 PARTLY = {"Utilisation of each node"}  # recorded, but for the samples of GPUs and cores
-RECORDED = ("trainwatch:rule_status", "trainwatch:rule_finding", "run_instance", "instance:", "ALERTS")
+RECORDED = ("stepscope:rule_status", "stepscope:rule_finding", "run_instance", "instance:", "ALERTS")
 
 pytestmark = [pytest.mark.servers, needs_prometheus]
 
@@ -47,7 +47,7 @@ def verdict(reader: Reader) -> str:
 
 
 def test_without_rules_nothing_is_found_and_nothing_is_healthy(server: Prometheus) -> None:
-    run, cluster = look(server, "trainwatch-run"), look(server, "trainwatch-cluster")
+    run, cluster = look(server, "stepscope-run"), look(server, "stepscope-cluster")
     assert verdict(run) == "? not enough data: the rules are not loaded, or were not while it ran"
     assert verdict(cluster) == "? not enough data: Prometheus has not loaded the rules"
     assert run.lines("Findings") == run.lines("Rules that judge it") == {}
@@ -71,13 +71,13 @@ def test_before_anything_was_scraped_every_panel_is_empty(server: Prometheus, ui
         for target in panel["targets"]:
             if panel["title"] not in WORDS:
                 assert reader.series(target) == [], panel["title"]
-    if uid in {"trainwatch-run", "trainwatch-cluster"}:
+    if uid in {"stepscope-run", "stepscope-cluster"}:
         assert verdict(reader) == "? not enough data: Prometheus scrapes no exporter"
 
 
 def test_a_run_that_is_not_there_and_one_that_failed_say_so(server: Prometheus) -> None:
-    missing = look(server, "trainwatch-run", run="no-such-run")
+    missing = look(server, "stepscope-run", run="no-such-run")
     assert verdict(missing) == "? not enough data: no such run in this time range"
-    failed = look(server, "trainwatch-run", run="crashed")
+    failed = look(server, "stepscope-run", run="crashed")
     assert verdict(failed) == "✕ failed: see how it ended"
     assert list(failed.lines("How it ended")) == ["exit status 1"]

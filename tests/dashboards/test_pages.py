@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from trainwatch.dashboards.command import dashboards
-from trainwatch.dashboards.page import panel_id
+from stepscope.dashboards.command import dashboards
+from stepscope.dashboards.page import panel_id
 
 from tests.dashboards.conftest import Look
 from tests.support.browser import chromium, console_errors, open_page
@@ -33,7 +33,7 @@ def chrome() -> Iterator[webdriver.Chrome]:
 
 
 @pytest.mark.parametrize(
-    "uid", ["trainwatch-run", "trainwatch-system", "trainwatch-histograms", "trainwatch-steps"]
+    "uid", ["stepscope-run", "stepscope-system", "stepscope-histograms", "stepscope-steps"]
 )
 def test_every_panel_is_drawn(look: Look, chrome: webdriver.Chrome, uid: str, tmp_path: Path) -> None:
     reader = look(uid, "straggler", minutes=10)
@@ -53,5 +53,5 @@ def test_the_pictures_of_the_docs_are_those_that_a_real_grafana_gives() -> None:
     assert {path.stem for path in PICTURES.iterdir()} == shown
     for uid, board in dashboards().items():
         for wanted in SHOWN.values():
-            if wanted.panel and uid == f"trainwatch-{wanted.board}":
+            if wanted.panel and uid == f"stepscope-{wanted.board}":
                 assert panel_id(board, wanted.panel)

@@ -8,11 +8,11 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from trainwatch.dashboards.command import dashboards
-from trainwatch.prometheus_rules.advice import ADVICE, advice_group
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules import all_rules
-from trainwatch.rules.topics import ANY_TOPIC
+from stepscope.dashboards.command import dashboards
+from stepscope.prometheus_rules.advice import ADVICE, advice_group
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules import all_rules
+from stepscope.rules.topics import ANY_TOPIC
 
 from tests.support.grafana import panels
 from tests.support.promtool import RuleTest
@@ -24,7 +24,7 @@ COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say 
 
 def query(title: str = "Alerts by run and rule") -> str:
     """The first query of a panel, with all chosen."""
-    (panel,) = (each for each in panels(dashboards()["trainwatch-cluster"]) if each["title"] == title)
+    (panel,) = (each for each in panels(dashboards()["stepscope-cluster"]) if each["title"] == title)
     return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][0]["expr"])
 
 
@@ -33,20 +33,20 @@ def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
     test = RuleTest()
     for name, rule in all_rules().items():
         labels = f'rule="{name}", topic="{rule.topic or name}"'
-        test.add({f"trainwatch:rule_distance{{{labels}}}": [rule.distance] * 3})
-        test.add({f'trainwatch:rule_info{{rule="{name}", recommendation="of {name}"}}': [1] * 3})
+        test.add({f"stepscope:rule_distance{{{labels}}}": [rule.distance] * 3})
+        test.add({f'stepscope:rule_info{{rule="{name}", recommendation="of {name}"}}': [1] * 3})
     for rule in advice_group(Options())["rules"]:
         labels = ", ".join(f'{name}="{rule["labels"][name]}"' for name in ("rule", "of"))
         text = f'recommendation="because of {rule["labels"]["of"]}"'
         test.add({f"{ADVICE}{{{labels}, {text}}}": [float(rule["expr"][len("vector(") : -1])] * 3})
     for (run, found), rank in product(runs.items(), range(8)):
         for rule_name, alerts in found.items():
-            of = f'run="{run}", rule="{rule_name}", job="trainwatch"'
+            of = f'run="{run}", rule="{rule_name}", job="stepscope"'
             if rank < alerts:
                 where = f'instance="n{rank}", alertstate="firing", kind="bottleneck", severity="warning"'
                 test.add({f"ALERTS{{{of}, {where}}}": [1] * 3})
             if rank == 0 and rule_name in COSTS_TIME:
-                test.add({f"trainwatch:rule_lost_ratio{{{of}}}": [0.3] * 3})
+                test.add({f"stepscope:rule_lost_ratio{{{of}}}": [0.3] * 3})
     return test
 
 
@@ -54,7 +54,7 @@ def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str
     """Fails unless a run with so many alerts of each rule has the expected rows."""
     test = cluster({run: found})
     for rule_name in all_rules():
-        of_rule = f'trainwatch:rule_distance{{rule="{rule_name}"}} ^ 0'
+        of_rule = f'stepscope:rule_distance{{rule="{rule_name}"}} ^ 0'
         chosen = f"sum(({query()}) * on (rule) group_left () {of_rule})"
         if rule_name in expected:
             test.equals(chosen, 30, expected[rule_name])

@@ -1,12 +1,12 @@
-"""`trainwatch dashboards`: what it writes, what it refuses, and how it sees what was edited."""
+"""`stepscope dashboards`: what it writes, what it refuses, and how it sees what was edited."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.dashboards.command import render
+from stepscope.cli import main
+from stepscope.dashboards.command import render
 
 COMMITTED = Path(__file__).parents[2] / "grafana" / "dashboards"
 NAMES = ["cluster", "exporter", "histograms", "run", "steps", "system"]
@@ -14,14 +14,14 @@ NAMES = ["cluster", "exporter", "histograms", "run", "steps", "system"]
 
 def test_the_committed_dashboards_are_what_is_rendered_now(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["dashboards", "check", str(COMMITTED)])
-    assert (status, capsys.readouterr().err) == (0, ""), "run `trainwatch dashboards render`"
+    assert (status, capsys.readouterr().err) == (0, ""), "run `stepscope dashboards render`"
 
 
 def test_there_are_six_and_rendering_twice_gives_the_same_text(tmp_path: Path) -> None:
     assert main(["dashboards", "render", "--out", str(tmp_path / "new")]) == 0
     written = {path.name: path.read_text() for path in (tmp_path / "new").iterdir()}
     assert written == render()
-    assert sorted(written) == [f"trainwatch-{name}.json" for name in NAMES]
+    assert sorted(written) == [f"stepscope-{name}.json" for name in NAMES]
     assert main(["dashboards", "check", str(tmp_path / "new")]) == 0
 
 
@@ -29,16 +29,16 @@ def test_what_was_edited_is_missing_or_left_over_makes_the_check_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dashboards", "render", "--out", str(tmp_path)]) == 0
-    (tmp_path / "trainwatch-run.json").write_text("{}")
-    (tmp_path / "trainwatch-steps.json").unlink()
-    (tmp_path / "trainwatch-old.json").write_text("{}")
+    (tmp_path / "stepscope-run.json").write_text("{}")
+    (tmp_path / "stepscope-steps.json").unlink()
+    (tmp_path / "stepscope-old.json").write_text("{}")
     (tmp_path / "mine.json").write_text("{}")  # of somebody else
     capsys.readouterr()
     assert main(["dashboards", "check", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        f"trainwatch: {tmp_path}/trainwatch-run.json:1: is not what `trainwatch dashboards render` writes",
-        f"trainwatch: {tmp_path}/trainwatch-steps.json: is missing",
-        f"trainwatch: {tmp_path}/trainwatch-old.json: is not a dashboard any more",
+        f"stepscope: {tmp_path}/stepscope-run.json:1: is not what `stepscope dashboards render` writes",
+        f"stepscope: {tmp_path}/stepscope-steps.json: is missing",
+        f"stepscope: {tmp_path}/stepscope-old.json: is not a dashboard any more",
     ]
 
 

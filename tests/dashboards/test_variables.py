@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from trainwatch.dashboards.variables import run
+from stepscope.dashboards.variables import run
 
 from tests.support.backfill import Backfill
 from tests.support.demo import START
@@ -20,10 +20,10 @@ MINUTE = 60
 def test_the_run_that_began_last_is_the_first_to_choose_whether_or_not_it_goes_on(tmp_path: Path) -> None:
     """Four runs: name, minutes at which they began and ended."""
     runs = {"b-second": (10, 70), "a-first": (0, 20), "d-newest": (40, 55), "c-third": (30, 70)}
-    name = "trainwatch_run_start_time_seconds"
+    name = "stepscope_run_start_time_seconds"
     lines = [f"# TYPE {name} gauge"]
     for which, (began, ended) in runs.items():
-        labels = f'job="trainwatch",instance="node",run="{which}"'
+        labels = f'job="stepscope",instance="node",run="{which}"'
         times = range(began * MINUTE, ended * MINUTE, 15)
         lines += [f"{name}{{{labels}}} {START + began * MINUTE} {START + time}" for time in times]
     (tmp_path / "runs.om").write_text("".join(f"{line}\n" for line in lines))

@@ -1,4 +1,4 @@
-"""`trainwatch demo` from the outside: what it serves, what it refuses, and how it ends."""
+"""`stepscope demo` from the outside: what it serves, what it refuses, and how it ends."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.runs.open import open_source
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.training.ledger_files import SHARED_MEMORY
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.runs.open import open_source
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.training.ledger_files import SHARED_MEMORY
 
 from tests.support.demo import DemoProcess, simulated
 from tests.support.exporter_process import SECONDS
@@ -25,7 +25,7 @@ FOLDERS = (SHARED_MEMORY, tempfile.gettempdir())  # where a simulation may live
 
 def demo(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs a demo that is expected to end by itself."""
-    command = [sys.executable, "-m", "trainwatch", "demo", *words]
+    command = [sys.executable, "-m", "stepscope", "demo", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
@@ -69,12 +69,12 @@ def test_a_written_run_is_followed_by_what_to_type_next(tmp_path: Path) -> None:
     directory = tmp_path / "my run"
     result = demo("healthy", "--duration=10s", f"--write-recording={directory}")
     assert result.returncode == 0
-    assert result.stderr.splitlines() == [f"wrote {directory}", f"next: trainwatch report '{directory}'"]
+    assert result.stderr.splitlines() == [f"wrote {directory}", f"next: stepscope report '{directory}'"]
 
 
 def test_writing_a_run_shows_progress_on_a_terminal(tmp_path: Path) -> None:
     words = ["demo", "healthy", "--duration=60s", f"--write-recording={tmp_path / 'run'}"]
-    terminal = Terminal([sys.executable, "-m", "trainwatch", *words], tmp_path)
+    terminal = Terminal([sys.executable, "-m", "stepscope", *words], tmp_path)
     assert terminal.status() == 0
     assert "samples written: 1 of 121" in terminal.shown
     assert terminal.shown.rstrip().splitlines()[-1].startswith("next: ")
@@ -83,12 +83,12 @@ def test_writing_a_run_shows_progress_on_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Signals) -> None:
     with DemoProcess("cpu-bottleneck", "--speed=10") as node:
-        node.wait_for(lambda: "trainwatch_samples_total" in node.scrape())
+        node.wait_for(lambda: "stepscope_samples_total" in node.scrape())
         page = node.get("/").text
         assert "Simulated: nothing here was measured (cpu-bottleneck)." in page
         scrape = node.scrape()
-        assert all(scrape.all("trainwatch_collector_success").values())
-        pattern = f"trainwatch-demo-{node.process.pid}-*"
+        assert all(scrape.all("stepscope_collector_success").values())
+        pattern = f"stepscope-demo-{node.process.pid}-*"
         simulated = [path for folder in FOLDERS for path in Path(folder).glob(pattern)]
         assert len(simulated) == 1
         assert node.stop(number) == 0
@@ -98,19 +98,19 @@ def test_it_serves_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Si
 def test_a_run_that_began_ten_minutes_ago_has_all_its_samples_at_once_and_goes_on() -> None:
     with DemoProcess("cpu-bottleneck", "--begun-ago=10m") as node:
         first = node.scrape()
-        assert first.value("trainwatch_samples_total", run="simulated-cpu-bottleneck") >= 1200
-        start = first.value("trainwatch_run_start_time_seconds", run="simulated-cpu-bottleneck")
+        assert first.value("stepscope_samples_total", run="simulated-cpu-bottleneck") >= 1200
+        start = first.value("stepscope_run_start_time_seconds", run="simulated-cpu-bottleneck")
         assert start <= time.time() - 600
-        assert first.value("trainwatch_sampler_ticks_missed_total") == 0
-        last = first.value("trainwatch_run_last_step_time_seconds", run="simulated-cpu-bottleneck")
+        assert first.value("stepscope_sampler_ticks_missed_total") == 0
+        last = first.value("stepscope_run_last_step_time_seconds", run="simulated-cpu-bottleneck")
         assert start < last <= time.time()
-        ticks = first.value("trainwatch_sampler_ticks_total")
-        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > ticks + 1)
+        ticks = first.value("stepscope_sampler_ticks_total")
+        node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") > ticks + 1)
 
 
 def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None:
     with DemoProcess("healthy", "--speed=20", f"--write-recording={tmp_path / 'run'}") as node:
-        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > 60)
+        node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") > 60)
         assert node.stop() == 0
     source = RecordingDirectory(tmp_path / "run")
     assert sum(len(chunk) for chunk in source.read()) > 60
@@ -121,7 +121,7 @@ def test_what_is_served_can_be_recorded_at_the_same_time(tmp_path: Path) -> None
 def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     words = ["demo", "healthy", "--duration=24h", f"--write-recording={recording}"]
-    command = [sys.executable, "-m", "trainwatch", *words]
+    command = [sys.executable, "-m", "stepscope", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + SECONDS
         while not list(recording.glob("*/samples-000005*")):
@@ -136,7 +136,7 @@ def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) 
     assert sum(len(chunk) for chunk in source.read()) > 100
     assert source.facts.unknowns == ()
     assert source.facts.end is not None
-    assert not list(Path(SHARED_MEMORY).glob(f"trainwatch-demo-{process.pid}-*"))
+    assert not list(Path(SHARED_MEMORY).glob(f"stepscope-demo-{process.pid}-*"))
 
 
 @pytest.mark.servers
@@ -149,12 +149,12 @@ def test_prometheus_counts_exactly_the_samples_that_were_simulated(tmp_path: Pat
         DemoProcess("cpu-bottleneck", *flags) as node,
         scraping(node.url.removeprefix("http://"), tmp_path) as prometheus,
     ):
-        (samples,) = prometheus.wait_for(f"max_over_time(trainwatch_samples_total[1h]) == {2 * seconds}")
+        (samples,) = prometheus.wait_for(f"max_over_time(stepscope_samples_total[1h]) == {2 * seconds}")
         assert samples["metric"]["run"] == "simulated-cpu-bottleneck"
-        selector = 'trainwatch_gpu_starved_samples_total{cause="cpu", cause_above="0.9", gpu_below="0.1"}'
+        selector = 'stepscope_gpu_starved_samples_total{cause="cpu", cause_above="0.9", gpu_below="0.1"}'
         (counted,) = prometheus.query(f"max_over_time({selector}[1h])")
         assert float(counted["value"][1]) == starved
-        (info,) = prometheus.query("trainwatch_exporter_build_info")
+        (info,) = prometheus.query("stepscope_exporter_build_info")
         assert info["metric"]["simulated"] == "cpu-bottleneck"
 
 

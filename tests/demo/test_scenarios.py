@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.demo.scenarios import all_scenarios, summary
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.rules import all_rules
+from stepscope.demo.scenarios import all_scenarios, summary
+from stepscope.evaluation.analysis import Analysis
+from stepscope.rules import all_rules
 
 from tests.support.scenarios import WrittenScenarios
 

@@ -6,7 +6,7 @@ from itertools import chain
 from threading import Event
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from trainwatch.demo.clock import SimulatedClock
+from stepscope.demo.clock import SimulatedClock
 
 from tests.support.demo import START, simulated
 
@@ -33,8 +33,8 @@ def test_a_run_of_a_minute_is_counted_for_a_minute_and_then_ends_in_good_order()
         node.go(90)
         text = node.exporter.scrape("openmetrics").decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
-    assert families["trainwatch_samples"].samples[0].value == 120
-    assert families["trainwatch_run_end_time_seconds"].samples[0].value == START + 60
+    assert families["stepscope_samples"].samples[0].value == 120
+    assert families["stepscope_run_end_time_seconds"].samples[0].value == START + 60
     assert not any(node.samples[-1].gpu_processes.values())
     assert all(gpu.utilization == 0 for gpu in node.samples[-1].gpus.values())
 
@@ -54,7 +54,7 @@ def test_ranks_that_hang_live_on_and_their_gpus_look_busy_at_low_power() -> None
 def test_the_build_info_says_which_scenario_is_simulated() -> None:
     with simulated("thermal") as node:
         text = node.go(1).exporter.scrape("text").decode()
-    (line,) = (each for each in text.splitlines() if each.startswith("trainwatch_exporter_build_info{"))
+    (line,) = (each for each in text.splitlines() if each.startswith("stepscope_exporter_build_info{"))
     assert 'simulated="thermal"' in line
     assert 'model="Simulated H100 80GB"' in text
 
@@ -76,7 +76,7 @@ def test_at_another_speed_moments_are_published_by_their_simulated_age() -> None
         behind = node.clock.lag()
         text = node.exporter.scrape("openmetrics").decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
-    published = families["trainwatch_run_start_time_seconds"].samples[0].value
+    published = families["stepscope_run_start_time_seconds"].samples[0].value
     # The last tick published it: half a simulated second and some real time before `behind` was read.
     assert abs(published - (START + behind)) < 60
     assert published > START + 1000  # and nowhere near the simulated moment

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
-PACKAGE = REPOSITORY / "exporter" / "trainwatch"
+PACKAGE = REPOSITORY / "exporter" / "stepscope"
 PAGE = REPOSITORY / "docs" / "architecture.md"
 CAPTIONS = 82  # the column of the captions in the picture
 
@@ -18,7 +18,7 @@ def picture() -> list[list[str]]:
 
 
 def packages() -> set[str]:
-    """Returns the packages and modules of trainwatch."""
+    """Returns the packages and modules of stepscope."""
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     return modules | {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 

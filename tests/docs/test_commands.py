@@ -1,4 +1,4 @@
-"""The commands that documentation and --help show: each is one that `trainwatch` or make takes."""
+"""The commands that documentation and --help show: each is one that `stepscope` or make takes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import COMMANDS, parser_of
-from trainwatch.errors import UserError
+from stepscope.cli import COMMANDS, parser_of
+from stepscope.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *REPOSITORY.glob("examples/*.md")]
 BLOCK = re.compile(r"(?ms)^ *```[\w-]*\n(.*?)^ *```")
 # After a prompt, a variable, or another command.
-COMMAND = re.compile(r"(?:^|\$ |&& |; |sudo |exec |\| |\b[A-Z_]+=\S+ )(trainwatch [a-z].*)$")
+COMMAND = re.compile(r"(?:^|\$ |&& |; |sudo |exec |\| |\b[A-Z_]+=\S+ )(stepscope [a-z].*)$")
 # What follows in the line: an explanation, or what the shell does with the output.
 REST = re.compile(r"\s{2,}|\s#|\s(?:[|>&]|2>)")
 
@@ -28,7 +28,7 @@ def commands(text: str) -> set[str]:
 
 
 def problem(command: str) -> str:
-    """Returns what `trainwatch` says against the words of a command; empty if it takes them."""
+    """Returns what `stepscope` says against the words of a command; empty if it takes them."""
     words = shlex.split(command)[1:]
     try:
         parser_of(words[:1]).parse_args(words)
@@ -54,12 +54,12 @@ def test_the_examples_of_help_have_flags_and_arguments_that_exist(command: str) 
 
 
 def test_commands_are_found_in_pages_and_wrong_ones_are_reported() -> None:
-    text = "```sh\nA=1 trainwatch list --json | jq .     # all\ntrainwatch open \\\n    --prnt\n```\n"
-    assert commands(text) == {"trainwatch list --json", "trainwatch open --prnt"}
-    assert problem("trainwatch list --json") == ""
-    assert "--prnt" in problem("trainwatch open --prnt")
-    assert "reprot" in problem("trainwatch reprot DIR")
-    assert problem("trainwatch compare --out") != ""
+    text = "```sh\nA=1 stepscope list --json | jq .     # all\nstepscope open \\\n    --prnt\n```\n"
+    assert commands(text) == {"stepscope list --json", "stepscope open --prnt"}
+    assert problem("stepscope list --json") == ""
+    assert "--prnt" in problem("stepscope open --prnt")
+    assert "reprot" in problem("stepscope reprot DIR")
+    assert problem("stepscope compare --out") != ""
 
 
 def test_every_target_of_make_that_a_page_names_exists() -> None:

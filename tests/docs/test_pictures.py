@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.rules import all_rules
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.rules import all_rules
 
 from tests.support.rule_pictures import draw, pictures
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.demo.scenarios import all_scenarios, summary
+from stepscope.cli import main
+from stepscope.demo.scenarios import all_scenarios, summary
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
@@ -21,7 +21,7 @@ def block_after(page: str, start: str) -> str:
 
 def test_the_comparison_is_the_golden_one() -> None:
     golden = (TESTS / "compare" / "golden" / "few-dataloaders-healthy.txt").read_text()
-    quoted = block_after("compare.md", "$ trainwatch compare before after").splitlines()[3:]
+    quoted = block_after("compare.md", "$ stepscope compare before after").splitlines()[3:]
     assert len(quoted) > 10
     assert [line for line in quoted if line not in {*golden.splitlines(), "..."}] == []
 
@@ -39,15 +39,15 @@ def test_the_right_sizing_is_the_golden_one() -> None:
 
 
 def test_the_refused_threshold_is_answered_as_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "trainwatch rules render --set CPUBottleneck.gpu_threshold=55"
+    command = "stepscope rules render --set CPUBottleneck.gpu_threshold=55"
     assert main(command.split()[1:]) == 2
     assert capsys.readouterr().err.strip() == block_after("rules.md", f"$ {command}")
 
 
 def test_the_message_in_slack_is_that_of_the_alert() -> None:
-    groups = yaml.safe_load((TESTS.parent / "rules" / "trainwatch.yml").read_text())["groups"]
+    groups = yaml.safe_load((TESTS.parent / "rules" / "stepscope.yml").read_text())["groups"]
     rules = [
-        rule for group in groups for rule in group["rules"] if rule.get("alert") == "TrainwatchCPUBottleneck"
+        rule for group in groups for rule in group["rules"] if rule.get("alert") == "StepscopeCPUBottleneck"
     ]
     page = (DOCS / "notifications.md").read_text()
     quoted = " ".join(line[1:].strip(" \\") for line in page.splitlines() if line.startswith(">"))

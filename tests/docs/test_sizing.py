@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.prometheus_rules.profiles import alerting_rules
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.prometheus_rules.profiles import alerting_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 RENDERED = [
-    words.split() for words in re.findall(r"^trainwatch rules render .*--only (.*)$", PAGE, re.MULTILINE)
+    words.split() for words in re.findall(r"^stepscope rules render .*--only (.*)$", PAGE, re.MULTILINE)
 ]
-METRIC = re.compile(r"(?<![\w:])trainwatch_\w+(?![\w:])")
+METRIC = re.compile(r"(?<![\w:])stepscope_\w+(?![\w:])")
 
 
 @pytest.fixture(scope="module")

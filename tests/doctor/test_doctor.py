@@ -1,4 +1,4 @@
-"""`trainwatch doctor`: each line is tested by breaking what it looks at."""
+"""`stepscope doctor`: each line is tested by breaking what it looks at."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.doctor import checks
-from trainwatch.doctor.checks import Check, Node
-from trainwatch.doctor.server import of_prometheus
-from trainwatch.status import Status
+from stepscope.cli import main
+from stepscope.doctor import checks
+from stepscope.doctor.checks import Check, Node
+from stepscope.doctor.server import of_prometheus
+from stepscope.status import Status
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.prometheus import needs_prometheus, serving
@@ -105,7 +105,7 @@ def test_a_full_ledger_folder_is_found(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 def test_training_that_is_switched_off_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINWATCH", "off")
+    monkeypatch.setenv("STEPSCOPE", "off")
     assert said(checks.ledgers(node))[0] == Status.NOT_ENOUGH_DATA
 
 
@@ -113,9 +113,9 @@ def test_a_python_that_does_not_answer_is_found() -> None:
     assert said(checks.hooks(Node(python="/bin/false")))[0] == Status.FOUND
 
 
-RULE = {"name": "a", "query": "last_over_time(trainwatch_samples_total[1m22s500ms])", "health": "ok"}
-GROUP = {"name": "trainwatch-CPUBottleneck", "rules": [RULE]}
-TARGET = {"labels": {"job": "trainwatch", "instance": "n1"}, "scrapeInterval": "15s"}
+RULE = {"name": "a", "query": "last_over_time(stepscope_samples_total[1m22s500ms])", "health": "ok"}
+GROUP = {"name": "stepscope-CPUBottleneck", "rules": [RULE]}
+TARGET = {"labels": {"job": "stepscope", "instance": "n1"}, "scrapeInterval": "15s"}
 
 
 class Answers:
@@ -124,7 +124,7 @@ class Answers:
     def __init__(self, url: str) -> None:
         self.url = url
         self.data: dict[str, Any] = {
-            "query": {"result": [{"metric": {"job": "trainwatch", "instance": "n1"}, "value": [0, "1"]}]},
+            "query": {"result": [{"metric": {"job": "stepscope", "instance": "n1"}, "value": [0, "1"]}]},
             "rules": {"groups": [GROUP, {"name": "others", "rules": []}]},
             "targets": {"activeTargets": [TARGET]},
             "alertmanagers": {"activeAlertmanagers": [{"url": "http://am:9093/api/v2/alerts"}]},
@@ -167,7 +167,7 @@ def test_a_prometheus_that_scrapes_judges_and_notifies_is_healthy(prometheus: An
     ("name", "broken", "check", "words"),
     [
         ("query", {"result": []}, "scraping", "scrapes no exporter"),
-        ("rules", {"groups": []}, "rules", "no rules of Trainwatch are loaded"),
+        ("rules", {"groups": []}, "rules", "no rules of Stepscope are loaded"),
         (
             "rules",
             {"groups": [{**GROUP, "rules": [{**RULE, "health": "err", "lastError": "many-to-many"}]}]},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from trainwatch.demo.scenarios import all_scenarios
+from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.film import Film, film
 from tests.support.servers import DEBIAN, Containers, Programs

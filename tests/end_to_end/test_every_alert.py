@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trainwatch.demo.scenarios import all_scenarios
+from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.backfill import every_scenario, run_of
 from tests.support.demo import START

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from trainwatch.demo.scenarios import all_scenarios
+from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.film import SECONDS, Film, key, run_of
 from tests.support.told import read_expected, slack_lines, slack_title
@@ -78,7 +78,7 @@ def test_slack_shows_every_notification_as_the_templates_say(shown: Film) -> Non
 def test_the_crosscheck_finds_no_disagreement(shown: Film) -> None:
     words = ["crosscheck", "--prometheus", shown.prometheus.url, "--rules", str(shown.rules)]
     answer = subprocess.run(
-        [sys.executable, "-m", "trainwatch", *words], capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=SECONDS
     )
     # A scrape that Prometheus stores between two rules of a group divides new seconds by old steps, at that
     # one evaluation (docs/crosscheck.md). A rule that is wrong disagrees at each.

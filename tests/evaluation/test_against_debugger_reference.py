@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation import blocks
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.shares import PHASE_NAMES
-from trainwatch.runs.model import PHASES, NodeSamples, Steps
+from stepscope.evaluation import blocks
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.rules.shares import PHASE_NAMES
+from stepscope.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference_debugger as reference
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation import blocks
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import PHASES, NodeSamples, Steps
-from trainwatch.xids import XIDS
+from stepscope.evaluation import blocks
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import PHASES, NodeSamples, Steps
+from stepscope.xids import XIDS
 
 from tests.support import reference_more as reference
 from tests.support.source import MemorySource, node_samples, node_steps
@@ -173,7 +173,7 @@ def test_gpu_memory_leak(seed: int, interval: float, rows: int, patience: int, i
 def test_gpu_memory_nearly_full(seed: int, interval: float, rows: int, patience: int, horizon: float) -> None:
     samples = made_up_counters(seed)
     bounds: dict[str, Any] = {"threshold": 92.5, "horizon": horizon, "patience": patience}
-    with patch("trainwatch.measurements.memory_growth.FORECAST_ROWS", 100):
+    with patch("stepscope.measurements.memory_growth.FORECAST_ROWS", 100):
         found = result("GPUMemoryNearlyFull", samples, interval=interval, rows=rows, **bounds)
     expected = reference.gpu_memory_nearly_full(samples, interval=interval, forecast_rows=100, **bounds)
     assert [gpu["triggered"] for gpu in found.details["gpus"]] == expected

@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation import blocks
-from trainwatch.evaluation.analysis import Band, RuleResult
-from trainwatch.evaluation.blocks import Blocks
-from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.load import LOAD
-from trainwatch.measurements.measure import Measure
-from trainwatch.measurements.starved import StarvedSamples
-from trainwatch.measurements.steps import STEP_DURATIONS, RankComponents
-from trainwatch.measurements.window import LiveWindow
-from trainwatch.rules import all_rules
-from trainwatch.rules.cpu_bottleneck import CPUBottleneck, CPUBottleneckParameters
-from trainwatch.rules.data_starved import DataStarved
-from trainwatch.rules.load_balancing import LoadBalancing, LoadBalancingParameters
-from trainwatch.rules.step_outlier import StepOutlier
-from trainwatch.status import Status
+from stepscope.evaluation import blocks
+from stepscope.evaluation.analysis import Band, RuleResult
+from stepscope.evaluation.blocks import Blocks
+from stepscope.evaluation.engine import Evaluator, evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.load import LOAD
+from stepscope.measurements.measure import Measure
+from stepscope.measurements.starved import StarvedSamples
+from stepscope.measurements.steps import STEP_DURATIONS, RankComponents
+from stepscope.measurements.window import LiveWindow
+from stepscope.rules import all_rules
+from stepscope.rules.cpu_bottleneck import CPUBottleneck, CPUBottleneckParameters
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.load_balancing import LoadBalancing, LoadBalancingParameters
+from stepscope.rules.step_outlier import StepOutlier
+from stepscope.status import Status
 
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, piece, run_facts
 

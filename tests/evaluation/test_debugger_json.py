@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.as_json import rule_json
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.rules.topics import About
-from trainwatch.runs.model import CollectiveTime, Loader, OperatorTime
-from trainwatch.status import Status
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.as_json import rule_json
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.rules.topics import About
+from stepscope.runs.model import CollectiveTime, Loader, OperatorTime
+from stepscope.status import Status
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.energy import Energy
-from trainwatch.runs.model import NodeSamples
+from stepscope.evaluation.engine import evaluate
+from stepscope.measurements.energy import Energy
+from stepscope.runs.model import NodeSamples
 
 from tests.support.source import INTERVAL, START, MemorySource, node_samples
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.model import GpuFacts, Loader, NodeFacts
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.model import GpuFacts, Loader, NodeFacts
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -70,7 +70,7 @@ def starved_run() -> MemorySource:
         command="python train.py",
         exit_status=0,
         end=START + seconds,
-        versions={"trainwatch": "0.1.0"},
+        versions={"stepscope": "0.1.0"},
         ranks=ranks,
         nodes=nodes,
     )

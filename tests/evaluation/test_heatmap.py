@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.heatmap import Heatmap
-from trainwatch.runs.model import GpuFacts, NodeFacts
+from stepscope.evaluation.engine import evaluate
+from stepscope.measurements.heatmap import Heatmap
+from stepscope.runs.model import GpuFacts, NodeFacts
 
 from tests.support.source import START, MemorySource, node_samples, run_facts
 

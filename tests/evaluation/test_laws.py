@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import Analysis, RuleResult
-from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import Loader, NodeSamples, RunFacts, Source, Steps
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.engine import Evaluator, evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import Loader, NodeSamples, RunFacts, Source, Steps
 
 from tests.support.source import (
     START,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples, RunFacts, Steps
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import Evaluator, evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
 from tests.support.source import (
     START,

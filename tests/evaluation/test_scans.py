@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation import blocks
-from trainwatch.evaluation.blocks import Blocks
-from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples
+from stepscope.evaluation import blocks
+from stepscope.evaluation.blocks import Blocks
+from stepscope.evaluation.engine import Evaluator, evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples
 
 from tests.support import reference
 from tests.support.source import START, MemorySource, node_samples, node_steps, piece, run_facts

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.errors import UserError
-from trainwatch.evaluation.settings import Settings
+from stepscope.errors import UserError
+from stepscope.evaluation.settings import Settings
 
 
 def parameters(settings: Settings, rule: str) -> Any:

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.engine import Evaluator, evaluate
-from trainwatch.measurements.gpu_errors import ErrorsOfGpu
-from trainwatch.measurements.heatmap import HeatmapOfNode
-from trainwatch.measurements.starved import StarvedSamples
-from trainwatch.measurements.timeline import StepsOfNode
-from trainwatch.report.sentences import counts
-from trainwatch.report.verdict import status_of_run
-from trainwatch.rules.cpu_bottleneck import CPUBottleneck
-from trainwatch.status import Status
+from stepscope.evaluation.engine import Evaluator, evaluate
+from stepscope.measurements.gpu_errors import ErrorsOfGpu
+from stepscope.measurements.heatmap import HeatmapOfNode
+from stepscope.measurements.starved import StarvedSamples
+from stepscope.measurements.timeline import StepsOfNode
+from stepscope.report.sentences import counts
+from stepscope.report.verdict import status_of_run
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.source import START, MemorySource, node_samples, node_steps, run_facts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.timeline import StepTimeline
-from trainwatch.runs.model import Steps
+from stepscope.evaluation.engine import evaluate
+from stepscope.measurements.timeline import StepTimeline
+from stepscope.runs.model import Steps
 
 from tests.support.source import START, MemorySource, node_steps
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import Analysis, RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.report import sentences, shares
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
-from trainwatch.report.summary import at_a_glance
-from trainwatch.report.verdict import verdict
-from trainwatch.runs.model import Steps
-from trainwatch.runs.traces.source import KinetoTraces
-from trainwatch.status import Status
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.report import sentences, shares
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.report.summary import at_a_glance
+from stepscope.report.verdict import verdict
+from stepscope.runs.model import Steps
+from stepscope.runs.traces.source import KinetoTraces
+from stepscope.status import Status
 
 from tests.support.rank_traces import Job
 from tests.support.smallest import smallest

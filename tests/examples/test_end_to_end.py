@@ -1,4 +1,4 @@
-"""`trainwatch run` on the example: the report names the cause that `--slow` put there."""
+"""`stepscope run` on the example: the report names the cause that `--slow` put there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CAUSES = ("CPUBottleneck", "IOBottleneck", "DataStarved", "StepOutlier", "Datalo
 
 
 def observe(data: Path, out: Path, *words: str) -> tuple[str, dict[str, dict[str, Any]]]:
-    """What `trainwatch run` said, and the JSON of each rule."""
-    trainwatch = [sys.executable, "-m", "trainwatch", "run", "--out", str(out), "--listen", "127.0.0.1:0"]
+    """What `stepscope run` said, and the JSON of each rule."""
+    stepscope = [sys.executable, "-m", "stepscope", "run", "--out", str(out), "--listen", "127.0.0.1:0"]
     example = [sys.executable, str(EXAMPLE), "--data", str(data), *words]
     result = subprocess.run(
-        [*trainwatch, "--", *example],
+        [*stepscope, "--", *example],
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from trainwatch.rules import all_rules
+from stepscope.rules import all_rules
 
 from examples.images.slow import WAYS
 

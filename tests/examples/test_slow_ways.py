@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from trainwatch.run.hooks import command_environment
-from trainwatch.runs.model import COMPONENTS
-from trainwatch.training.launch import Launch
-from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
+from stepscope.run.hooks import command_environment
+from stepscope.runs.model import COMPONENTS
+from stepscope.training.launch import Launch
+from stepscope.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 from examples.images.slow import WAYS, conditions
 
@@ -70,7 +70,7 @@ class Runs:
         command = [sys.executable, "-W", "error", str(EXAMPLES / script), "--slow", way]
         result = subprocess.run(
             [*command, f"--steps={STEPS}", f"--batch={BATCH}", "--workers=2", f"--data={self.data}"],
-            # As under `trainwatch run`: train_pytorch.py has no line for Trainwatch.
+            # As under `stepscope run`: train_pytorch.py has no line for Stepscope.
             env=command_environment(os.environ, Launch(way, way), ledgers, lines=False),
             capture_output=True,
             text=True,
@@ -113,7 +113,7 @@ def test_switched_off_it_trains_all_the_same_and_leaves_no_ledger(tmp_path: Path
     command = [sys.executable, str(EXAMPLES / "train_images.py"), "--steps", "2", "--batch", "16"]
     result = subprocess.run(
         [*command, "--data", str(data)],
-        env={**os.environ, "TRAINWATCH": "off", "TRAINWATCH_LEDGER_DIR": str(tmp_path)},
+        env={**os.environ, "STEPSCOPE": "off", "STEPSCOPE_LEDGER_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=300,

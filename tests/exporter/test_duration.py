@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 
 import pytest
-from trainwatch.durations import parse_duration, positive_duration
+from stepscope.durations import parse_duration, positive_duration
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from trainwatch.sampling.state_file import StateFile
+from stepscope.sampling.state_file import StateFile
 
 from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
 from tests.support.training_process import RESNET, TrainingProcess
@@ -33,7 +33,7 @@ def ledgers(tmp_path: Path) -> Path:
 
 
 def samples(scrape: Scrape, run: str = RESNET) -> float:
-    return scrape.samples.get(("trainwatch_samples_total", frozenset({("run", run)})), 0.0)
+    return scrape.samples.get(("stepscope_samples_total", frozenset({("run", run)})), 0.0)
 
 
 def test_it_serves_every_page_and_ends_with_status_0_when_it_is_told_to(
@@ -66,15 +66,15 @@ def test_ctrl_c_ends_it_with_status_0(ledgers: Path) -> None:
 
 def test_it_says_what_it_is_and_what_it_uses(ledgers: Path) -> None:
     with ExporterProcess("--ledger-dir", ledgers, QUICK) as node:
-        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") >= 2)
+        node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") >= 2)
         scrape = node.scrape()
-        (build,) = scrape.all("trainwatch_exporter_build_info")
+        (build,) = scrape.all("stepscope_exporter_build_info")
         assert dict(build)["python_version"].startswith("3.")
         assert scrape.value("process_resident_memory_bytes") > 1e6
         assert scrape.value("process_cpu_seconds_total") > 0
         assert 0 < scrape.value("process_open_fds") < scrape.value("process_max_fds")
         assert abs(scrape.value("process_start_time_seconds") - time.time()) < 120
-        assert scrape.value("trainwatch_collector_success", collector="training") == 1
+        assert scrape.value("stepscope_collector_success", collector="training") == 1
 
 
 def test_without_a_recording_it_imports_neither_numpy_nor_pyarrow(ledgers: Path) -> None:
@@ -88,15 +88,15 @@ def test_without_a_recording_it_imports_neither_numpy_nor_pyarrow(ledgers: Path)
 def test_a_failing_collector_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
     procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
     with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
-        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+        node.wait_for(lambda: "stepscope_memory_used_bytes" in node.scrape())
         (procfs / "meminfo").rename(procfs / "gone")
-        node.wait_for(lambda: node.scrape().value("trainwatch_collector_success", collector="memory") == 0)
+        node.wait_for(lambda: node.scrape().value("stepscope_collector_success", collector="memory") == 0)
         scrape = node.scrape()
-        assert "trainwatch_memory_used_bytes" not in scrape
-        assert scrape.value("trainwatch_collector_success", collector="disk") == 1
-        assert "trainwatch_disk_read_bytes" in {family.name for family in scrape.families}
+        assert "stepscope_memory_used_bytes" not in scrape
+        assert scrape.value("stepscope_collector_success", collector="disk") == 1
+        assert "stepscope_disk_read_bytes" in {family.name for family in scrape.families}
         (procfs / "gone").rename(procfs / "meminfo")
-        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+        node.wait_for(lambda: "stepscope_memory_used_bytes" in node.scrape())
     said = [line for line in node.log if "collector memory" in line]
     assert len(said) == 2  # that it failed, that it works again
 
@@ -104,19 +104,19 @@ def test_a_failing_collector_costs_only_its_own_metrics(ledgers: Path, tmp_path:
 def test_a_reading_that_hangs_costs_only_its_own_metrics(ledgers: Path, tmp_path: Path) -> None:
     procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
     with ExporterProcess("--ledger-dir", ledgers, f"--path.procfs={procfs}", QUICK) as node:
-        node.wait_for(lambda: "trainwatch_memory_used_bytes" in node.scrape())
+        node.wait_for(lambda: "stepscope_memory_used_bytes" in node.scrape())
         (procfs / "meminfo").unlink()
         os.mkfifo(procfs / "meminfo")  # opening it waits for a writer that never comes
-        node.wait_for(lambda: node.scrape().value("trainwatch_collector_success", collector="memory") == 0)
+        node.wait_for(lambda: node.scrape().value("stepscope_collector_success", collector="memory") == 0)
         before = node.scrape()
-        assert "trainwatch_memory_used_bytes" not in before
+        assert "stepscope_memory_used_bytes" not in before
         node.wait_for(
             lambda: (
-                node.scrape().value("trainwatch_sampler_ticks_total")
-                > before.value("trainwatch_sampler_ticks_total") + 3
+                node.scrape().value("stepscope_sampler_ticks_total")
+                > before.value("stepscope_sampler_ticks_total") + 3
             )
         )
-        assert node.scrape().value("trainwatch_collector_success", collector="disk") == 1
+        assert node.scrape().value("stepscope_collector_success", collector="disk") == 1
         assert node.stop() == 0
 
 
@@ -126,8 +126,8 @@ def test_a_collector_can_be_left_out(ledgers: Path) -> None:
     ) as node:
         node.wait_for(lambda: node.get("/-/ready").status_code == 200)
         scrape = node.scrape()
-        assert "trainwatch_memory_used_bytes" not in scrape
-        names = {dict(labels)["collector"] for labels in scrape.all("trainwatch_collector_success")}
+        assert "stepscope_memory_used_bytes" not in scrape
+        names = {dict(labels)["collector"] for labels in scrape.all("stepscope_collector_success")}
         assert {"cpu", "disk"} <= names
         assert not {"memory", "training"} & names
 
@@ -135,16 +135,16 @@ def test_a_collector_can_be_left_out(ledgers: Path) -> None:
 def test_samples_are_counted_while_a_training_process_lives(ledgers: Path) -> None:
     with ExporterProcess("--ledger-dir", ledgers, "--run-retention=1s", QUICK) as node:
         with TrainingProcess(ledgers) as trainer:
-            trainer.do("trainwatch.start()")
+            trainer.do("stepscope.start()")
             node.wait_for(lambda: samples(node.scrape()) >= 3)
-        node.wait_for(lambda: "trainwatch_run_end_time_seconds" in node.scrape())
-        node.wait_for(lambda: "trainwatch_samples_total" not in node.scrape())
+        node.wait_for(lambda: "stepscope_run_end_time_seconds" in node.scrape())
+        node.wait_for(lambda: "stepscope_samples_total" not in node.scrape())
 
 
 def test_kill_9_of_the_exporter_loses_no_counted_sample(ledgers: Path) -> None:
     flags = ("--ledger-dir", ledgers, QUICK)
     with TrainingProcess(ledgers) as trainer:
-        trainer.do("trainwatch.start()")
+        trainer.do("stepscope.start()")
         with ExporterProcess(*flags) as node:
             for _ in range(3):
                 node.wait_for(lambda: samples(node.scrape()) >= 3)
@@ -159,7 +159,7 @@ def test_kill_9_of_the_exporter_loses_no_counted_sample(ledgers: Path) -> None:
             after = node.scrape()
     assert samples(after) == counted
     buckets = {("run", RESNET), ("le", "+Inf")}
-    assert after.samples["trainwatch_cpu_utilization_samples_bucket", frozenset(buckets)] <= counted
+    assert after.samples["stepscope_cpu_utilization_samples_bucket", frozenset(buckets)] <= counted
 
 
 def test_a_state_file_that_cannot_be_used_is_said_and_set_aside(ledgers: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_report_on_a_disk_that_hangs_costs_nobody_the_metrics(ledgers: Path, t
         with ThreadPoolExecutor() as clients:
             pages = [clients.submit(node.get, "/report") for _ in range(3)]
             for _ in range(3):
-                assert "trainwatch_sampler_ticks_total" in node.scrape()
+                assert "stepscope_sampler_ticks_total" in node.scrape()
             assert not any(page.done() for page in pages)
             assert {page.result().status_code for page in pages} == {503}
         assert node.stop() == 0
@@ -188,7 +188,7 @@ def test_a_report_on_a_disk_that_hangs_costs_nobody_the_metrics(ledgers: Path, t
 def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: Path, tmp_path: Path) -> None:
     procfs = Path(shutil.copytree(HOST, tmp_path / "proc"))
     words = ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}", f"--path.procfs={procfs}", QUICK]
-    command = [sys.executable, "-m", "trainwatch", "exporter", *words]
+    command = [sys.executable, "-m", "stepscope", "exporter", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, bufsize=0) as process:
         assert process.stderr is not None
         fcntl.fcntl(process.stderr, fcntl.F_SETPIPE_SZ, 4096)
@@ -201,7 +201,7 @@ def test_a_log_that_nobody_reads_holds_up_neither_samples_nor_scrapes(ledgers: P
             seen = None
             while seen != read and time.monotonic() < deadline:
                 text = requests.get(f"{url}/metrics", headers=OPENMETRICS, timeout=60).text
-                success = Scrape(text).all("trainwatch_collector_success")
+                success = Scrape(text).all("stepscope_collector_success")
                 seen = success.get(frozenset({("collector", "memory")}))
             assert seen == read
 
@@ -227,21 +227,21 @@ def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: P
         before = scrape()
         _, hard = resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (3, hard))
-        node.wait_for(lambda: scrape().value("trainwatch_collector_success", collector="cpu") == 0)
+        node.wait_for(lambda: scrape().value("stepscope_collector_success", collector="cpu") == 0)
         without = scrape()
-        assert "trainwatch_cpu_utilization_ratio" not in without
+        assert "stepscope_cpu_utilization_ratio" not in without
         assert without.value("process_open_fds") == without.value("process_max_fds") == 3
         assert "process_resident_memory_bytes" not in without
         node.wait_for(lambda: samples(scrape()) >= samples(before) + 3)  # its file is open already
         resource.prlimit(node.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
-        node.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in scrape())
+        node.wait_for(lambda: "stepscope_cpu_utilization_ratio" in scrape())
         assert scrape().value("process_open_fds") <= before.value("process_open_fds") + 1
         assert node.stop() == 0
     assert "Traceback" not in "\n".join(node.log)
 
 
 IMPATIENT = (
-    "from trainwatch import cli, watchdog; watchdog.PATIENCE_SECONDS = 0.5; raise SystemExit(cli.main())"
+    "from stepscope import cli, watchdog; watchdog.PATIENCE_SECONDS = 0.5; raise SystemExit(cli.main())"
 )
 
 
@@ -268,8 +268,8 @@ def test_clients_that_are_silent_end_nothing_however_long(ledgers: Path) -> None
         for _ in range(40):
             port = int(node.url.rpartition(":")[2])
             crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
-        begin = node.scrape().value("trainwatch_sampler_ticks_total")
-        node.wait_for(lambda: node.scrape().value("trainwatch_sampler_ticks_total") > begin + 100)
+        begin = node.scrape().value("stepscope_sampler_ticks_total")
+        node.wait_for(lambda: node.scrape().value("stepscope_sampler_ticks_total") > begin + 100)
         assert node.stop() == 0
 
 
@@ -300,7 +300,7 @@ def test_over_many_kills_no_counter_of_a_live_run_falls(ledgers: Path) -> None:
                 assert fallen == []
                 highest.update({key: value for key, value in scraped.items() if "_samples" in key[0]})
             node.stop(signal.SIGKILL)
-    assert highest["trainwatch_samples_total", frozenset({("run", RESNET)})] > 0
+    assert highest["stepscope_samples_total", frozenset({("run", RESNET)})] > 0
 
 
 def state() -> Path:
@@ -316,7 +316,7 @@ def test_two_exporters_do_not_count_into_the_same_files(ledgers: Path) -> None:
 
 
 def test_it_ends_with_its_parent_where_it_is_told_to(ledgers: Path) -> None:
-    words = [sys.executable, "-m", "trainwatch", "exporter", "--exit-with-parent"]
+    words = [sys.executable, "-m", "stepscope", "exporter", "--exit-with-parent"]
     words += ["--web.listen-address=127.0.0.1:0", f"--ledger-dir={ledgers}"]
     script = (
         "import subprocess, sys\n"
@@ -367,7 +367,7 @@ def test_a_taken_port_gets_one_line_and_status_2_and_nothing_is_written(tmp_path
         )
     assert result.returncode == 2
     assert result.stderr == (
-        f"trainwatch: cannot listen on {address}: address already in use;"
+        f"stepscope: cannot listen on {address}: address already in use;"
         " choose another with --web.listen-address\n"
     )
     assert list(tmp_path.iterdir()) == []

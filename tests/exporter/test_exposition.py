@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from trainwatch.exporter.pages import negotiate
-from trainwatch.sampling.exposition import Exposition, Format
-from trainwatch.sampling.families import Exemplar, Family, HistogramValue
-from trainwatch.sampling.limits import Limits, ReachedLimits
-from trainwatch.web.messages import accepts_gzip
+from stepscope.exporter.pages import negotiate
+from stepscope.sampling.exposition import Exposition, Format
+from stepscope.sampling.families import Exemplar, Family, HistogramValue
+from stepscope.sampling.limits import Limits, ReachedLimits
+from stepscope.web.messages import accepts_gzip
 
 PROMETHEUS_ACCEPT = (  # of Prometheus 2.42, scrape/scrape.go
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -34,13 +34,13 @@ def parse(text: str, format: Format) -> list[Metric]:
 
 
 def counter() -> Family:
-    family = Family("trainwatch_busy_seconds_total", "counter", "Busy.", ("gpu",))
+    family = Family("stepscope_busy_seconds_total", "counter", "Busy.", ("gpu",))
     family.publish({("0",): 1.5})
     return family
 
 
 def histogram(exemplar: Exemplar | None = None) -> Family:
-    family = Family("trainwatch_wait_seconds", "histogram", "Waits.", ("rank",), (0.1, 1.0))
+    family = Family("stepscope_wait_seconds", "histogram", "Waits.", ("rank",), (0.1, 1.0))
     exemplars = {1: exemplar} if exemplar else None
     family.publish_histograms({("0",): HistogramValue((2, 3, 4), 7.25, exemplars)})
     return family
@@ -48,41 +48,41 @@ def histogram(exemplar: Exemplar | None = None) -> Family:
 
 def test_a_counter_keeps_its_total_in_text_and_loses_it_in_the_family_name_of_openmetrics() -> None:
     assert write(counter()) == (
-        "# HELP trainwatch_busy_seconds_total Busy.\n"
-        "# TYPE trainwatch_busy_seconds_total counter\n"
-        'trainwatch_busy_seconds_total{gpu="0"} 1.5\n'
+        "# HELP stepscope_busy_seconds_total Busy.\n"
+        "# TYPE stepscope_busy_seconds_total counter\n"
+        'stepscope_busy_seconds_total{gpu="0"} 1.5\n'
     )
     assert write(counter(), "openmetrics") == (
-        "# TYPE trainwatch_busy_seconds counter\n"
-        "# HELP trainwatch_busy_seconds Busy.\n"
-        'trainwatch_busy_seconds_total{gpu="0"} 1.5\n'
+        "# TYPE stepscope_busy_seconds counter\n"
+        "# HELP stepscope_busy_seconds Busy.\n"
+        'stepscope_busy_seconds_total{gpu="0"} 1.5\n'
         "# EOF\n"
     )
 
 
 def test_an_info_metric_is_a_gauge_in_text_and_an_info_in_openmetrics() -> None:
-    family = Family("trainwatch_gpu_info", "info", "Which GPU.", ("gpu", "model"))
+    family = Family("stepscope_gpu_info", "info", "Which GPU.", ("gpu", "model"))
     family.publish({("0", "H100"): 1})
-    assert "# TYPE trainwatch_gpu_info gauge\n" in write(family)
-    assert "# TYPE trainwatch_gpu info\n" in write(family, "openmetrics")
-    assert 'trainwatch_gpu_info{gpu="0",model="H100"} 1\n' in write(family)
-    assert 'trainwatch_gpu_info{gpu="0",model="H100"} 1\n' in write(family, "openmetrics")
+    assert "# TYPE stepscope_gpu_info gauge\n" in write(family)
+    assert "# TYPE stepscope_gpu info\n" in write(family, "openmetrics")
+    assert 'stepscope_gpu_info{gpu="0",model="H100"} 1\n' in write(family)
+    assert 'stepscope_gpu_info{gpu="0",model="H100"} 1\n' in write(family, "openmetrics")
 
 
 def test_an_unknown_metric_is_untyped_in_text() -> None:
-    family = Family("trainwatch_bound_seconds", "unknown", "Bounds.", ("le",))
+    family = Family("stepscope_bound_seconds", "unknown", "Bounds.", ("le",))
     family.publish({("1.0",): 1.0})
-    assert "# TYPE trainwatch_bound_seconds untyped\n" in write(family)
-    assert "# TYPE trainwatch_bound_seconds unknown\n" in write(family, "openmetrics")
+    assert "# TYPE stepscope_bound_seconds untyped\n" in write(family)
+    assert "# TYPE stepscope_bound_seconds unknown\n" in write(family, "openmetrics")
 
 
 def test_a_histogram_is_cumulative_with_the_same_bounds_in_both_formats() -> None:
     lines = (
-        'trainwatch_wait_seconds_bucket{rank="0",le="0.1"} 2\n'
-        'trainwatch_wait_seconds_bucket{rank="0",le="1.0"} 5\n'
-        'trainwatch_wait_seconds_bucket{rank="0",le="+Inf"} 9\n'
-        'trainwatch_wait_seconds_sum{rank="0"} 7.25\n'
-        'trainwatch_wait_seconds_count{rank="0"} 9\n'
+        'stepscope_wait_seconds_bucket{rank="0",le="0.1"} 2\n'
+        'stepscope_wait_seconds_bucket{rank="0",le="1.0"} 5\n'
+        'stepscope_wait_seconds_bucket{rank="0",le="+Inf"} 9\n'
+        'stepscope_wait_seconds_sum{rank="0"} 7.25\n'
+        'stepscope_wait_seconds_count{rank="0"} 9\n'
     )
     assert write(histogram()).endswith(lines)
     assert write(histogram(), "openmetrics").endswith(lines + "# EOF\n")
@@ -171,7 +171,7 @@ def test_a_series_that_cannot_be_written_costs_itself_alone(caplog: pytest.LogCa
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         'x{run="a"} 1',
         'x{run="b"} 2.5',
-        'trainwatch_busy_seconds_total{gpu="0"} 1.5',
+        'stepscope_busy_seconds_total{gpu="0"} 1.5',
     ]
     assert len(caplog.messages) == 1
 
@@ -198,7 +198,7 @@ def test_an_exemplar_that_prometheus_could_not_parse_is_left_out(value: float, t
 
 
 def test_of_two_families_with_one_name_the_first_is_written() -> None:
-    other = Family("trainwatch_busy_seconds_total", "counter", "Busy.", ("gpu",))
+    other = Family("stepscope_busy_seconds_total", "counter", "Busy.", ("gpu",))
     other.publish({("0",): 7})
     assert Exposition().write([counter(), other], "text", own=[other]).decode() == write(counter())
 
@@ -225,7 +225,7 @@ def test_labels_are_cut_at_the_limit_and_stay_two() -> None:
 def test_any_label_and_any_value_survive_the_parser(
     labels: list[str], values: list[float], format: Format
 ) -> None:
-    family = Family("trainwatch_x", "gauge", "X.", ("name",))
+    family = Family("stepscope_x", "gauge", "X.", ("name",))
     published = dict(zip(labels, values, strict=False))
     family.publish({(label,): value for label, value in published.items()})
     (metric,) = parse(write(family, format), format)
@@ -241,14 +241,14 @@ def test_any_label_and_any_value_survive_the_parser(
     format=st.sampled_from(["text", "openmetrics"]),
 )
 def test_any_histogram_survives_the_parser(counts: list[int], total: float, format: Format) -> None:
-    family = Family("trainwatch_h", "histogram", "H.", (), (0.02, 0.5, 1.0))
+    family = Family("stepscope_h", "histogram", "H.", (), (0.02, 0.5, 1.0))
     family.publish_histograms({(): HistogramValue(counts, total)})
     (metric,) = parse(write(family, format), format)
     buckets = [sample.value for sample in metric.samples if sample.name.endswith("_bucket")]
     assert buckets == [sum(counts[: end + 1]) for end in range(4)]
     values = {sample.name: sample.value for sample in metric.samples}
-    assert values["trainwatch_h_sum"] == total
-    assert values["trainwatch_h_count"] == sum(counts)
+    assert values["stepscope_h_sum"] == total
+    assert values["stepscope_h_count"] == sum(counts)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +295,9 @@ def test_gzip_is_used_only_where_the_client_accepts_it(header: str, accepted: bo
 @pytest.mark.servers
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
 def test_promtool_has_no_complaint_about_any_kind() -> None:
-    info = Family("trainwatch_gpu_info", "info", "Which GPU.", ("gpu",))
+    info = Family("stepscope_gpu_info", "info", "Which GPU.", ("gpu",))
     info.publish({("0",): 1})
-    bounds = Family("trainwatch_bound_seconds", "unknown", "Bounds.", ("le",))
+    bounds = Family("stepscope_bound_seconds", "unknown", "Bounds.", ("le",))
     bounds.publish({("1.0",): 1.0})
     text = Exposition().write([counter(), histogram(), info, bounds], "text")
     result = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True)

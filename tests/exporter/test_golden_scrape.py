@@ -17,15 +17,15 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from trainwatch.collectors import discover
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.collectors.gpu_holders import GpuHoldersCollector
-from trainwatch.collectors.rank_pauses import RankPausesCollector
-from trainwatch.collectors.run_gpus import RunGpusCollector
-from trainwatch.collectors.run_processes import RunProcessesCollector
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.exporter.exporter import Exporter
-from trainwatch.sampling.exposition import Format
+from stepscope.collectors import discover
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.collectors.rank_pauses import RankPausesCollector
+from stepscope.collectors.run_gpus import RunGpusCollector
+from stepscope.collectors.run_processes import RunProcessesCollector
+from stepscope.collectors.training import TrainingCollector
+from stepscope.exporter.exporter import Exporter
+from stepscope.sampling.exposition import Format
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
@@ -37,7 +37,7 @@ CLOCK = 1_790_000_000.0
 TICKS = 4
 
 VARIES = re.compile(
-    r"^((?:process_|trainwatch_collector_duration_seconds)\S*) \S+$"
+    r"^((?:process_|stepscope_collector_duration_seconds)\S*) \S+$"
     r'|(?<=[{,])(version|python_version|python_implementation|user)="[^"]*"',
     re.MULTILINE,
 )
@@ -56,20 +56,20 @@ def advance(stat: Path) -> None:
 
 
 def train(trainer: TrainingProcess) -> None:
-    trainer.do("trainwatch.start(framework='pytorch', framework_version='2.13.0'); clock.now += 8.0")
+    trainer.do("stepscope.start(framework='pytorch', framework_version='2.13.0'); clock.now += 8.0")
     trainer.do(
         "def batches():\n"
         "    for wait in (0.25, 0.0, 0.5):\n"
         "        clock.now += wait\n"
         "        yield wait\n"
         "settings = dict(workers=2, pin_memory=False, prefetch_factor=4, batch_size=32)\n"
-        "for _ in trainwatch.watch(batches(), **settings):\n"
-        "    with trainwatch.step('train'):\n"
-        "        with trainwatch.component('forward'):\n"
+        "for _ in stepscope.watch(batches(), **settings):\n"
+        "    with stepscope.step('train'):\n"
+        "        with stepscope.component('forward'):\n"
         "            clock.now += 0.125\n"
-        "        with trainwatch.component('backward'):\n"
+        "        with stepscope.component('backward'):\n"
         "            clock.now += 0.25\n"
-        "@trainwatch.fetch\n"
+        "@stepscope.fetch\n"
         "def fetch():\n"
         "    clock.now += 0.0625\n"
         "fetch()\n"
@@ -137,9 +137,9 @@ def test_both_formats_hold_the_same_samples_for_prometheus_own_parsers(node: Exp
     stable = {key for key in text if not key[0].startswith("process_")}
     assert {key: text[key] for key in stable} == {key: openmetrics[key] for key in stable}
     assert text.keys() == openmetrics.keys()
-    assert text["trainwatch_samples_total", frozenset({("run", RESNET)})] == TICKS
+    assert text["stepscope_samples_total", frozenset({("run", RESNET)})] == TICKS
     starved = {("run", RESNET), ("cause", "cpu"), ("cause_above", "0.9"), ("gpu_below", "0.1")}
-    assert text["trainwatch_gpu_starved_samples_total", frozenset(starved)] == TICKS - 1  # no CPU at first
+    assert text["stepscope_gpu_starved_samples_total", frozenset(starved)] == TICKS - 1  # no CPU at first
 
 
 def samples(families: Iterable[Metric]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

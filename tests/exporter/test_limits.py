@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.limits import NAMED, Choice, Limits, ReachedLimits, add_limit_flags, cut
+from stepscope.sampling.limits import NAMED, Choice, Limits, ReachedLimits, add_limit_flags, cut
 
 
 def reached(limits: ReachedLimits, limit: str) -> float:

@@ -10,34 +10,34 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.dashboards.command import dashboards
-from trainwatch.errors import UserError
-from trainwatch.exporter.web_metrics import WebMetrics
-from trainwatch.prometheus_rules.files import EXISTING_CLUSTERS, RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.runs.prometheus import series, source
-from trainwatch.sampling.families import Family
-from trainwatch.sampling.profiles import FULL_ONLY, LEAN, PROFILES, Profile, ProfileFilter
+from stepscope.cli import main
+from stepscope.dashboards.command import dashboards
+from stepscope.errors import UserError
+from stepscope.exporter.web_metrics import WebMetrics
+from stepscope.prometheus_rules.files import EXISTING_CLUSTERS, RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.runs.prometheus import series, source
+from stepscope.sampling.families import Family
+from stepscope.sampling.profiles import FULL_ONLY, LEAN, PROFILES, Profile, ProfileFilter
 
 from tests.support.demo import Node, simulated
 
 GOLDEN = Path(__file__).parent / "golden"
 DOCS = Path(__file__).parents[2] / "docs" / "exporter.md"
-NAME = re.compile(r"(?<![\w:])(?:trainwatch|process)_\w+(?![\w:])")
+NAME = re.compile(r"(?<![\w:])(?:stepscope|process)_\w+(?![\w:])")
 
 # What nothing reads and the default profile has nevertheless, to find out why the exporter fails.
 OWN = {
     "process_max_fds",
     "process_open_fds",
-    "trainwatch_collector_left_out_total",
-    "trainwatch_exporter_limit_reached_total",
-    "trainwatch_exporter_scrapes_total",  # `trainwatch run` waits at its end until it grows
-    "trainwatch_ledgers_refused_total",
-    "trainwatch_web_config_last_reload_successful",
-    "trainwatch_web_refused_total",
+    "stepscope_collector_left_out_total",
+    "stepscope_exporter_limit_reached_total",
+    "stepscope_exporter_scrapes_total",  # `stepscope run` waits at its end until it grows
+    "stepscope_ledgers_refused_total",
+    "stepscope_web_config_last_reload_successful",
+    "stepscope_web_refused_total",
 }
-USERS = {"trainwatch_run_gauge"}  # numbers that users put into the ledger
+USERS = {"stepscope_run_gauge"}  # numbers that users put into the ledger
 
 # The rules of the lean profile, which docs/rules.md states.
 LEAN_RULES = {
@@ -138,22 +138,22 @@ def test_the_lean_profile_is_what_its_rules_read_and_says_whose_run_it_is(famili
     by_name = {family.name: family for family in families}
     assert LEAN.keys() <= by_name.keys()
     unread = {name for name in LEAN if not series_of(by_name[name]) & read}
-    assert unread == {"trainwatch_run_info", "trainwatch_run_world_size"} - read
+    assert unread == {"stepscope_run_info", "stepscope_run_world_size"} - read
     assert LEAN.keys().isdisjoint(FULL_ONLY)
 
 
 def test_with_the_lean_profile_only_whole_rules_are_rendered_that_find_their_series() -> None:
     lean, every = rules(Options(profile="lean")), rules(Options())
-    names = {name.removeprefix("trainwatch-") for name in yaml_groups(Options(profile="lean"), RULES)}
+    names = {name.removeprefix("stepscope-") for name in yaml_groups(Options(profile="lean"), RULES)}
     assert names == LEAN_RULES
     for name in LEAN_RULES:
-        assert lean[f"trainwatch-{name}"] == every[f"trainwatch-{name}"]
+        assert lean[f"stepscope-{name}"] == every[f"stepscope-{name}"]
     recorded = {rule.get("record") for group in lean.values() for rule in group}
     everywhere = {rule.get("record") for group in every.values() for rule in group}
     read = {name for group in lean.values() for rule in group for name in everywhere if name in words(rule)}
     assert read <= recorded
-    alerts = {rule["alert"] for rule in every["trainwatch-meta"] if "alert" in rule}
-    assert alerts - {rule.get("alert") for rule in lean["trainwatch-meta"]} == {"TrainwatchProfileDiffers"}
+    alerts = {rule["alert"] for rule in every["stepscope-meta"] if "alert" in rule}
+    assert alerts - {rule.get("alert") for rule in lean["stepscope-meta"]} == {"StepscopeProfileDiffers"}
 
 
 def yaml_groups(options: Options, file: str) -> list[str]:
@@ -208,12 +208,12 @@ def values(lines: list[str]) -> dict[str, str]:
     """Values by series, without the exporter's own use of the machine and its build."""
     found = dict(line.rsplit(" ", 1) for line in lines)
     return {
-        name: value for name, value in found.items() if not re.match("process_|trainwatch_exporter_b", name)
+        name: value for name, value in found.items() if not re.match("process_|stepscope_exporter_b", name)
     }
 
 
 def test_a_lean_histogram_counts_every_sample_at_fewer_bounds(node: Node) -> None:
-    lean = [line for line in scraped(node, "lean") if line.startswith("trainwatch_gpu_utilization_samples")]
+    lean = [line for line in scraped(node, "lean") if line.startswith("stepscope_gpu_utilization_samples")]
     of_one = [line for line in lean if 'gpu="0"' in line]
     assert [re.findall(r'_samples_(\w+)\{.*?(?:le="(.*?)")?\}', line)[0] for line in of_one] == [
         ("bucket", "0.1"),
@@ -240,4 +240,4 @@ def test_the_golden_list_of_what_only_the_full_scrape_has(
 
 
 def masked(text: str) -> str:
-    return re.sub(r"(?m)(?<=^trainwatch_run_info\{).*(?=\} 1$)", "...", text)
+    return re.sub(r"(?m)(?<=^stepscope_run_info\{).*(?=\} 1$)", "...", text)

@@ -22,33 +22,33 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
     ):
         trainer.do(
             "import time\n"
-            "trainwatch.start(framework='pytorch', framework_version='2.13.0')\n"
+            "stepscope.start(framework='pytorch', framework_version='2.13.0')\n"
             "for _ in range(20):\n"
-            "    with trainwatch.step('train'):\n"
+            "    with stepscope.step('train'):\n"
             "        time.sleep(0.002)\n"
         )
         with scraping(node.url.removeprefix("http://"), tmp_path) as prometheus:
-            (count,) = prometheus.wait_for("trainwatch_step_duration_seconds_count == 20")
+            (count,) = prometheus.wait_for("stepscope_step_duration_seconds_count == 20")
             assert count["metric"]["instance"] == "127.0.0.1"
             assert count["metric"]["run"] == RESNET
             assert {sample["value"][1] for sample in prometheus.query("up")} == {"1"}
-            (quantile,) = prometheus.query("histogram_quantile(0.5, trainwatch_step_duration_seconds_bucket)")
+            (quantile,) = prometheus.query("histogram_quantile(0.5, stepscope_step_duration_seconds_bucket)")
             assert 0.001 < float(quantile["value"][1]) < 1
             # Every series that PromQL is to join on a bound exists under the same `le`.
             joined = (
-                "trainwatch_step_duration_seconds_bucket"
-                " * on (instance, le) group_left trainwatch_step_duration_bound_seconds"
+                "stepscope_step_duration_seconds_bucket"
+                " * on (instance, le) group_left stepscope_step_duration_bound_seconds"
             )
             (buckets,) = prometheus.query(f"count({joined})")
-            (bounds,) = prometheus.query("count(trainwatch_step_duration_bound_seconds)")
+            (bounds,) = prometheus.query("count(stepscope_step_duration_bound_seconds)")
             assert buckets["value"][1] == bounds["value"][1]
-            prometheus.wait_for("trainwatch_samples_total > 3")
-            prometheus.wait_for('trainwatch_cpu_utilization_samples_bucket{le="0.9"}')
-            (info,) = prometheus.query("trainwatch_run_info")
+            prometheus.wait_for("stepscope_samples_total > 3")
+            prometheus.wait_for('stepscope_cpu_utilization_samples_bucket{le="0.9"}')
+            (info,) = prometheus.query("stepscope_run_info")
             assert info["metric"]["framework_version"] == "2.13.0"
             series = prometheus.get(
                 "query_exemplars",
-                query="trainwatch_step_duration_seconds_bucket",
+                query="stepscope_step_duration_seconds_bucket",
                 start=str(time.time() - 600),
                 end=str(time.time() + 600),
             )

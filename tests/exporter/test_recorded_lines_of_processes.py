@@ -6,25 +6,25 @@ import os
 from pathlib import Path
 
 import pytest
-from trainwatch.run.hooks import STARTUP
-from trainwatch.runs.recording.directory import RecordingDirectory
+from stepscope.run.hooks import STARTUP
+from stepscope.runs.recording.directory import RecordingDirectory
 
 from tests.support.exporter_process import ExporterProcess
 from tests.support.training_script import EXPORTER, go_on, training, wait_for_line
 
 TRAIN = """
-trainwatch.start(run="lines", rank=3, world_size=4)
+stepscope.start(run="lines", rank=3, world_size=4)
 def spin():
     for i in range(1000): i * i
 end = time.monotonic() + 3
 while time.monotonic() < end:
-    with trainwatch.step():
+    with stepscope.step():
         spin()
 hold()
 """
 SAMPLED = {
-    "TRAINWATCH_INSTRUMENT": "1",
-    "TRAINWATCH_LINES": "1",
+    "STEPSCOPE_INSTRUMENT": "1",
+    "STEPSCOPE_LINES": "1",
     "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
 }
 

@@ -12,11 +12,11 @@ from threading import Event
 from typing import ClassVar
 
 import pytest
-from trainwatch.sampling.apart import Apart
-from trainwatch.sampling.collector import Collector, SourceAbsentError
-from trainwatch.sampling.families import Family
-from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Sample
+from stepscope.sampling.apart import Apart
+from stepscope.sampling.collector import Collector, SourceAbsentError
+from stepscope.sampling.families import Family
+from stepscope.sampling.registry import Registry
+from stepscope.sampling.sample import Sample
 
 
 class Stub(Collector):
@@ -265,7 +265,7 @@ class TestTheLogOfAFailure:
     @pytest.fixture(autouse=True)
     def _clock(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         self.now = 1000.0
-        monkeypatch.setattr("trainwatch.sampling.registry.monotonic", lambda: self.now)
+        monkeypatch.setattr("stepscope.sampling.registry.monotonic", lambda: self.now)
         caplog.set_level(logging.INFO)
         self.failing = Failing(None)
         self.registry = Registry([Stub("bad", self.failing)])

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
-from trainwatch.sampling.limits import Limits, ReachedLimits
-from trainwatch.sampling.sample import GpuSample, GpuUse, RunSample, Sample
-from trainwatch.sampling.sample_counters import SampleCounters
-from trainwatch.sampling.state_file import UNSAVED_SAMPLES, StateFile
+from stepscope.sampling.limits import Limits, ReachedLimits
+from stepscope.sampling.sample import GpuSample, GpuUse, RunSample, Sample
+from stepscope.sampling.sample_counters import SampleCounters
+from stepscope.sampling.state_file import UNSAVED_SAMPLES, StateFile
 
 NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC
 
@@ -55,7 +55,7 @@ class Node:
 
     def published(self, name: str) -> dict[tuple[str, ...], object]:
         self.counters.publish()
-        (family,) = (family for family in self.counters.families if family.name == f"trainwatch_{name}")
+        (family,) = (family for family in self.counters.families if family.name == f"stepscope_{name}")
         return {**family.samples, **{key: sum(each.counts) for key, each in family.histograms.items()}}
 
 
@@ -272,7 +272,7 @@ def test_counts_from_before_the_node_was_booted_are_dropped(
 ) -> None:
     node.runs = {"resnet"}
     node.tick()
-    monkeypatch.setattr("trainwatch.sampling.counted_run.boot_id", lambda: "another")
+    monkeypatch.setattr("stepscope.sampling.counted_run.boot_id", lambda: "another")
     node.restart()
     assert node.published("samples_total") == {}
     assert list(tmp_path.glob("state/*.samples")) == []

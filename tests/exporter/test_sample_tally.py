@@ -7,8 +7,8 @@ from math import nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.sample import GpuSample, GpuUse, HostUse, RunSample, Sample
-from trainwatch.sampling.sample_tally import BOUNDS, GRID, LEAST_USE, SampleTally
+from stepscope.sampling.sample import GpuSample, GpuUse, HostUse, RunSample, Sample
+from stepscope.sampling.sample_tally import BOUNDS, GRID, LEAST_USE, SampleTally
 
 percents = st.integers(0, 100).map(lambda percent: percent / 100)
 

@@ -10,9 +10,9 @@ from threading import Event
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.sampling.registry import Registry
-from trainwatch.sampling.sample import Sample
-from trainwatch.sampling.sampler import Clock, Sampler, Schedule
+from stepscope.sampling.registry import Registry
+from stepscope.sampling.sample import Sample
+from stepscope.sampling.sampler import Clock, Sampler, Schedule
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainwatch.sampling.exposition import Exposition
-from trainwatch.sampling.families import Family, HistogramValue
-from trainwatch.sampling.limits import Limits, ReachedLimits
-from trainwatch.sampling.series_limit import SeriesLimit, series_of
+from stepscope.sampling.exposition import Exposition
+from stepscope.sampling.families import Family, HistogramValue
+from stepscope.sampling.limits import Limits, ReachedLimits
+from stepscope.sampling.series_limit import SeriesLimit, series_of
 
 
 class Node:
@@ -28,7 +28,7 @@ class Node:
         self.steps.publish_histograms({(run,): HistogramValue((1, 2, 3), 4.0) for run in ranks})
         families, without = self.limit.apply(self.families, live, taken=0)
         text = self.exposition.write(families, "text", self.reached.families, without).decode()
-        return [line for line in text.splitlines() if not line.startswith(("#", "trainwatch_exporter"))]
+        return [line for line in text.splitlines() if not line.startswith(("#", "stepscope_exporter"))]
 
     def left_out(self) -> dict[str, float]:
         return {

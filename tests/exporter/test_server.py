@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 
 import pytest
-from trainwatch.errors import UserError
-from trainwatch.web.limits import Limits, Refusals
-from trainwatch.web.messages import Request, Response
-from trainwatch.web.server import Address, Server, bind, client_of, parse_address
+from stepscope.errors import UserError
+from stepscope.web.limits import Limits, Refusals
+from stepscope.web.messages import Request, Response
+from stepscope.web.server import Address, Server, bind, client_of, parse_address
 
 BIG = b"0123456789" * 2_000_000
 SECONDS = 300
@@ -415,7 +415,7 @@ def test_an_error_of_ours_with_one_connection_does_not_end_the_server(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving() as port:
-        monkeypatch.setattr("trainwatch.web.server.client_of", lambda _: 1 / 0)
+        monkeypatch.setattr("stepscope.web.server.client_of", lambda _: 1 / 0)
         with Client(port) as unlucky:
             assert unlucky.is_closed()
         monkeypatch.undo()

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from trainwatch.errors import UserError
-from trainwatch.sampling import state_directory as module
-from trainwatch.sampling.state_directory import default_state_directory, state_directory
+from stepscope.errors import UserError
+from stepscope.sampling import state_directory as module
+from stepscope.sampling.state_directory import default_state_directory, state_directory
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess, exporter
 from tests.support.sandbox import Sandbox, SandboxedExporter, needs_sandboxes
@@ -43,17 +43,17 @@ def test_a_user_has_it_in_the_home_directory_apart_for_each_node_and_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a_user(monkeypatch, 1000, HOME="/home/ada")
-    assert default_state_directory(PORT) == Path("/home/ada/.local/state/trainwatch", HERE)
+    assert default_state_directory(PORT) == Path("/home/ada/.local/state/stepscope", HERE)
     assert default_state_directory(9871) != default_state_directory(PORT)
     monkeypatch.setenv("XDG_STATE_HOME", "/scratch/ada")
-    assert default_state_directory(PORT) == Path("/scratch/ada/trainwatch", HERE)
+    assert default_state_directory(PORT) == Path("/scratch/ada/stepscope", HERE)
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert default_state_directory(PORT) == Path("/home/ada/.local/state/trainwatch", HERE)
+    assert default_state_directory(PORT) == Path("/home/ada/.local/state/stepscope", HERE)
 
 
 def test_root_has_it_in_var_lib(monkeypatch: pytest.MonkeyPatch) -> None:
     a_user(monkeypatch, 0, XDG_STATE_HOME="/home/ada/.local/state", HOME="/home/ada")
-    assert default_state_directory(PORT) == Path("/var/lib/trainwatch", HERE)
+    assert default_state_directory(PORT) == Path("/var/lib/stepscope", HERE)
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -66,7 +66,7 @@ def test_it_is_made_for_its_user_alone_whatever_the_umask(
     before = os.umask(umask)
     try:
         with state_directory(None, PORT) as path:
-            assert path == tmp_path / "home" / "trainwatch" / HERE
+            assert path == tmp_path / "home" / "stepscope" / HERE
             assert [mode(folder) for folder in (path, path.parent)] == [0o700, 0o700]
             assert mode(path / "exporter.lock") == 0o600
     finally:
@@ -158,7 +158,7 @@ def test_a_link_that_another_user_put_into_the_place_of_the_default_is_not_follo
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "ROOT_STATE", tmp_path)
     (tmp_path / "victim" / HERE).mkdir(parents=True, mode=0o700)
-    (tmp_path / "trainwatch").symlink_to(tmp_path / "victim")
+    (tmp_path / "stepscope").symlink_to(tmp_path / "victim")
     with state_directory(None, PORT) as used:
         assert used is None
     assert "is a symbolic link" in caplog.messages[0]
@@ -197,13 +197,13 @@ def test_the_exporter_ends_with_status_2_rather_than_keep_its_state_among_strang
     )
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"trainwatch: --state-dir {tmp_path / 'state'} can be written by other users:"
+        f"stepscope: --state-dir {tmp_path / 'state'} can be written by other users:"
         f" run `chmod go-w {tmp_path / 'state'}`, or choose another directory\n"
     )
 
 
 def counts(node: ExporterProcess) -> bool:
-    return "trainwatch_samples_total" in node.scrape()
+    return "stepscope_samples_total" in node.scrape()
 
 
 @needs_sandboxes
@@ -224,12 +224,12 @@ def test_exporters_of_two_users_and_on_two_ports_each_keep_their_own(tmp_path: P
             running.enter_context(node)
             node.wait_for(partial(counts, node))
             assert not [line for line in node.log if "will not survive" in line]
-    states = [path for home in homes.values() for path in home.glob(".local/state/trainwatch/*/*.samples")]
+    states = [path for home in homes.values() for path in home.glob(".local/state/stepscope/*/*.samples")]
     assert len({path.parent for path in states}) == len(states) == 3
     assert {mode(path.parent) for path in states} == {0o700}
 
 
 def test_nothing_of_the_exporter_is_in_the_ledger_directory(tmp_path: Path) -> None:
     with ExporterProcess(f"--ledger-dir={tmp_path}", "--run=resnet", "--sample-interval=20ms") as node:
-        node.wait_for(lambda: "trainwatch_samples_total" in node.scrape())
+        node.wait_for(lambda: "stepscope_samples_total" in node.scrape())
         assert not list(tmp_path.iterdir())

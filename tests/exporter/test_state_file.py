@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from trainwatch.sampling.state_file import StateFile, StateFileError
+from stepscope.sampling.state_file import StateFile, StateFileError
 
 
 @pytest.fixture

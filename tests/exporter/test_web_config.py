@@ -10,8 +10,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 import requests
-from trainwatch.errors import UserError
-from trainwatch.web.web_config import WebConfig
+from stepscope.errors import UserError
+from stepscope.web.web_config import WebConfig
 
 from tests.support.exporter_process import ExporterProcess, exporter
 from tests.support.keys import make_keys
@@ -40,7 +40,7 @@ def test_passwords_are_asked_for_on_every_page(tmp_path: Path) -> None:
         for path in ("/metrics", "/", "/-/healthy", "/nonsense"):
             refused = node.get(path)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Basic")
-            assert "trainwatch_" not in refused.text
+            assert "stepscope_" not in refused.text
         for _ in range(2):  # the second time it is remembered
             assert node.get("/metrics", auth=("prometheus", "secret")).status_code == 200
         wrong = [("prometheus", "wrong"), ("nobody", "secret"), ("prometheus", ""), ("prometheus", "s" * 100)]
@@ -111,7 +111,7 @@ def test_without_bcrypt_passwords_are_refused_with_the_fix_and_tls_is_served(
     with pytest.raises(UserError) as raised:
         WebConfig(path)
     assert str(raised.value) == (
-        f"{path}: basic_auth_users needs the package bcrypt; pip install 'trainwatch-exporter[passwords]'"
+        f"{path}: basic_auth_users needs the package bcrypt; pip install 'stepscope[passwords]'"
     )
 
 
@@ -275,7 +275,7 @@ def test_a_wrong_file_changes_nothing_and_is_said_once(
 
 
 def test_the_exporter_publishes_that_its_file_cannot_be_used(tmp_path: Path) -> None:
-    metric = "trainwatch_web_config_last_reload_successful"
+    metric = "stepscope_web_config_last_reload_successful"
     config = write(tmp_path, "")
     with ExporterProcess("--ledger-dir", tmp_path / "l", "--web.config.file", config) as node:
         assert node.scrape().value(metric) == 1

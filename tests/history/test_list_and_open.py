@@ -1,4 +1,4 @@
-"""`trainwatch list` and `open` as they are typed, over folders that are whole, damaged, foreign or empty."""
+"""`stepscope list` and `open` as they are typed, over folders that are whole, damaged, foreign or empty."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.report.write import write_report
-from trainwatch.status import Status
+from stepscope.cli import main
+from stepscope.report.write import write_report
+from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.run_folder import START, recorded, reported
@@ -36,7 +36,7 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for runs in the current directory."""
     monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "trainwatch-runs"
+    folder = tmp_path / "stepscope-runs"
     folder.mkdir()
     return folder
 
@@ -64,7 +64,7 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     exporter = os.open(runs / "exported" / "node-a" / ".lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(exporter, fcntl.LOCK_EX)  # as the exporter of a node does
     running = os.open(recorded(runs, "running", 3, end=False) / ".lock", os.O_CREAT | os.O_RDWR)
-    fcntl.flock(running, fcntl.LOCK_EX)  # as `trainwatch run` does
+    fcntl.flock(running, fcntl.LOCK_EX)  # as `stepscope run` does
     try:
         _, out, _ = typed("list", "--json")
     finally:
@@ -76,13 +76,13 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
         "running": (Status.COLLECTING, "In progress."),
         "killed": (
             Status.NOT_ENOUGH_DATA,
-            "Its end was not recorded. No report was written: `trainwatch report` writes it.",
+            "Its end was not recorded. No report was written: `stepscope report` writes it.",
         ),
         "failed": (
             Status.FAILED,
-            "Failed: exit status 3. No report was written: `trainwatch report` writes it.",
+            "Failed: exit status 3. No report was written: `stepscope report` writes it.",
         ),
-        "well": (Status.NOT_ENOUGH_DATA, "No report was written: `trainwatch report` writes it."),
+        "well": (Status.NOT_ENOUGH_DATA, "No report was written: `stepscope report` writes it."),
     }
 
 
@@ -91,9 +91,9 @@ def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None
     [
         ("run.json", "{", "run.json is damaged"),
         ("run.json", '{"format": 99}', "use the one that wrote it"),
-        ("report.json", "[1]", "is not a report of Trainwatch"),
-        ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Trainwatch"),
-        ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Trainwatch"),
+        ("report.json", "[1]", "is not a report of Stepscope"),
+        ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Stepscope"),
+        ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Stepscope"),
         ("report.json", "\xff" * 5, "cannot be read"),
         ("notes.txt", "buy milk", "is not a run"),
     ],
@@ -110,7 +110,7 @@ def test_a_damaged_or_foreign_folder_costs_one_line(
     assert status == 0
     assert "train-1" in out
     (line,) = err.splitlines()
-    assert line.startswith("trainwatch: other")
+    assert line.startswith("stepscope: other")
     assert why in line
     assert "\x1b" not in line
     assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
@@ -134,13 +134,13 @@ def test_a_run_whose_files_another_user_made_unreadable_costs_itself(
     status, out, err = typed("list")
     assert (status, out.count("train-1: "), out.count("other")) == (0, 1, 0)
     (line,) = err.splitlines()
-    assert line.startswith("trainwatch: other")
+    assert line.startswith("stepscope: other")
 
 
 def test_json_for_scripts_has_null_for_what_is_not_known(runs: Path, typed: Typed) -> None:
     reported(runs, "train-1", 0)
     (run,) = json.loads(typed("list", "--json")[1])["runs"]
-    assert run["report"] == "trainwatch-runs/train-1/report.html"
+    assert run["report"] == "stepscope-runs/train-1/report.html"
     assert run["start"] == START
     assert (run["step_seconds"], run["step_change"], run["cost"]) == (0.5, None, None)
 
@@ -156,7 +156,7 @@ def test_without_runs_it_says_how_to_start_one(
     tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hint = "There are no runs in trainwatch-runs. Start one: trainwatch run -- python train.py\n"
+    hint = "There are no runs in stepscope-runs. Start one: stepscope run -- python train.py\n"
     assert typed("list") == (0, hint, "")
     assert typed("open")[0] == 2
     assert list(tmp_path.iterdir()) == []
@@ -197,8 +197,8 @@ def test_a_report_opens_by_default_by_name_and_by_path(
     for words, page in (
         ((), new / "report.html"),
         (("train-1",), old / "report.html"),
-        (("trainwatch-runs/train-2",), new / "report.html"),
-        (("trainwatch-runs",), runs / "index.html"),
+        (("stepscope-runs/train-2",), new / "report.html"),
+        (("stepscope-runs",), runs / "index.html"),
     ):
         assert typed("open", *words) == (0, f"{page}\n", "")
         assert opened.pop() == page.as_uri()
@@ -220,7 +220,7 @@ def test_without_a_browser_the_path_is_enough(
     page = reported(runs, "train-1", 0) / "report.html"
     status, out, err = typed("open")
     assert (status, out) == (0, f"{page}\n")
-    assert err == "trainwatch: no browser could be started here; open the file above in yours\n"
+    assert err == "stepscope: no browser could be started here; open the file above in yours\n"
 
 
 def test_compare_takes_the_newest_run_and_the_one_before(runs: Path, typed: Typed) -> None:
@@ -231,8 +231,8 @@ def test_compare_takes_the_newest_run_and_the_one_before(runs: Path, typed: Type
     recorded(runs, "train-3", 2000)
     for words, after in ((["compare"], 3), (["compare", "train-3"], 3), (["compare", "train-2"], 2)):
         document = json.loads(typed(*words, "--format", "json")[1])
-        assert document["a"]["source"] == f"trainwatch-runs/train-{after - 1}"
-        assert document["b"]["source"] == f"trainwatch-runs/train-{after}"
+        assert document["a"]["source"] == f"stepscope-runs/train-{after - 1}"
+        assert document["b"]["source"] == f"stepscope-runs/train-{after}"
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -240,7 +240,7 @@ def test_a_terminal_gets_colours_and_lines_of_its_width(runs: Path, columns: int
     reported(runs, "train-1", 0)
     reported(runs, "train-7f3a90c1-20261123T070103Z", 1000, step=0.25, price=14.4)
     recorded(runs, 100 * "x", 2000, exit_status=3)
-    command = [sys.executable, "-m", "trainwatch", "list"]
+    command = [sys.executable, "-m", "stepscope", "list"]
     terminal = Terminal(command, runs.parent, columns, NO_COLOR="")
     assert terminal.status() == 0, terminal.shown
     assert "\033[1;31m✕ failed\033[0m" in terminal.shown

@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-import trainwatch_startup
-from trainwatch.errors import UserError
-from trainwatch.hooks.command import FILE, LINE, look
-from trainwatch.run.hooks import STARTUP
+import stepscope_startup
+from stepscope.errors import UserError
+from stepscope.hooks.command import FILE, LINE, look
+from stepscope.run.hooks import STARTUP
 
-LOADED = "import sys; print('trainwatch_startup' in sys.modules)"
-ROOT = Path(trainwatch_startup.__file__).parent.parent
+LOADED = "import sys; print('stepscope_startup' in sys.modules)"
+ROOT = Path(stepscope_startup.__file__).parent.parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    ours = ("TRAINWATCH", "PYTHONPATH")
+    ours = ("STEPSCOPE", "PYTHONPATH")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)} | more
 
 
@@ -39,17 +39,17 @@ def output(*words: object, status: int = 0, **more: str) -> str:
 
 
 def hooks(action: str, python: Path, status: int = 0) -> str:
-    command = ("-m", "trainwatch", "hooks", action, "--python", python)
+    command = ("-m", "stepscope", "hooks", action, "--python", python)
     return output(sys.executable, *command, status=status)
 
 
 def loaded(python: Path, *flags: str) -> bool:
-    return output(python, "-W", "error", *flags, "-c", LOADED, TRAINWATCH_INSTRUMENT="1") == "True\n"
+    return output(python, "-W", "error", *flags, "-c", LOADED, STEPSCOPE_INSTRUMENT="1") == "True\n"
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of a new environment without Trainwatch."""
+    """The interpreter of a new environment without Stepscope."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     return tmp_path / "venv" / "bin" / "python"
 
@@ -76,13 +76,13 @@ def test_the_package_installs_the_hooks_and_takes_them_away_again(python: Path, 
     pip(python, "install", "--quiet", "--no-deps", "--no-index", wheel)
     assert all(loaded(python, *flags) for flags in ([], ["-E"], ["-I"]))
     assert not loaded(python, "-S"), "without site, nothing of any package can load"
-    assert output(python, "-c", LOADED) == "False\n", "without TRAINWATCH_INSTRUMENT"
+    assert output(python, "-c", LOADED) == "False\n", "without STEPSCOPE_INSTRUMENT"
     assert look(str(python)).files == (look(str(python)).folder / FILE,)
     hooks("remove", python)
     assert not loaded(python)
     hooks("install", python)
     assert loaded(python, "-I")
-    pip(python, "uninstall", "--quiet", "--yes", "trainwatch-exporter")
+    pip(python, "uninstall", "--quiet", "--yes", "stepscope")
     assert content(python) <= before
 
 
@@ -90,7 +90,7 @@ def test_the_command_writes_the_line_of_the_package() -> None:
     assert (ROOT / "exporter" / FILE).read_text() == LINE
 
 
-def test_hooks_are_installed_in_an_environment_without_trainwatch_and_removed(python: Path) -> None:
+def test_hooks_are_installed_in_an_environment_without_stepscope_and_removed(python: Path) -> None:
     before = content(python)
     assert "the hooks are not installed" in hooks("status", python, status=1)
     assert "which is not set here" in hooks("install", python)
@@ -103,18 +103,18 @@ def test_hooks_are_installed_in_an_environment_without_trainwatch_and_removed(py
     assert content(python) == before
 
 
-def test_a_python_without_trainwatch_finds_it_under_run_but_none_of_the_packages_next_to_it(
+def test_a_python_without_stepscope_finds_it_under_run_but_none_of_the_packages_next_to_it(
     python: Path,
 ) -> None:
     code = """
-import importlib.util, trainwatch
-print(trainwatch.__file__)
-print(*map(importlib.util.find_spec, ("numpy", "trainwatch_exporter")))"""
-    printed = output(python, "-c", code, TRAINWATCH_INSTRUMENT="1", PYTHONPATH=str(STARTUP))
-    assert printed == f"{ROOT}/exporter/trainwatch/__init__.py\nNone None\n"
+import importlib.util, stepscope
+print(stepscope.__file__)
+print(*map(importlib.util.find_spec, ("numpy", "jinja2")))"""
+    printed = output(python, "-c", code, STEPSCOPE_INSTRUMENT="1", PYTHONPATH=str(STARTUP))
+    assert printed == f"{ROOT}/exporter/stepscope/__init__.py\nNone None\n"
 
 
-def test_hooks_of_a_trainwatch_that_is_gone_do_nothing_and_status_says_so(python: Path) -> None:
+def test_hooks_of_a_stepscope_that_is_gone_do_nothing_and_status_says_so(python: Path) -> None:
     hooks("install", python)
     (file,) = look(str(python)).files
     file.write_text(file.read_text().replace(str(ROOT), "/gone"))

@@ -1,4 +1,4 @@
-"""How a run ended, as `trainwatch run` tells its exporter."""
+"""How a run ended, as `stepscope run` tells its exporter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from trainwatch.ledgers.endings import UNSAID, ending, tell_ending
+from stepscope.ledgers.endings import UNSAID, ending, tell_ending
 
 ME = os.geteuid()
 

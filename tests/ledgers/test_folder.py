@@ -16,14 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from trainwatch.ledgers import folder
-from trainwatch.sampling.limits import Limits
-from trainwatch.training import layout
-from trainwatch.training.ledger import create_ledger
-from trainwatch.training.ledger_checks import REASONS
-from trainwatch.training.ledger_files import open_directory
-from trainwatch.training.ranks import Ranks
-from trainwatch.training.reader import open_ledgers
+from stepscope.ledgers import folder
+from stepscope.sampling.limits import Limits
+from stepscope.training import layout
+from stepscope.training.ledger import create_ledger
+from stepscope.training.ledger_checks import REASONS
+from stepscope.training.ledger_files import open_directory
+from stepscope.training.ranks import Ranks
+from stepscope.training.reader import open_ledgers
 
 from tests.collectors.test_training import Node
 from tests.support.training_process import LAUNCH, RESNET, TrainingProcess, label
@@ -38,7 +38,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another
 def healthy(ledgers: Path) -> Iterator[TrainingProcess]:
     """A training process beside whatever a test puts into the directory."""
     with TrainingProcess(ledgers) as trainer:
-        trainer.do("trainwatch.start()")
+        trainer.do("stepscope.start()")
         yield trainer
 
 
@@ -60,7 +60,7 @@ def copied() -> bytes:
         with TrainingProcess(Path(folder), "copied", rank=1) as trainer:
             for number, phase in enumerate(["train"] * 5 + ["eval", "train"]):
                 trainer.do(
-                    f"trainwatch.record_step({phase!r}, {number + 1.0}, {number + 1.25}, forward=0.125)"
+                    f"stepscope.record_step({phase!r}, {number + 1.0}, {number + 1.25}, forward=0.125)"
                 )
         (path,) = Path(folder).glob(f"*{layout.SUFFIX}")
         return path.read_bytes()
@@ -177,7 +177,7 @@ def test_every_kind_of_bad_ledger_is_refused_with_its_reason_and_costs_only_itse
 def test_a_refused_file_is_tried_again_when_it_changes_and_not_before(
     ledgers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    monkeypatch.setattr("stepscope.ledgers.folder.RESCAN_SECONDS", 0.0)
     ledgers.mkdir()
     path = ledgers / "copied.ledger"
     path.write_bytes(b"")
@@ -208,7 +208,7 @@ def test_a_live_ledger_that_turns_bad_keeps_its_last_totals_and_stops_nobody(
 ) -> None:
     node = Node(ledgers)
     with TrainingProcess(ledgers, "spoiled") as spoiled:
-        spoiled.do("for _ in range(4): trainwatch.record_step('train', 1.0, 1.5)")
+        spoiled.do("for _ in range(4): stepscope.record_step('train', 1.0, 1.5)")
         healthy.steps(0.25)
         node.tick()
         assert node.steps(run=label("spoiled")) == 4
@@ -252,7 +252,7 @@ def test_dead_ledgers_need_no_descriptor_and_old_ones_are_removed_over_time(
 def test_above_the_limit_live_ledgers_go_first_and_the_choice_stays(
     ledgers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwatch.ledgers.folder.RESCAN_SECONDS", 0.0)
+    monkeypatch.setattr("stepscope.ledgers.folder.RESCAN_SECONDS", 0.0)
     ledgers.mkdir()
     for number in range(3):
         (ledgers / f"recent-{number}.ledger").write_bytes(recent())
@@ -282,7 +282,7 @@ def test_above_the_limit_of_ranks_a_run_keeps_those_that_came_first(ledgers: Pat
             running.enter_context(TrainingProcess(ledgers, rank=rank)).steps(0.25)
         node.tick()
         third = running.enter_context(TrainingProcess(ledgers, "other", rank=1))
-        third.do("trainwatch.start(run='resnet', rank=2, world_size=3)")
+        third.do("stepscope.start(run='resnet', rank=2, world_size=3)")
         third.steps(0.25)
         node.tick()
         assert {rank for _, rank, _ in node.family("step_duration_seconds").histograms} == {"0", "1"}
@@ -377,8 +377,8 @@ def test_a_ledger_removed_by_its_owner_is_read_on_while_its_process_lives(
 def train_as_nobody(ledgers: Path, run: str, steps: int) -> subprocess.Popen[str]:
     """A training process of another user that has the same run name, and waits."""
     code = (
-        f"import os, trainwatch\n{BECOME_NOBODY}\n"
-        f"for _ in range({steps}): trainwatch.record_step('train', 1.0, 2.0)\n"
+        f"import os, stepscope\n{BECOME_NOBODY}\n"
+        f"for _ in range({steps}): stepscope.record_step('train', 1.0, 2.0)\n"
         "print('ready', flush=True); input()"
     )
     process = subprocess.Popen(
@@ -390,9 +390,9 @@ def train_as_nobody(ledgers: Path, run: str, steps: int) -> subprocess.Popen[str
         env={
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(Path(__file__).parents[2] / "exporter"),
-            "TRAINWATCH_RUN": run,
-            "TRAINWATCH_LAUNCH": LAUNCH,
-            "TRAINWATCH_LEDGER_DIR": str(ledgers),
+            "STEPSCOPE_RUN": run,
+            "STEPSCOPE_LAUNCH": LAUNCH,
+            "STEPSCOPE_LEDGER_DIR": str(ledgers),
         },
     )
     assert process.stdout is not None
@@ -479,8 +479,8 @@ import os, time
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.training import TrainingCollector
+from stepscope.sampling.sample import Sample
 {BECOME_NOBODY}
 for later in (0.0, 400.0):  # the second exporter believes the first one's note, not the file
     collector = TrainingCollector(Path({str(ledgers)!r}), retention=300.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from trainwatch.ledgers.observed import observed
+from stepscope.ledgers.observed import observed
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.exporter.exporter import Exporter
-from trainwatch.ledgers.endings import UNSAID
-from trainwatch.ledgers.line_files import LineFolder, read_line_file
-from trainwatch.processes.tree import Namespaces
-from trainwatch.report.sentences import gaps
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.training import layout
-from trainwatch.training.layout import LARGEST, LATEST, MOST
-from trainwatch.training.ledger_checks import LedgerError, checked_counters, checked_fetches
-from trainwatch.training.line_table import LineTable
-from trainwatch.training.reader import LedgerReader, open_ledgers
+from stepscope.collectors.training import TrainingCollector
+from stepscope.exporter.exporter import Exporter
+from stepscope.ledgers.endings import UNSAID
+from stepscope.ledgers.line_files import LineFolder, read_line_file
+from stepscope.processes.tree import Namespaces
+from stepscope.report.sentences import gaps
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.training import layout
+from stepscope.training.layout import LARGEST, LATEST, MOST
+from stepscope.training.ledger_checks import LedgerError, checked_counters, checked_fetches
+from stepscope.training.line_table import LineTable
+from stepscope.training.reader import LedgerReader, open_ledgers
 
 from tests.collectors.test_training import Node
 from tests.ledgers.test_folder import BECOME_NOBODY, as_root, ended
@@ -90,7 +90,7 @@ def test_an_ending_that_is_no_file_costs_its_run_its_reason_and_nothing_else(
 def test_directories_in_place_of_stacks_cost_nobody_a_tick_and_are_tried_once(ledgers: Path) -> None:
     content = ended(1001.0)
     with TrainingProcess(ledgers) as victim:
-        victim.do("trainwatch.start()")
+        victim.do("stepscope.start()")
         for number in range(20):
             name = ledgers / f"m.0.{number + 1}.{number:08x}.ledger"
             os.mkdir(f"{name}.stack")
@@ -145,9 +145,9 @@ def test_a_read_lock_of_another_user_takes_no_slot_from_a_loader_worker(ledgers:
     """The lock is there before the first worker, on every byte but the first, and beyond the file's end."""
     script = """
     import subprocess
-    trainwatch.start()
+    stepscope.start()
     hold()
-    fetches = "import trainwatch\\nfor _ in range(5):\\n    with trainwatch.fetch: pass"
+    fetches = "import stepscope\\nfor _ in range(5):\\n    with stepscope.fetch: pass"
     forked = os.fork()
     if not forked:
         exec(fetches)
@@ -172,7 +172,7 @@ def test_a_read_lock_of_another_user_takes_no_slot_from_a_loader_worker(ledgers:
 
 @as_root
 def test_the_lock_of_slots_is_on_a_file_that_others_can_neither_find_nor_open(ledgers: Path) -> None:
-    with training("trainwatch.start(); hold()", ledgers) as victim:
+    with training("stepscope.start(); hold()", ledgers) as victim:
         wait_for_line(victim)
         (ledger,) = ledgers.iterdir()
         (number,) = layout.SLOTS_FD.unpack_from(ledger.read_bytes(), layout.SLOTS_FD_AT)
@@ -219,7 +219,7 @@ def test_a_live_ledger_with_a_count_of_1e20_costs_its_own_rows_only_and_the_repo
     )
     with TrainingProcess(ledgers) as victim, TrainingProcess(ledgers, "m", rank=1) as other:
         victim.steps(0.25)
-        other.do("trainwatch.start()")
+        other.do("stepscope.start()")
         for path in open_ledgers(ledgers):
             if path.name.startswith("m"):
                 put(path, layout.COUNTER_PHASE_STEPS, 1e20)
@@ -261,7 +261,7 @@ def test_the_most_that_a_ledger_can_hold_is_published_recorded_and_read_again(
         [TrainingCollector(ledgers)], recording=tmp_path / "recording", node="n1", patience=60
     )
     with TrainingProcess(ledgers) as trainer:
-        trainer.do("trainwatch.start()")
+        trainer.do("stepscope.start()")
         (path,) = open_ledgers(ledgers)
         own = {layout.COUNTER_RECORDED, layout.COUNTER_STEP_PHASE, layout.COUNTER_COMPONENT}
         own |= {layout.COUNTER_OPERATION, *range(layout.COUNTER_STEP_HISTOGRAM, layout.COUNTER_LOADERS)}

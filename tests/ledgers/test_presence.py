@@ -12,17 +12,17 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.sampling.sample import Sample
-from trainwatch.training import layout
-from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.collectors.training import TrainingCollector
+from stepscope.sampling.sample import Sample
+from stepscope.training import layout
+from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.places import put_counters, put_place
 from tests.support.training_script import go_on, training, wait_for_line, wait_until
 
 MINUTE = 60.0
-STEPS = "trainwatch.record_step('train', 1.0, 2.0, forward=0.5)"
-LAUNCH = {"TRAINWATCH_RUN": "run", "TRAINWATCH_LAUNCH": "one", "WORLD_SIZE": "2"}
+STEPS = "stepscope.record_step('train', 1.0, 2.0, forward=0.5)"
+LAUNCH = {"STEPSCOPE_RUN": "run", "STEPSCOPE_LAUNCH": "one", "WORLD_SIZE": "2"}
 
 
 class Node:
@@ -52,7 +52,7 @@ class Node:
         self.collector.collect(Sample(time=time.time() + self.later))
 
     def values(self, name: str) -> dict[tuple[str, ...], float]:
-        family = next(each for each in self.collector.families if each.name == f"trainwatch_{name}")
+        family = next(each for each in self.collector.families if each.name == f"stepscope_{name}")
         return {labels[1:]: value for labels, value in family.samples.items()}
 
     def states(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ def test_a_rank_that_is_busy_in_an_endless_loader_runs(tmp_path: Path, stack: Ex
 
 
 def test_before_its_first_step_a_rank_is_in_initialization(tmp_path: Path, stack: ExitStack) -> None:
-    script = "trainwatch.start()\nhold()\nhold()"
+    script = "stepscope.start()\nhold()\nhold()"
     node = Node(tmp_path, stack, script, script)
     put_place(node.ledger(1), "communication", time.perf_counter(), "init_process_group")
     node.after(6 * MINUTE)
@@ -166,7 +166,7 @@ def test_a_finished_step_is_progress_without_any_component(tmp_path: Path, stack
         tmp_path,
         stack,
         f"{STEPS}\nhold()\nnow = float(sys.stdin.readline())\n"
-        "trainwatch.record_step('train', now - 1, now)\nhold()",
+        "stepscope.record_step('train', now - 1, now)\nhold()",
     )
     put_place(node.ledger(0), "", time.perf_counter())
     node.after(2 * MINUTE)

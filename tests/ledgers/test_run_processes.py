@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 
-from trainwatch.ledgers.run_processes import Command, RunProcesses
+from stepscope.ledgers.run_processes import Command, RunProcesses
 
 
 def test_a_command_without_ledgers_is_a_run_with_all_that_it_has_started() -> None:
-    """As of `trainwatch run -- sh -c "sleep 28"`: here this test takes the place of `trainwatch run`."""
+    """As of `stepscope run -- sh -c "sleep 28"`: here this test takes the place of `stepscope run`."""
     started = "print(subprocess.Popen(['sleep', '28']).pid, flush=True)"
     script = f"import subprocess, sys; {started}; sys.stdin.read()"
     command = [sys.executable, "-c", script]

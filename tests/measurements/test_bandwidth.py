@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.measurements.bandwidth import bandwidths, bus_factor
-from trainwatch.runs.model import TransferTime
+from stepscope.cli import main
+from stepscope.measurements.bandwidth import bandwidths, bus_factor
+from stepscope.runs.model import TransferTime
 
 
 @pytest.mark.parametrize(

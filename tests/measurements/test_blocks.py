@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.memory_growth import MemoryOfGpus
-from trainwatch.measurements.state import HighestSinceScan
+from stepscope.measurements.memory_growth import MemoryOfGpus
+from stepscope.measurements.state import HighestSinceScan
 
 from tests.support.source import node_samples, piece
 

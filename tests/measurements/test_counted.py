@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trainwatch.measurements.counted import Counted, counted, flops_utilisation
+from stepscope.measurements.counted import Counted, counted, flops_utilisation
 
 from tests.support.source import START, rank_facts
 

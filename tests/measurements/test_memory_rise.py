@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.memory_rise import lowest_between
+from stepscope.measurements.memory_rise import lowest_between
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 40)), min_size=1, max_size=90))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.sketch import RatioSketch, SizeSketch, Sketch
+from stepscope.measurements.sketch import RatioSketch, SizeSketch, Sketch
 
 NAN = float("nan")
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.own_times import Aligned, NodeOwnTimes, OwnTimes
-from trainwatch.measurements.pauses import Pauses
-from trainwatch.runs.model import COMPONENTS, Steps
+from stepscope.measurements.own_times import Aligned, NodeOwnTimes, OwnTimes
+from stepscope.measurements.pauses import Pauses
+from stepscope.runs.model import COMPONENTS, Steps
 
 from tests.support.source import node_steps, piece, rank_facts
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.steps import Durations, StepSums
-from trainwatch.runs.model import COMPONENTS, Times
+from stepscope.measurements.steps import Durations, StepSums
+from stepscope.runs.model import COMPONENTS, Times
 
 seconds = st.floats(1e-4, 1e3)
 some_steps = st.lists(st.tuples(seconds, seconds), max_size=30)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.measurements.measure import Measure
-from trainwatch.measurements.starved import StarvedSamples
-from trainwatch.measurements.steps import RankComponents
-from trainwatch.measurements.throttling import THROTTLING
+from stepscope.measurements.measure import Measure
+from stepscope.measurements.starved import StarvedSamples
+from stepscope.measurements.steps import RankComponents
+from stepscope.measurements.throttling import THROTTLING
 
 from tests.support.source import node_samples, node_steps, piece
 

@@ -31,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
     folder = tmp_path_factory.mktemp("packaging")
     with tarfile.open(build(ROOT, "sdist", folder / "sdist")) as archive:
         archive.extractall(folder, filter="data")
-    (source,) = folder.glob("trainwatch_exporter-*/")
+    (source,) = folder.glob("stepscope-*/")
     wheel = build(source, "wheel", folder / "wheel")
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
@@ -42,8 +42,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
     dependencies = [path for path in sys.path if path.endswith("-packages")]
     (packages / "dependencies.pth").write_text("\n".join(dependencies))
 
-    def trainwatch(*words: object, code: str = "") -> subprocess.CompletedProcess[str]:
-        command = [str(python.parent / "trainwatch"), *map(str, words)]
+    def stepscope(*words: object, code: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(python.parent / "stepscope"), *map(str, words)]
         if code:
             command = [str(python), "-c", code]
         return subprocess.run(
@@ -55,12 +55,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Command:
             env={"PATH": "/usr/bin:/bin"},
         )
 
-    return trainwatch
+    return stepscope
 
 
 def test_the_command_is_that_of_the_wheel(installed: Command) -> None:
-    assert installed("--version").stdout.startswith("trainwatch ")
-    where = installed(code="import trainwatch; print(trainwatch.__file__)").stdout
+    assert installed("--version").stdout.startswith("stepscope ")
+    where = installed(code="import stepscope; print(stepscope.__file__)").stdout
     assert str(ROOT) not in where
     assert "/venv/lib/" in where
 
@@ -68,9 +68,9 @@ def test_the_command_is_that_of_the_wheel(installed: Command) -> None:
 def test_completions_and_man_page_are_where_shells_look(installed: Command) -> None:
     prefix = Path(installed(code="import sys; print(sys.prefix)").stdout.strip())
     for file in (
-        "bash-completion/completions/trainwatch",
-        "zsh/site-functions/_trainwatch",
-        "man/man1/trainwatch.1",
+        "bash-completion/completions/stepscope",
+        "zsh/site-functions/_stepscope",
+        "man/man1/stepscope.1",
     ):
         assert "crosscheck" in (prefix / "share" / file).read_text()
 

@@ -59,9 +59,9 @@ def test_what_two_locks_pin_is_the_same_version_with_the_same_hashes() -> None:
 
 
 def test_the_bill_of_materials_has_what_the_lock_installs_and_its_licences() -> None:
-    if not os.environ.get("CI") and not (ROOT / "trainwatch.cdx.json").exists():
+    if not os.environ.get("CI") and not (ROOT / "stepscope.cdx.json").exists():
         pytest.skip("needs `make sbom`")
-    bill = json.loads((ROOT / "trainwatch.cdx.json").read_text())
+    bill = json.loads((ROOT / "stepscope.cdx.json").read_text())
     assert bill["metadata"]["component"]["name"] == PROJECT["name"]
     listed = {canonicalize_name(one["name"]): one["version"] for one in bill["components"]}
     locked = {
@@ -84,8 +84,8 @@ def test_all_that_repeats_the_oldest_python_repeats_pyproject() -> None:
         ("Makefile", f"({oldest} or later)"),
         ("Makefile", f"--python-version {oldest} "),
         ("docs/run.md", f"Python {oldest} or later"),
-        ("exporter/trainwatch/run/hooks.py", f"Python {oldest} or later"),
-        ("exporter/trainwatch/hooks/command.py", f"OLDEST = {as_tuple}"),
-        ("exporter/trainwatch/training/startup/sitecustomize.py", f"sys.version_info < {as_tuple}"),
+        ("exporter/stepscope/run/hooks.py", f"Python {oldest} or later"),
+        ("exporter/stepscope/hooks/command.py", f"OLDEST = {as_tuple}"),
+        ("exporter/stepscope/training/startup/sitecustomize.py", f"sys.version_info < {as_tuple}"),
     ):
         assert said in (ROOT / name).read_text(), name

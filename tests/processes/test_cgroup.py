@@ -12,7 +12,7 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from trainwatch.processes.cgroup import (
+from stepscope.processes.cgroup import (
     Cgroup,
     Hierarchies,
     Memory,
@@ -244,7 +244,7 @@ def _until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 def test_a_busy_loop_is_really_throttled(busy: subprocess.Popen[bytes]) -> None:
     quota, version_2 = 20_000, (ROOT / "cgroup.controllers").exists()
-    group = (ROOT if version_2 else ROOT / "cpu") / f"trainwatch-test-{os.getpid()}"
+    group = (ROOT if version_2 else ROOT / "cpu") / f"stepscope-test-{os.getpid()}"
     try:
         group.mkdir()
         if version_2:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwatch.processes.tree import LOOK_SECONDS, REREAD_SECONDS, Namespaces, ProcessTrees
+from stepscope.processes.tree import LOOK_SECONDS, REREAD_SECONDS, Namespaces, ProcessTrees
 
 PARENT = """
 import subprocess, sys

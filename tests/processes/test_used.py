@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import nan
 
-from trainwatch.processes.used import Gains, Process, TreeCounter
+from stepscope.processes.used import Gains, Process, TreeCounter
 
 
 def process(parent: int, own: int, waited: int = 0, start: int = 0) -> Process:

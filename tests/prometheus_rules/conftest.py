@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.prometheus_rules.files import render
+from stepscope.prometheus_rules.options import Options
 
 
 @pytest.fixture(scope="session")
@@ -26,5 +26,5 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def rules(rendered: Callable[..., Path]) -> Path:
-    """trainwatch.yml with all defaults."""
-    return rendered() / "trainwatch.yml"
+    """stepscope.yml with all defaults."""
+    return rendered() / "stepscope.yml"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from trainwatch.prometheus_rules.advice import ADVICE, BUSY_CORES, advice_group
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules import all_rules
-from trainwatch.rules.straggler import HOST
-from trainwatch.runs.model import COMPONENTS
+from stepscope.prometheus_rules.advice import ADVICE, BUSY_CORES, advice_group
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules import all_rules
+from stepscope.rules.straggler import HOST
+from stepscope.runs.model import COMPONENTS
 
 RULES = advice_group(Options())["rules"]
 

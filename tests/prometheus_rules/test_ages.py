@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.collectors.training import TrainingCollector
-from trainwatch.demo.ranks import AliveReader, RankLedger
-from trainwatch.demo.scenario import Step, Work
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.ledgers.ages import Now
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import Scraping
-from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.training import TrainingCollector
+from stepscope.demo.ranks import AliveReader, RankLedger
+from stepscope.demo.scenario import Step, Work
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.ledgers.ages import Now
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import Scraping
+from stepscope.sampling.families import Family
+from stepscope.sampling.sample import Sample
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, written
@@ -35,7 +35,7 @@ pytestmark = [
 MINUTE = 60.0
 STEP = 1.0  # seconds per step
 CHANGE = 5 * MINUTE  # when a clock steps, or the machine is suspended
-NAMES = ("trainwatch_step_duration_seconds_count", "trainwatch_run_", "trainwatch_phase_")
+NAMES = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_")
 
 Clocks = Callable[[float], Now | None]  # of the node, by Prometheus's time; None: suspended
 
@@ -105,7 +105,7 @@ def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: fl
 
 def rule_test(folder: Path, scrape: int) -> RuleTest:
     groups = yaml.safe_load(render(Options(scraping=Scraping(scrape)))[RULES])["groups"]
-    names = ("trainwatch-TrainingStalled", "trainwatch-MaxInitializationTime")
+    names = ("stepscope-TrainingStalled", "stepscope-MaxInitializationTime")
     rules = folder / RULES
     rules.write_text(yaml.safe_dump({"groups": [group for group in groups if group["name"] in names]}))
     return RuleTest(rules, interval=scrape)
@@ -146,7 +146,7 @@ def test_a_run_without_a_step_is_late_after_20_minutes_of_its_own(
     late = 20 * MINUTE + (10 * MINUTE if clocks is suspended else 0)
     test.firing("MaxInitializationTime", late - MINUTE, 0)
     test.firing("MaxInitializationTime", late + 3 * MINUTE, 1, stage="waiting")
-    test.gives_nothing("trainwatch_run_last_step_age_seconds", late)
+    test.gives_nothing("stepscope_run_last_step_age_seconds", late)
     test.run(tmp_path)
 
 
@@ -157,10 +157,10 @@ def test_the_time_in_the_present_phase_is_that_of_the_process(
     test = rule_test(tmp_path, scrape)
     test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=2 * MINUTE))
     own = 20 * MINUTE - (10 * MINUTE if clocks is suspended else 0)
-    other = 'trainwatch_phase_age_seconds{run="run", rank="0", phase="other"}'
+    other = 'stepscope_phase_age_seconds{run="run", rank="0", phase="other"}'
     test.equals(other, 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
-    test.equals("trainwatch_run_last_step_age_seconds", 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
-    test.equals("trainwatch_run_age_seconds", 20 * MINUTE, own, tolerance=0.5)
+    test.equals("stepscope_run_last_step_age_seconds", 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
+    test.equals("stepscope_run_age_seconds", 20 * MINUTE, own, tolerance=0.5)
     test.run(tmp_path)
 
 
@@ -176,8 +176,6 @@ def test_an_exporter_that_starts_late_knows_how_long_nothing_has_happened(tmp_pa
             tmp_path, open_ledger=partial(AliveReader, living={ledger.path}), monotonic=lambda: 100.0
         )
         collector.collect(Sample(time=1100.0 + step))
-        ages = next(
-            each for each in collector.families if each.name == "trainwatch_run_last_step_age_seconds"
-        )
+        ages = next(each for each in collector.families if each.name == "stepscope_run_last_step_age_seconds")
         assert dict(ages.samples) == {("run",): expected}
         collector.close()

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.load import NodeLoad
-from trainwatch.training.layout import STEP_BOUNDS
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.load import NodeLoad
+from stepscope.training.layout import STEP_BOUNDS
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import only, scraped_samples, scraped_steps
@@ -76,12 +76,12 @@ def test_shares_of_starved_samples_are_the_same(rules: Path, tmp_path: Path, see
     for number in range(RUNS):
         samples = random_samples(seed + number)
         run = f"run-{number}"
-        test.add(only(scraped_samples(samples, run), "trainwatch_samples_total", "trainwatch_gpu_starved"))
+        test.add(only(scraped_samples(samples, run), "stepscope_samples_total", "stepscope_gpu_starved"))
         verdicts = judged(samples)
         for cause, rule in (("cpu", "CPUBottleneck"), ("io", "IOBottleneck")):
             verdict = verdicts[rule]
             share = verdict.violations / verdict.datapoints
-            test.equals(f'run_instance:trainwatch_{cause}_starved:ratio{{run="{run}"}}', AT, share)
+            test.equals(f'run_instance:stepscope_{cause}_starved:ratio{{run="{run}"}}', AT, share)
             test.status(rule, AT, int(verdict.status == "found"), run=run)
     test.run(tmp_path)
 
@@ -108,7 +108,7 @@ def test_percentiles_of_the_window_are_on_the_same_side(rules: Path, tmp_path: P
     for number in range(RUNS):
         samples = random_samples(seed + number)
         run = f"run-{number}"
-        test.add(only(scraped_samples(samples, run), "trainwatch_gpu_utilization_samples"))
+        test.add(only(scraped_samples(samples, run), "stepscope_gpu_utilization_samples"))
         for gpu in (0, 1):
             readings = samples.gpu[-WINDOW:, gpu].astype(float)
             readings = readings[~np.isnan(readings)]
@@ -144,10 +144,10 @@ def test_distances_between_gpus_are_the_same(rules: Path, tmp_path: Path, seed: 
     for number in range(RUNS):
         samples = random_samples(seed + number)
         run = f"run-{number}"
-        names = ("trainwatch_samples_total", "trainwatch_gpu_utilization_samples")
+        names = ("stepscope_samples_total", "stepscope_gpu_utilization_samples")
         test.add(only(scraped_samples(samples, run), *names))
         distance, exact = distance_at_tenths(samples.gpu)
-        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', AT, distance)
+        test.equals(f'run_instance:stepscope_gpu_load_distance:max{{run="{run}"}}', AT, distance)
         test.status("LoadBalancing", AT, int(round(distance, 9) > 0.2), run=run)
         counted = NodeLoad()
         ((_, view),) = counted.observe(samples, np.array([len(samples)]))
@@ -167,7 +167,7 @@ def test_outliers_are_those_of_numpy_or_fewer_by_what_the_histogram_cannot_tell(
         took[random.permutation(400)[: random.integers(0, 30)]] *= random.uniform(2, 20)
         took *= min(1.0, 500 / took.sum())  # all within the 12 minutes
         run = f"run-{number}"
-        test.add(only(scraped_steps([node_steps(took)], 49, run), "trainwatch_step_duration"))
+        test.add(only(scraped_steps([node_steps(took)], 49, run), "stepscope_step_duration"))
         limit = took.mean() + 3 * took.std()
         bound = next(bound for bound in STEP_BOUNDS if bound >= limit)
         told = int(np.count_nonzero(took > bound))
@@ -176,7 +176,7 @@ def test_outliers_are_those_of_numpy_or_fewer_by_what_the_histogram_cannot_tell(
         )
         assert told <= verdict.violations
         assert verdict.violations - told == np.count_nonzero((took > limit) & (took <= bound))
-        series = f'run_instance_rank_phase:trainwatch_step_outliers:count{{run="{run}"}}'
+        series = f'run_instance_rank_phase:stepscope_step_outliers:count{{run="{run}"}}'
         test.equals(series, AT, told)
         if verdict.status != "found":  # what the histogram cannot tell never makes it fire
             test.status("StepOutlier", AT, 0, run=run)

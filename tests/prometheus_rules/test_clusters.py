@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-TARGET = 'job="trainwatch",instance="node-a"'
+TARGET = 'job="stepscope",instance="node-a"'
 
 
 def of_cluster(cluster: str, series: Mapping[str, Values]) -> dict[str, Values]:
@@ -31,10 +31,10 @@ def test_ranks_of_a_run_of_another_cluster_are_no_peers(rules: Path, tmp_path: P
     for cluster, slow in (("north", 1.6), ("south", 1.0)):
         for node, steps in enumerate(straggling(slow)):
             series = only(scraped_steps([steps], 25, "run", f"node-{node}"), *METRICS)
-            samples = f'trainwatch_samples_total{{job="trainwatch",instance="node-{node}",run="run"}}'
+            samples = f'stepscope_samples_total{{job="stepscope",instance="node-{node}",run="run"}}'
             series[samples] = [30.0 * number for number in range(25)]
             test.add(of_cluster(cluster, series))
-    excess = "run_instance_rank:trainwatch_step_own:excess_seconds"
+    excess = "run_instance_rank:stepscope_step_own:excess_seconds"
     test.equals(f'{excess}{{cluster="north", rank="2"}}', 360, 0.3)
     test.gives_nothing(f'{excess}{{cluster="south"}}', 360)
     test.firing("Straggler", 360, 1)
@@ -44,12 +44,12 @@ def test_ranks_of_a_run_of_another_cluster_are_no_peers(rules: Path, tmp_path: P
 
 def test_an_exporter_is_down_in_its_own_cluster_only(rendered: Callable[..., Path], tmp_path: Path) -> None:
     trained: Values = [30.0 * number for number in range(40)]
-    test = RuleTest(rendered() / "trainwatch-meta.yml")
+    test = RuleTest(rendered() / "stepscope-meta.yml")
     for cluster, up in (("north", 0.0), ("south", 1.0)):
         later: Values = [float("nan"), *[None] * 39] if not up else [1200.0] * 40
         series: dict[str, Values] = {
             f"up{{{TARGET}}}": [*[1.0] * 40, *[up] * 40],
-            f'trainwatch_samples_total{{{TARGET},run="run"}}': [*trained, *later],
+            f'stepscope_samples_total{{{TARGET},run="run"}}': [*trained, *later],
         }
         test.add(of_cluster(cluster, series))
     test.firing("ExporterDown", 900, 1)
@@ -60,11 +60,11 @@ def test_an_exporter_is_down_in_its_own_cluster_only(rendered: Callable[..., Pat
 def test_a_new_error_of_a_gpu_is_one_of_its_own_cluster(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     of_gpu = f'{TARGET},gpu="0"'
-    counter = f'trainwatch_gpu_xid_errors_total{{{of_gpu},xid="79"}}'
+    counter = f'stepscope_gpu_xid_errors_total{{{of_gpu},xid="79"}}'
     for cluster, errors in (("north", [*[None] * 40, *[1.0] * 20]), ("south", [5.0] * 60)):
         series: dict[str, Values] = {
-            f"trainwatch_sampler_ticks_total{{{TARGET}}}": [30.0 * number for number in range(60)],
-            f'trainwatch_gpu_utilization_samples_count{{{of_gpu},run="run"}}': [30.0 * n for n in range(60)],
+            f"stepscope_sampler_ticks_total{{{TARGET}}}": [30.0 * number for number in range(60)],
+            f'stepscope_gpu_utilization_samples_count{{{of_gpu},run="run"}}': [30.0 * n for n in range(60)],
             counter: errors,
         }
         test.add(of_cluster(cluster, series))

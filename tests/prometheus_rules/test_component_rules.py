@@ -21,7 +21,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def rules(rendered: Callable[..., Path]) -> Path:
     """The rule files with the same threshold for both components."""
-    return rendered("CommunicationBound.threshold=20") / "trainwatch.yml"
+    return rendered("CommunicationBound.threshold=20") / "stepscope.yml"
 
 
 COMPONENTS = pytest.mark.parametrize(
@@ -34,11 +34,11 @@ def test_a_share_above_the_threshold_alerts_once_there_are_more_steps_than_patie
     rule: str, component: str, rules: Path, tmp_path: Path
 ) -> None:
     test = RuleTest(rules)
-    names = ("trainwatch_step_duration_seconds", "trainwatch_step_component_seconds")
+    names = ("stepscope_step_duration_seconds", "stepscope_step_component_seconds")
     for run, share, fires in (("above", 0.21, 1), ("below", 0.19, 0), ("none", 0.0, 0)):
         steps = node_steps([5.0] * 24, rank=3, **{component: [5.0 * share] * 24})  # type: ignore[arg-type]
         test.add(only(scraped_steps([steps], 9, run), *names))
-        test.equals(f'run_instance_rank:trainwatch_{component}:ratio{{run="{run}"}}', 60, share)
+        test.equals(f'run_instance_rank:stepscope_{component}:ratio{{run="{run}"}}', 60, share)
         test.status(rule, 60, 0, run=run)  # 12 steps
         test.firing(rule, 60, 0, run=run)
         test.status(rule, 120, fires, run=run)  # 24 steps
@@ -66,9 +66,9 @@ def test_the_share_is_of_the_steps_of_all_phases(
     waiting = node_steps([1.0] * 60, **{component: [0.5] * 60})  # type: ignore[arg-type]
     others = node_steps([1.0] * 120, phase="eval", start=START + 60)
     test = RuleTest(rules)
-    test.add(only(scraped_steps([waiting, others], 13), "trainwatch_step_duration", "trainwatch_step_comp"))
+    test.add(only(scraped_steps([waiting, others], 13), "stepscope_step_duration", "stepscope_step_comp"))
     test.firing(rule, 60, 1)
-    test.equals(f"run_instance_rank:trainwatch_{component}:ratio", 180, 30 / 180)
+    test.equals(f"run_instance_rank:stepscope_{component}:ratio", 180, 30 / 180)
     test.status(rule, 180, 0)
     test.run(tmp_path)
 
@@ -76,7 +76,7 @@ def test_the_share_is_of_the_steps_of_all_phases(
 def test_without_steps_there_is_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(scraped_steps([], 9))
-    test.gives_nothing('trainwatch:rule_status{rule=~"DataStarved|CommunicationBound|Straggler"}', 60)
+    test.gives_nothing('stepscope:rule_status{rule=~"DataStarved|CommunicationBound|Straggler"}', 60)
     test.status("TrainingStalled", 60, 0)
     test.run(tmp_path)
 
@@ -93,7 +93,7 @@ def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(
         "few-steps": ([node_steps([0.5] * 20)], None, 300, None),
         "enough-steps": ([node_steps([0.5] * 21)], None, 60, 75),
     }
-    names = ("trainwatch_step_duration_seconds_count", "trainwatch_run_", "trainwatch_phase_seconds_total")
+    names = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_seconds_total")
     for run, (steps, end, quiet_at, fires_at) in cases.items():
         test.add(only(scraped_steps(steps, 21, run, end=end), *names))
         test.status("TrainingStalled", quiet_at, 0, run=run)
@@ -107,7 +107,7 @@ def test_a_run_that_makes_no_step_for_20_times_the_usual_time_stands_still(
 def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) -> None:
     steps = [node_steps([0.5] * 120), node_steps([0.5] * 120, start=START + 150, first_number=121)]
     test = RuleTest(rules)
-    names = ("trainwatch_step_duration_seconds_count", "trainwatch_run_", "trainwatch_phase_seconds_total")
+    names = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_seconds_total")
     test.add(only(scraped_steps(steps, 21), *names))
     test.firing("TrainingStalled", 135, 1)
     test.firing("TrainingStalled", 165, 0)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.durations import parse_duration
-from trainwatch.errors import UserError
-from trainwatch.prometheus_rules.engines import ENGINES, LONGEST_QUERY, MOST_GROUPS, MOST_RULES
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.groups import FINDING, Entry, Group
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules import all_rules
+from stepscope.cli import main
+from stepscope.durations import parse_duration
+from stepscope.errors import UserError
+from stepscope.prometheus_rules.engines import ENGINES, LONGEST_QUERY, MOST_GROUPS, MOST_RULES
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.groups import FINDING, Entry, Group
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules import all_rules
 
 RECORDED = re.compile(r"(?P<name>\b[a-zA-Z_]\w*:[\w:]+)(?:\{[^}]*\})?(?:\[\w+\])?(?: offset (?P<ago>\w+))?")
 LATE = [name for name, engine in ENGINES.items() if not engine.stores_at_once]
@@ -91,7 +91,7 @@ def test_where_results_are_stored_late_an_alert_is_at_most_one_evaluation_late(e
     wanted = {group["name"]: offsets(group) for group in groups("prometheus")}
     late = {group["name"]: lateness(group, wanted[group["name"]]) for group in groups(engine)}
     assert set(late.values()) == {0, 1}
-    assert late["trainwatch-Straggler"] == 1
+    assert late["stepscope-Straggler"] == 1
 
 
 def offsets(group: Group) -> set[tuple[str, str]]:
@@ -106,7 +106,7 @@ def lateness(group: Group, wanted: set[tuple[str, str]]) -> int:
         levels = [late[read["name"]] + ((read["name"], read["ago"]) not in wanted) for read in own]
         if "alert" in rule:
             late["alerts"] = max(late.get("alerts", 0), *levels, 0)
-        elif not rule["record"].startswith("trainwatch:"):
+        elif not rule["record"].startswith("stepscope:"):
             late[rule["record"]] = max(levels, default=0)
     return late.get("alerts", 0)
 
@@ -130,7 +130,7 @@ def test_each_engine_counts_its_failed_evaluations_by_its_own_metric(engine: str
         rule
         for group in groups(engine)
         for rule in group["rules"]
-        if rule.get("alert") == "TrainwatchRuleEvaluationFailing"
+        if rule.get("alert") == "StepscopeRuleEvaluationFailing"
     )
     metric = {"mimir": "cortex_prometheus_rule_", "victoriametrics": "vmalert_recording_rules_errors_total"}
     assert metric.get(engine, "(prometheus_rule_") in failing["expr"]
@@ -157,11 +157,11 @@ def test_a_window_that_a_rule_cannot_have_is_an_error_that_names_its_bounds() ->
         render(Options(window=60.0))
 
 
-def test_only_the_rules_asked_for_are_rendered_next_to_the_alerts_on_trainwatch_itself() -> None:
+def test_only_the_rules_asked_for_are_rendered_next_to_the_alerts_on_stepscope_itself() -> None:
     names = {group["name"] for group in groups("prometheus", Options(only=("Straggler", "IdleGPU")))}
-    judging = {name for name in names if name.removeprefix("trainwatch-") in all_rules()}
-    assert judging == {"trainwatch-Straggler", "trainwatch-IdleGPU"}
-    assert "trainwatch-meta" in names
+    judging = {name for name in names if name.removeprefix("stepscope-") in all_rules()}
+    assert judging == {"stepscope-Straggler", "stepscope-IdleGPU"}
+    assert "stepscope-meta" in names
 
 
 def test_labels_are_added_to_every_alert_and_to_no_record() -> None:

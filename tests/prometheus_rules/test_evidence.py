@@ -19,8 +19,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-WHERE = {"job": "trainwatch", "instance": "node-a", "run": "run"}
-STEP_METRICS = ("trainwatch_step_duration_seconds", "trainwatch_step_component", "trainwatch_samples_total")
+WHERE = {"job": "stepscope", "instance": "node-a", "run": "run"}
+STEP_METRICS = ("stepscope_step_duration_seconds", "stepscope_step_component", "stepscope_samples_total")
 
 
 def test_a_straggler_is_compared_with_its_peers(rules: Path, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_unbalanced_gpus_are_named_with_their_means(rules: Path, tmp_path: Path)
     load = np.tile([0.9, 0.85, 0.3], (1500, 1))
     samples = scraped_samples(node_samples(np.zeros((1500, 1)), load), "run")
     test = RuleTest(rules)
-    test.add(only(samples, "trainwatch_gpu_utilization_samples", "trainwatch_samples_total"))
+    test.add(only(samples, "stepscope_gpu_utilization_samples", "stepscope_samples_total"))
     test.describes(
         "LoadBalancing",
         720,
@@ -94,8 +94,8 @@ def test_a_hot_gpu_is_compared_with_the_others_and_its_temperature_is_named(
             key.replace('gpu="0"', f'gpu="{gpu}"'): counts for key, counts in readings("node-a", 61).items()
         }
         where = labels("node-a", gpu=str(gpu))
-        series[f'trainwatch_gpu_throttle_seconds_total{{{where},reason="sw_thermal"}}'] = seconds
-        series[f"trainwatch_gpu_temperature_celsius{{{where}}}"] = [celsius] * 61
+        series[f'stepscope_gpu_throttle_seconds_total{{{where},reason="sw_thermal"}}'] = seconds
+        series[f"stepscope_gpu_temperature_celsius{{{where}}}"] = [celsius] * 61
     test.add(series)
     test.describes(
         "ThermalThrottling",
@@ -115,8 +115,8 @@ def test_a_full_gpu_is_compared_with_the_others(rules: Path, tmp_path: Path) -> 
             key.replace('gpu="0"', f'gpu="{gpu}"'): counts for key, counts in readings("node-a", 41).items()
         }
         where = labels("node-a", gpu=str(gpu))
-        series[f"trainwatch_gpu_memory_used_bytes{{{where}}}"] = [TOTAL * used] * 41
-        series[f"trainwatch_gpu_memory_total_bytes{{{where}}}"] = [TOTAL] * 41
+        series[f"stepscope_gpu_memory_used_bytes{{{where}}}"] = [TOTAL * used] * 41
+        series[f"stepscope_gpu_memory_total_bytes{{{where}}}"] = [TOTAL] * 41
     test.add(series)
     test.describes(
         "GPUMemoryNearlyFull",

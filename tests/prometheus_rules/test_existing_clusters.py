@@ -104,5 +104,5 @@ def test_without_these_exporters_there_is_neither_alert_nor_error(existing: Path
     test = RuleTest(existing)
     test.add({"up": always(1.0)})
     test.gives_nothing("ALERTS", END)
-    test.gives_nothing("trainwatch:rule_status", END)
+    test.gives_nothing("stepscope:rule_status", END)
     test.run(tmp_path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.groups import FINDING, STATUS
+from stepscope.prometheus_rules.groups import FINDING, STATUS
 
 from tests.support.demo import simulated
 from tests.support.promtool import RuleTest
@@ -40,7 +40,7 @@ def scraped(scenario: str) -> Series:
 
 
 def of_target(series: Series, instance: str) -> Series:
-    target = f'job="trainwatch",instance="{instance}"'
+    target = f'job="stepscope",instance="{instance}"'
     return {name.replace("{", f"{{{target},").replace(",}", "}"): values for name, values in series.items()}
 
 
@@ -52,7 +52,7 @@ def with_gap(series: Series) -> Series:
 
 
 def read_by(rules: Path, series: Series) -> Series:
-    words = set(re.findall(r"trainwatch_\w+", rules.read_text()))
+    words = set(re.findall(r"stepscope_\w+", rules.read_text()))
     return {name: values for name, values in series.items() if name.partition("{")[0] in words}
 
 

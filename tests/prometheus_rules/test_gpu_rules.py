@@ -23,13 +23,13 @@ TOTAL = 80e9
 
 
 def labels(node: str, **more: str) -> str:
-    pairs = {"job": "trainwatch", "instance": node, "gpu": "0", **more}
+    pairs = {"job": "stepscope", "instance": node, "gpu": "0", **more}
     return ",".join(f'{name}="{value}"' for name, value in pairs.items())
 
 
 def readings(node: str, scrapes: int) -> dict[str, Values]:
-    name = f"trainwatch_gpu_utilization_samples_count{{{labels(node, run='run')}}}"
-    ticks = f'trainwatch_sampler_ticks_total{{job="trainwatch",instance="{node}"}}'
+    name = f"stepscope_gpu_utilization_samples_count{{{labels(node, run='run')}}}"
+    ticks = f'stepscope_sampler_ticks_total{{job="stepscope",instance="{node}"}}'
     counts = [30.0 * number for number in range(scrapes)]
     return {name: counts, name.replace("utilization", "memory"): counts, ticks: counts}
 
@@ -41,8 +41,8 @@ def memory(node: str, used: np.ndarray, is_mig: bool = False) -> dict[str, Value
         counts |= {name: [0.0] * len(used) for name in counts if "utilization" in name}
     return {
         **counts,
-        f"trainwatch_gpu_memory_used_bytes{{{labels(node)}}}": (TOTAL * used).tolist(),
-        f"trainwatch_gpu_memory_total_bytes{{{labels(node)}}}": [TOTAL] * len(used),
+        f"stepscope_gpu_memory_used_bytes{{{labels(node)}}}": (TOTAL * used).tolist(),
+        f"stepscope_gpu_memory_total_bytes{{{labels(node)}}}": [TOTAL] * len(used),
     }
 
 
@@ -80,7 +80,7 @@ def test_a_slow_leak_is_seen_after_an_hour(rules: Path, tmp_path: Path) -> None:
     test.add(memory("slow", 0.2 + 0.0004 * minutes(70)))  # 2.4 points an hour
     test.firing("GPUMemoryLeak", 1800, 0)
     test.firing("GPUMemoryLeak", 4140, 1)
-    test.equals("run_instance_gpu:trainwatch_gpu_memory_leak:growth_ratio", 4140, 0.024)
+    test.equals("run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio", 4140, 0.024)
     test.run(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_memory_that_is_nearly_full_or_will_be_alerts(rules: Path, tmp_path: Pat
         test.firing("GPUMemoryNearlyFull", 600, fires, instance=node)
         test.firing("GPUMemoryNearlyFull", 600, fires, instance=node, trouble=trouble)
     test.equals(
-        'run_instance_gpu:trainwatch_gpu_memory_full_in:seconds{instance="filling"}',
+        'run_instance_gpu:stepscope_gpu_memory_full_in:seconds{instance="filling"}',
         720,
         60 * 0.56 / 0.02,
         1e-6,
@@ -119,13 +119,13 @@ def test_a_gpu_that_heat_slows_down_alerts_and_one_at_its_power_limit_does_not(
         ("busy", "sw_power_cap", 0.9, 0),
     ]
     for node, reason, share, fires in cases:
-        name = f"trainwatch_gpu_throttle_seconds_total{{{labels(node, reason=reason)}}}"
+        name = f"stepscope_gpu_throttle_seconds_total{{{labels(node, reason=reason)}}}"
         test.add({**readings(node, 41), name: [15 * share * number for number in range(41)]})
         test.status("ThermalThrottling", 60, 0, instance=node)
         test.status("ThermalThrottling", 600, fires, instance=node)
         test.firing("ThermalThrottling", 600, fires, instance=node, gpu="0", run="run")
     test.equals(
-        'run_instance_gpu:trainwatch_gpu_thermal_throttle:ratio{instance="hot"}', 600, 0.06, tolerance=1e-6
+        'run_instance_gpu:stepscope_gpu_thermal_throttle:ratio{instance="hot"}', 600, 0.06, tolerance=1e-6
     )
     test.run(tmp_path)
 
@@ -135,8 +135,8 @@ def test_heat_fires_above_its_threshold(
     share: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
     """A sixteenth of the time, which has no rounding."""
-    test = RuleTest(rendered("ThermalThrottling.threshold=6.25") / "trainwatch.yml")
-    name = f"trainwatch_gpu_throttle_seconds_total{{{labels('hot', reason='sw_thermal')}}}"
+    test = RuleTest(rendered("ThermalThrottling.threshold=6.25") / "stepscope.yml")
+    name = f"stepscope_gpu_throttle_seconds_total{{{labels('hot', reason='sw_thermal')}}}"
     test.add({**readings("hot", 41), name: [15 * share * number for number in range(41)]})
     test.status("ThermalThrottling", 600, fires, instance="hot")
     test.run(tmp_path)
@@ -144,8 +144,8 @@ def test_heat_fires_above_its_threshold(
 
 def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: Path, tmp_path: Path) -> None:
     none: Values = [None] * 40
-    xid = "trainwatch_gpu_xid_errors_total"
-    ecc = "trainwatch_gpu_ecc_errors_total"
+    xid = "stepscope_gpu_xid_errors_total"
+    ecc = "stepscope_gpu_ecc_errors_total"
     test = RuleTest(rules)
     series: dict[str, Values] = {}
     for node in ("new", "more", "old", "program", "memory", "corrected"):
@@ -173,9 +173,9 @@ def test_new_errors_of_a_gpu_are_critical_and_those_of_programs_are_not(rules: P
 
 def test_an_error_names_its_xid(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    counter = f"trainwatch_gpu_xid_errors_total{{{labels('node-a', xid='79')}}}"
+    counter = f"stepscope_gpu_xid_errors_total{{{labels('node-a', xid='79')}}}"
     test.add({**readings("node-a", 60), counter: [*[None] * 40, *[1.0] * 20]})
-    where = {"job": "trainwatch", "instance": "node-a", "gpu": "0", "run": "run"}
+    where = {"job": "stepscope", "instance": "node-a", "gpu": "0", "run": "run"}
     test.alerts(
         "GPUError",
         600,
@@ -203,7 +203,7 @@ def test_a_gpu_of_a_run_that_has_ended_gives_no_alert(rules: Path, tmp_path: Pat
     test = RuleTest(rules)
     test.add(memory("ended", np.full(61, 0.99)))
     ends: Values = [*[None] * 20, *[300.0] * 41]
-    test.add({'trainwatch_run_end_time_seconds{job="trainwatch",instance="ended",run="run"}': ends})
+    test.add({'stepscope_run_end_time_seconds{job="stepscope",instance="ended",run="run"}': ends})
     test.firing("GPUMemoryNearlyFull", 285, 1)
     test.status("GPUMemoryNearlyFull", 300, 0)
     test.firing("GPUMemoryNearlyFull", 600, 0)
@@ -220,7 +220,7 @@ def test_a_gpu_that_is_held_without_work_names_its_holder(rules: Path, tmp_path:
     ]
     for node, seconds, run, fires in cases:
         holder = labels(node, run=run, user="ada", pid="4711")
-        test.add({f"trainwatch_gpu_held_idle_seconds{{{holder}}}": [float(seconds)] * 9})
+        test.add({f"stepscope_gpu_held_idle_seconds{{{holder}}}": [float(seconds)] * 9})
         more = {"run": run} if run else {}
         test.firing("IdleGPU", 60, fires, instance=node, gpu="0", user="ada", pid="4711", **more)
     test.run(tmp_path)

@@ -31,9 +31,9 @@ def hung(
     times = [SCRAPE_SECONDS * number for number in range(SCRAPES)]
 
     def series(name: str, values: list[float | None], **labels: str) -> Series:
-        target = {"job": "trainwatch", "instance": instance, "run": run, **labels}
+        target = {"job": "stepscope", "instance": instance, "run": run, **labels}
         written = ",".join(f'{label}="{value}"' for label, value in target.items())
-        return {f"trainwatch_{name}{{{written}}}": values}
+        return {f"stepscope_{name}{{{written}}}": values}
 
     def aged(moment: float) -> list[float | None]:
         return [time - moment if time - moment >= 10 else None for time in times]
@@ -59,7 +59,7 @@ def test_a_missing_rank_fires_on_its_node_once_five_minutes_have_passed(rules: P
     test = RuleTest(rules)
     test.add(hung({0: WAITS, 1: WAITS}, instance="node-a"))
     test.add(hung({2: WAITS, 3: ("data_wait", "running")}, instance="node-b"))
-    test.equals('run_instance:trainwatch_collective_hang:seconds{instance="node-a"}', BEGAN + 300, 300)
+    test.equals('run_instance:stepscope_collective_hang:seconds{instance="node-a"}', BEGAN + 300, 300)
     test.status("CollectiveHang", BEGAN + 240, 0)
     test.status("CollectiveHang", BEGAN + 300, 0)  # exactly at the threshold
     test.status("CollectiveHang", BEGAN + 360, 1)
@@ -86,7 +86,7 @@ def test_the_description_says_what_the_missing_rank_does(
 ) -> None:
     test = RuleTest(rules)
     test.add(hung({0: WAITS, 1: WAITS, 2: WAITS, 3: missing}))
-    target = {"job": "trainwatch", "instance": "node-a", "run": "run", "stage": "missing"}
+    target = {"job": "stepscope", "instance": "node-a", "run": "run", "stage": "missing"}
     begin = (
         "Ranks of run run have waited in a collective for 6m 0s, and no rank has finished a step "
         "(fires after 5 min)."

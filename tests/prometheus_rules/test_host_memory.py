@@ -23,11 +23,11 @@ LEAK = 1200  # seconds: an evaluation after its patience
 
 
 def series(run: str, seconds: int, **values: Values) -> dict[str, Values]:
-    labels = f'job="trainwatch",instance="node-a",run="{run}"'
+    labels = f'job="stepscope",instance="node-a",run="{run}"'
     samples: Values = [float(SAMPLES * number) for number in range(seconds // SCRAPE + 1)]
     return {
-        f"trainwatch_samples_total{{{labels}}}": samples,
-        **{f"trainwatch_run_{name.format(labels)}": numbers for name, numbers in values.items()},
+        f"stepscope_samples_total{{{labels}}}": samples,
+        **{f"stepscope_run_{name.format(labels)}": numbers for name, numbers in values.items()},
     }
 
 
@@ -64,7 +64,7 @@ def test_waits_for_memory_fire_above_a_tenth_of_the_time(
 ) -> None:
     test = RuleTest(rules)
     test.add(waits(run, share))
-    test.equals(f'run_instance:trainwatch_memory_waits:ratio{{run="{run}"}}', HOUR, share, tolerance=1e-9)
+    test.equals(f'run_instance:stepscope_memory_waits:ratio{{run="{run}"}}', HOUR, share, tolerance=1e-9)
     test.status("MemoryPressure", HOUR - WINDOW, 0, run=run)
     test.status("MemoryPressure", HOUR, fires, run=run)
     test.firing("MemoryPressure", HOUR, fires, run=run)
@@ -104,7 +104,7 @@ def test_a_leak_fires_above_a_twentieth_of_what_the_run_may_use(
     """In the ten minutes of `patience`: six parts of 100 s, which promtool rounds up to its steps of 15 s."""
     test = RuleTest(rules)
     test.add(holds("run", 0.3 + growth / 10.5 * minutes(25)))
-    test.equals("run_instance:trainwatch_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
+    test.equals("run_instance:stepscope_run_memory_leak:growth_ratio", LEAK, growth, tolerance=1e-9)
     test.status("HostMemoryLeak", LEAK, fires)
     test.run(tmp_path)
 
@@ -114,5 +114,5 @@ def test_a_run_without_readings_has_no_status(rules: Path, tmp_path: Path) -> No
     test = RuleTest(rules)
     test.add(series("run", HOUR, **{"anonymous_memory_bytes{{{}}}": [1e9] * (HOUR // SCRAPE)}))
     for rule in ("MemoryPressure", "HostMemoryLeak"):
-        test.gives_nothing(f'trainwatch:rule_status{{rule="{rule}"}}', HOUR)
+        test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}}', HOUR)
     test.run(tmp_path)

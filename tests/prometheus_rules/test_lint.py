@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.prometheus_rules.files import META, RULES, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.prometheus_rules.files import META, RULES, render
+from stepscope.prometheus_rules.options import Options
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "rules").rglob("*.yml"))
@@ -27,17 +27,17 @@ STATES = {
 ANNOTATIONS = {"summary", "description", "recommendation"}
 CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError"}
 LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
-FINDING = "trainwatch:rule_finding"
-OF_ALL = {FINDING, "trainwatch:rule_status", "trainwatch:rule_parameter", "trainwatch:rule_info"} | {
-    "trainwatch:rule_lost_ratio",
-    "trainwatch:rule_distance",
-    "trainwatch:rule_advice",
+FINDING = "stepscope:rule_finding"
+OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepscope:rule_info"} | {
+    "stepscope:rule_lost_ratio",
+    "stepscope:rule_distance",
+    "stepscope:rule_advice",
 }
 # A recorded series, and the rule of which it is read.
 RECORDED = re.compile(r"""\b([a-zA-Z_]\w*(?::\w+)+)(?:\{rule="(\w+)")?""")
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
-ACROSS_NODES = {"CollectiveHang", "Straggler", "trainwatch-meta"}
+ACROSS_NODES = {"CollectiveHang", "Straggler", "stepscope-meta"}
 
 Rule = dict[str, Any]
 
@@ -95,7 +95,7 @@ def is_wrongly_labelled(rule: Rule) -> str | None:
     if "alert" not in rule:
         return None
     labels = rule.get("labels", {})
-    if f"Trainwatch{labels.get('rule')}" != rule["alert"]:
+    if f"Stepscope{labels.get('rule')}" != rule["alert"]:
         return "the label rule is not the alert's name without its prefix"
     if labels.get("severity") not in ("info", "warning", "critical"):
         return f"{labels.get('severity')} is no severity"
@@ -173,7 +173,7 @@ def test_every_rule_is_as_rules_should_be(file: Path) -> None:
 
 def alert(**changes: Any) -> Rule:
     annotations = dict.fromkeys(ANNOTATIONS, "words") | {"description": "{{ $value | humanize }}"}
-    rule = {"alert": "TrainwatchAny", "expr": "a > 1", "labels": {"rule": "Any", "severity": "info"}}
+    rule = {"alert": "StepscopeAny", "expr": "a > 1", "labels": {"rule": "Any", "severity": "info"}}
     return {**rule, "annotations": annotations, **changes}
 
 
@@ -251,14 +251,14 @@ def test_an_alert_links_only_where_its_settings_say() -> None:
                     if "alert" in rule:
                         assert rule["annotations"].keys() == ANNOTATIONS | links
     with_links = render(settings)[META]
-    assert "https://grafana.test/d/trainwatch-exporter?var-instance=" in with_links
+    assert "https://grafana.test/d/stepscope-exporter?var-instance=" in with_links
     assert "https://docs.test/rules.md#exporterdown" in with_links
 
 
 @pytest.mark.parametrize(
     ("prefix", "down", "stalled"),
     [
-        ("Trainwatch", "TrainwatchExporterDown", "TrainwatchTrainingStalled"),
+        ("Stepscope", "StepscopeExporterDown", "StepscopeTrainingStalled"),
         ("ML_", "ML_ExporterDown", "ML_TrainingStalled"),
         ("", "ExporterDown", "TrainingStalled"),
         ("Training", "TrainingExporterDown", "TrainingStalled"),  # nothing is prefixed twice

@@ -24,7 +24,7 @@ WINDOW = 15 * MINUTE
 NAN = float("nan")
 BOTTLENECKS = pytest.mark.parametrize("rule", ["CPUBottleneck", "IOBottleneck"])
 JUDGED = re.compile(
-    "trainwatch-(CPUBottleneck|IOBottleneck|DataStarved|CommunicationBound|LoadBalancing|Thermal)"
+    "stepscope-(CPUBottleneck|IOBottleneck|DataStarved|CommunicationBound|LoadBalancing|Thermal)"
 )
 
 
@@ -34,7 +34,7 @@ def rules(rendered: Callable[..., Path], tmp_path: Path) -> Path:
 
     Others take promtool most of its time over hours of scrapes.
     """
-    rules = rendered("CommunicationBound.threshold=20") / "trainwatch.yml"
+    rules = rendered("CommunicationBound.threshold=20") / "stepscope.yml"
     return only_judged(rules, tmp_path / "rules.yml")
 
 
@@ -66,12 +66,12 @@ def starving(
 ) -> dict[str, Values]:
     """The counters of a run of which `shares` of the samples of each scrape are starved."""
     cause, above = ("cpu", "0.9") if rule == "CPUBottleneck" else ("io", "0.5")
-    labels = f'job="trainwatch",instance="node-a",run="{run}"'
+    labels = f'job="stepscope",instance="node-a",run="{run}"'
     grid = f'cause="{cause}",cause_above="{above}",gpu_below="0.1"'
     taken, starved = counted(np.full(len(shares), SAMPLES)), counted(SAMPLES * shares)
     return {
-        f"trainwatch_samples_total{{{labels}}}": change(taken),
-        f"trainwatch_gpu_starved_samples_total{{{labels},{grid}}}": change(starved),
+        f"stepscope_samples_total{{{labels}}}": change(taken),
+        f"stepscope_gpu_starved_samples_total{{{labels},{grid}}}": change(starved),
     }
 
 
@@ -95,7 +95,7 @@ def test_after_10_healthy_hours_trouble_is_found_within_the_window_and_is_over_w
 @BOTTLENECKS
 def test_the_share_of_the_window_is_compared_strictly(rule: str, rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
-    value = f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio"
+    value = f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio"
     for run, more, fires in (("below", -1, 0), ("at", 0, 0), ("above", 1, 1)):
         shares = over((0.9, HOUR), (0.5, WINDOW))
         shares[-1] += more / SAMPLES
@@ -107,7 +107,7 @@ def test_the_share_of_the_window_is_compared_strictly(rule: str, rules: Path, tm
 
 @BOTTLENECKS
 def test_the_window_is_a_parameter(rule: str, rendered: Callable[..., Path], tmp_path: Path) -> None:
-    test = RuleTest(only_judged(rendered(f"{rule}.live_window=5") / "trainwatch.yml", tmp_path / "rules.yml"))
+    test = RuleTest(only_judged(rendered(f"{rule}.live_window=5") / "stepscope.yml", tmp_path / "rules.yml"))
     test.add(starving(rule, over((0.0, HOUR), (1.0, 4 * MINUTE), (0.0, HOUR)), "run"))
     test.status(rule, HOUR + 3 * MINUTE, 1)
     test.status(rule, HOUR + 7 * MINUTE, 0)
@@ -138,7 +138,7 @@ def test_a_young_run_counts_from_its_beginning_also_if_scrapes_failed_then(
     rule: str, rules: Path, tmp_path: Path
 ) -> None:
     test = RuleTest(rules)
-    value = f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio"
+    value = f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio"
     shares = over((0.6, HOUR))
     test.add(starving(rule, shares, "scraped"))
     test.add(starving(rule, shares, "not-scraped", lambda values: [None] * 4 + list(values[4:])))
@@ -175,12 +175,12 @@ def test_an_exporter_that_lost_its_counts_gives_no_verdict_until_they_are_a_wind
     """A minute of healthy samples, then counts from 0: their difference would be more than all samples."""
     test = RuleTest(rules)
     lost = 2 * MINUTE
-    labels = 'job="trainwatch",instance="node-a",run="run"'
+    labels = 'job="stepscope",instance="node-a",run="run"'
     first, then = starving(rule, over((0.0, lost)), "run"), starving(rule, over((1.0, HOUR)), "run")
     test.add({name: [*values, *then[name]] for name, values in first.items()})
     test.status(rule, lost + 10 * MINUTE, 0)
     test.gives_nothing(
-        f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{{labels}}}", lost + 10 * MINUTE
+        f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio{{{labels}}}", lost + 10 * MINUTE
     )
     test.status(rule, lost + WINDOW + 3 * MINUTE, 1)
     test.run(tmp_path)
@@ -205,16 +205,16 @@ def waiting(
     component: str, shares: np.ndarray, run: str, steps_per_scrape: float = 15.0, rank: int = 0
 ) -> dict[str, Values]:
     """The counters of a rank whose steps last without a break, `shares` of each scrape's in a component."""
-    labels = f'job="trainwatch",instance="node-a",run="{run}"'
+    labels = f'job="stepscope",instance="node-a",run="{run}"'
     of_rank = f'{labels},rank="{rank}"'
     count = np.floor(steps_per_scrape * np.arange(len(shares) + 1))
     took = SCRAPE / steps_per_scrape * count  # steps count when they are over
     spent = np.interp(count, steps_per_scrape * np.arange(len(shares) + 1), counted(SCRAPE * shares))
     return {
-        f"trainwatch_samples_total{{{labels}}}": counted(np.full(len(shares), SAMPLES)),
-        f'trainwatch_step_duration_seconds_count{{{of_rank},phase="train"}}': count.tolist(),
-        f'trainwatch_step_duration_seconds_sum{{{of_rank},phase="train"}}': took.tolist(),
-        f'trainwatch_step_component_seconds_total{{{of_rank},component="{component}"}}': spent.tolist(),
+        f"stepscope_samples_total{{{labels}}}": counted(np.full(len(shares), SAMPLES)),
+        f'stepscope_step_duration_seconds_count{{{of_rank},phase="train"}}': count.tolist(),
+        f'stepscope_step_duration_seconds_sum{{{of_rank},phase="train"}}': took.tolist(),
+        f'stepscope_step_component_seconds_total{{{of_rank},component="{component}"}}': spent.tolist(),
     }
 
 
@@ -271,11 +271,11 @@ def test_a_rank_that_starts_its_steps_late_counts_from_its_first(rules: Path, tm
 
 def balanced(busy: np.ndarray, run: str) -> dict[str, Values]:
     """Two GPUs: the first is busy in all samples, the second in these shares of each scrape's."""
-    labels = f'job="trainwatch",instance="node-a",run="{run}"'
+    labels = f'job="stepscope",instance="node-a",run="{run}"'
     taken = counted(np.full(len(busy), SAMPLES))
-    series: dict[str, Values] = {f"trainwatch_samples_total{{{labels}}}": taken}
+    series: dict[str, Values] = {f"stepscope_samples_total{{{labels}}}": taken}
     for gpu, idle in (("0", 0 * busy), ("1", 1 - busy)):
-        histogram = "trainwatch_gpu_utilization_samples"
+        histogram = "stepscope_gpu_utilization_samples"
         series[f'{histogram}_count{{{labels},gpu="{gpu}"}}'] = taken
         for bound in range(1, 10):
             series[f'{histogram}_bucket{{{labels},gpu="{gpu}",le="0.{bound}"}}'] = counted(SAMPLES * idle)
@@ -301,12 +301,12 @@ def hot(shares: np.ndarray, run_starts: float, run: str) -> dict[str, Values]:
     """A GPU that heat throttled for these shares of the time, and the readings of a run that starts then."""
     readings = SAMPLES * np.maximum(np.arange(len(shares) + 1) - run_starts / SCRAPE, 0)
     counts = [count or None for count in readings.tolist()]
-    labels = f'job="trainwatch",instance="{run}"'
+    labels = f'job="stepscope",instance="{run}"'
     return {
-        f'trainwatch_gpu_throttle_seconds_total{{{labels},gpu="0",reason="hw_thermal"}}': counted(
+        f'stepscope_gpu_throttle_seconds_total{{{labels},gpu="0",reason="hw_thermal"}}': counted(
             SCRAPE * shares, 7.0
         ),
-        f'trainwatch_gpu_utilization_samples_count{{{labels},gpu="0",run="{run}"}}': counts,
+        f'stepscope_gpu_utilization_samples_count{{{labels},gpu="0",run="{run}"}}': counts,
     }
 
 

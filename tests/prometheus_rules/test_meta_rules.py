@@ -1,4 +1,4 @@
-"""Alerts on Trainwatch itself, and what dashboards read of all rules."""
+"""Alerts on Stepscope itself, and what dashboards read of all rules."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-TARGET = 'job="trainwatch",instance="node-a"'
+TARGET = 'job="stepscope",instance="node-a"'
 
 
 @pytest.fixture(scope="module")
 def meta(rendered: Callable[..., Path]) -> Path:
-    return rendered() / "trainwatch-meta.yml"
+    return rendered() / "stepscope-meta.yml"
 
 
 def node(
     name: str, up_scrapes: int, down_scrapes: int, again: int, ended: bool
 ) -> dict[str, list[float | None]]:
     """A node whose run trains, whose exporter goes down, and comes back without the run."""
-    labels = f'job="trainwatch",instance="{name}"'
+    labels = f'job="stepscope",instance="{name}"'
     samples: list[float | None] = [30.0 * number for number in range(up_scrapes)]
     ends: list[float | None] = [100.0] * up_scrapes
     up: list[float | None] = [*[1.0] * up_scrapes, *[0.0] * down_scrapes, *[1.0] * again]
     gone: list[float | None] = [None] * (down_scrapes + again)
     series: dict[str, list[float | None]] = {
         f"up{{{labels}}}": up,
-        f'trainwatch_samples_total{{{labels},run="run"}}': samples + gone,
+        f'stepscope_samples_total{{{labels},run="run"}}': samples + gone,
     }
     if ended:
-        series[f'trainwatch_run_end_time_seconds{{{labels},run="run"}}'] = ends + gone
+        series[f'stepscope_run_end_time_seconds{{{labels},run="run"}}'] = ends + gone
     return series
 
 
@@ -65,11 +65,11 @@ def test_an_exporter_that_is_down_alerts_while_its_run_has_not_ended(meta: Path,
 
 def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
-    test.add({f'trainwatch_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})
-    test.add({f'trainwatch_collector_success{{{TARGET},collector="gpu"}}': [1.0] * 10 + [0.0] * 50})
-    test.add({f'trainwatch_collector_success{{{TARGET},collector="cpu"}}': [1.0] * 60})
+    test.add({f'stepscope_samples_total{{{TARGET},run="run"}}': [float(n) for n in range(60)]})
+    test.add({f'stepscope_collector_success{{{TARGET},collector="gpu"}}': [1.0] * 10 + [0.0] * 50})
+    test.add({f'stepscope_collector_success{{{TARGET},collector="cpu"}}': [1.0] * 60})
     idle = TARGET.replace("node-a", "idle")
-    test.add({f'trainwatch_collector_success{{{idle},collector="gpu"}}': [0.0] * 60})
+    test.add({f'stepscope_collector_success{{{idle},collector="gpu"}}': [0.0] * 60})
     test.firing("CollectorFailing", 150 + 285, 0)
     test.firing("CollectorFailing", 150 + 300, 1)
     test.firing("CollectorFailing", 150 + 300, 1, instance="node-a", collector="gpu")
@@ -79,19 +79,19 @@ def test_a_collector_that_fails_for_5_minutes_of_a_run_alerts(meta: Path, tmp_pa
 def test_missed_samples_alert_above_a_twentieth(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for name, missed, fires in (("some", 1.0, 0), ("many", 3.0, 1), ("none", 0.0, 0)):  # of 30 a scrape
-        labels = f'job="trainwatch",instance="{name}"'
-        test.add({f"trainwatch_sampler_ticks_total{{{labels}}}": [(30 - missed) * n for n in range(40)]})
-        test.add({f"trainwatch_sampler_ticks_missed_total{{{labels}}}": [missed * n for n in range(40)]})
+        labels = f'job="stepscope",instance="{name}"'
+        test.add({f"stepscope_sampler_ticks_total{{{labels}}}": [(30 - missed) * n for n in range(40)]})
+        test.add({f"stepscope_sampler_ticks_missed_total{{{labels}}}": [missed * n for n in range(40)]})
         test.firing("SamplesMissed", 585, fires, instance=name)
     test.run(tmp_path)
 
 
 def test_missed_samples_alert_above_the_set_share(rendered: Callable[..., Path], tmp_path: Path) -> None:
-    test = RuleTest(rendered("SamplesMissed.threshold=25") / "trainwatch-meta.yml")
+    test = RuleTest(rendered("SamplesMissed.threshold=25") / "stepscope-meta.yml")
     for name, missed in (("below", 31), ("at", 32), ("above", 33)):
-        labels = f'{{job="trainwatch",instance="{name}"}}'
+        labels = f'{{job="stepscope",instance="{name}"}}'
         for counter, rate in (("missed_", missed), ("", 128 - missed)):
-            series = f"trainwatch_sampler_ticks_{counter}total{labels}"
+            series = f"stepscope_sampler_ticks_{counter}total{labels}"
             test.add({series: [float(rate * number) for number in range(60)]})
     test.firing("SamplesMissed", 600, 1)
     test.firing("SamplesMissed", 600, 1, instance="above")
@@ -102,7 +102,7 @@ def test_a_rule_that_fails_alerts_and_one_of_others_does_not(meta: Path, tmp_pat
     test = RuleTest(meta)
     name = 'prometheus_rule_evaluation_failures_total{instance="localhost:9090",rule_group="/rules/x.yml;%s"}'
     test.add(
-        {name % "trainwatch-StepOutlier": [0.0] * 20 + [1.0] * 20, name % "others": [0.0] * 20 + [9.0] * 20}
+        {name % "stepscope-StepOutlier": [0.0] * 20 + [1.0] * 20, name % "others": [0.0] * 20 + [9.0] * 20}
     )
     test.firing("RuleEvaluationFailing", 285, 0)
     test.firing("RuleEvaluationFailing", 300, 1)
@@ -112,7 +112,7 @@ def test_a_rule_that_fails_alerts_and_one_of_others_does_not(meta: Path, tmp_pat
 def test_parameters_and_words_of_every_rule_are_there_without_any_run(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add({"up": [1.0] * 5})
-    test.equals('trainwatch:rule_parameter{rule="StepOutlier", parameter="stddev"}', 60, 3)
-    test.equals('trainwatch:rule_info{rule="CPUBottleneck", severity="warning"}', 60, 1)
-    test.equals("count(count by (rule) (trainwatch:rule_parameter)) - count(trainwatch:rule_info)", 60, 0)
+    test.equals('stepscope:rule_parameter{rule="StepOutlier", parameter="stddev"}', 60, 3)
+    test.equals('stepscope:rule_info{rule="CPUBottleneck", severity="warning"}', 60, 1)
+    test.equals("count(count by (rule) (stepscope:rule_parameter)) - count(stepscope:rule_info)", 60, 0)
     test.run(tmp_path)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import requests
-from trainwatch.crosscheck.offline.prometheus import free_address
-from trainwatch.crosscheck.server import Series
-from trainwatch.prometheus_rules.files import META, RULES, USAGE, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.crosscheck.offline.prometheus import free_address
+from stepscope.crosscheck.server import Series
+from stepscope.prometheus_rules.files import META, RULES, USAGE, render
+from stepscope.prometheus_rules.options import Options
 
 from tests.support.servers import SECONDS
 from trials.engines.scenarios import SCRAPE_SECONDS, scraped, seconds_of
@@ -81,7 +81,7 @@ def test_a_running_vmalert_evaluates_every_rule_and_words_every_alert(
     (ended,) = (alert for alert in alerts if alert["labels"]["rule"] == "RunFailed")
     assert ended["annotations"]["summary"] == "Run simulated-straggler failed: out of memory"
     assert ended["annotations"]["dashboard_url"].startswith(
-        "https://grafana/d/trainwatch-run?var-run=simulated"
+        "https://grafana/d/stepscope-run?var-run=simulated"
     )
 
 
@@ -91,9 +91,9 @@ def until_now(series: Sequence[Series]) -> Iterator[Series]:
     for name, points in series:
         yield name, [(moment + moved, value) for moment, value in points]
     name, points = next(
-        (name, points) for name, points in series if name["__name__"] == "trainwatch_samples_total"
+        (name, points) for name, points in series if name["__name__"] == "stepscope_samples_total"
     )
-    ended = {**name, "__name__": "trainwatch_run_ended_info", "reason": "out of memory"}
+    ended = {**name, "__name__": "stepscope_run_ended_info", "reason": "out of memory"}
     yield ended, [(moment + moved, 1.0) for moment, _ in points]
 
 
@@ -126,7 +126,7 @@ def evaluated(url: str) -> list[dict[str, Any]]:
             groups = []
         rules = [rule for group in groups for rule in group["rules"]]
         ended = [not rule["lastEvaluation"].startswith("0001") for rule in rules]
-        fires = [rule for rule in rules if rule["name"] == "TrainwatchRunFailed" and rule.get("alerts")]
+        fires = [rule for rule in rules if rule["name"] == "StepscopeRunFailed" and rule.get("alerts")]
         if rules and all(ended) and fires:
             return rules
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""`trainwatch rules render --gpu-source dcgm --host-source node-exporter`: their readings, our runs."""
+"""`stepscope rules render --gpu-source dcgm --host-source node-exporter`: their readings, our runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.other_exporters import DCGM, NODE_EXPORTER, TRAINWATCH
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.other_exporters import DCGM, NODE_EXPORTER, STEPSCOPE
 
 from tests.prometheus_rules.test_existing_clusters import END, MIB, SCRAPES, always, cores, gpu
 from tests.support.promtool import RuleTest, Values
@@ -41,7 +41,7 @@ def promtool(test: object) -> object:
 def run_on(*nodes: str, run: str = "resnet-1") -> dict[str, Values]:
     """The counter of a run's samples, as our exporter gives it without collectors of GPUs and cores."""
     return {
-        f'trainwatch_samples_total{{job="trainwatch",instance="{node}",run="{run}"}}': [
+        f'stepscope_samples_total{{job="stepscope",instance="{node}",run="{run}"}}': [
             30.0 * number for number in range(SCRAPES)
         ]
         for node in nodes
@@ -256,18 +256,18 @@ def test_a_mixed_cluster_is_judged_once_per_node_and_only_where_a_run_trains(
     test = RuleTest(rules)
     for node in ("ours", "theirs", "two-runs", "no-run"):
         test.add(gpu(node, always(30.0)))
-    test.add({'trainwatch_gpu_up{job="trainwatch",instance="ours",gpu="0"}': always(1.0)})
+    test.add({'stepscope_gpu_up{job="stepscope",instance="ours",gpu="0"}': always(1.0)})
     test.add(run_on("ours", "theirs", "two-runs") | run_on("two-runs", run="bert-1"))
     test.firing("LowGPUUtilization", END, 2)
     test.firing("LowGPUUtilization", END, 1, instance="theirs", run="resnet-1")
     test.firing("LowGPUUtilization", END, 1, instance="two-runs", run="several")
-    test.equals('count(trainwatch:rule_status{rule="LowGPUUtilization"})', END, 2)
+    test.equals('count(stepscope:rule_status{rule="LowGPUUtilization"})', END, 2)
     test.run(tmp_path)
 
 
 def test_only_rules_that_need_the_other_source_are_added() -> None:
     def added(options: Options) -> set[str]:
-        return set(re.findall(r"name: trainwatch-(\w+)-other-sources", render(options)[RULES]))
+        return set(re.findall(r"name: stepscope-(\w+)-other-sources", render(options)[RULES]))
 
     assert added(Options()) == set()
     assert added(Options(host_source=NODE_EXPORTER)) == {"BatchSize", "CPUBottleneck", "IOBottleneck"}
@@ -281,7 +281,7 @@ def test_only_rules_that_need_the_other_source_are_added() -> None:
         "LowGPUUtilization",
         "ThermalThrottling",
     }
-    assert Options().gpu_source == TRAINWATCH
+    assert Options().gpu_source == STEPSCOPE
 
 
 def test_the_header_has_the_sources_so_that_the_files_can_be_checked() -> None:

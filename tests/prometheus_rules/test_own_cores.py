@@ -28,10 +28,10 @@ def grows(per_second: float, seconds: int = HOURS, then: float | None = None) ->
 
 
 def series(run: str, **values: Values) -> dict[str, Values]:
-    labels = f'{{job="trainwatch",instance="node-a",run="{run}"}}'
+    labels = f'{{job="stepscope",instance="node-a",run="{run}"}}'
     return {
-        f"trainwatch_samples_total{labels}": grows(SAMPLES / SCRAPE),
-        **{f"trainwatch_run_{name}{labels}": numbers for name, numbers in values.items()},
+        f"stepscope_samples_total{labels}": grows(SAMPLES / SCRAPE),
+        **{f"stepscope_run_{name}{labels}": numbers for name, numbers in values.items()},
     }
 
 
@@ -60,7 +60,7 @@ def test_a_limit_fires_above_a_tenth_of_what_it_grants(
 ) -> None:
     test = RuleTest(rules)
     test.add(limited(run, stopped))
-    share = "run_instance:trainwatch_cpu_throttled:ratio"
+    share = "run_instance:stepscope_cpu_throttled:ratio"
     test.equals(f'{share}{{run="{run}"}}', HOURS, stopped / 4, tolerance=1e-9)
     test.status("CPUThrottled", HOURS - WINDOW, 0, run=run)
     test.status("CPUThrottled", HOURS, fires, run=run)
@@ -76,7 +76,7 @@ def test_neighbours_fire_above_a_tenth_of_the_time_of_main_threads(
 ) -> None:
     test = RuleTest(rules)
     test.add(shared(run, waited))
-    share = "run_instance:trainwatch_waited_for_neighbours:ratio"
+    share = "run_instance:stepscope_waited_for_neighbours:ratio"
     test.equals(f'{share}{{run="{run}"}}', HOURS, waited / (2 + waited) / 2, tolerance=1e-9)
     test.status("NoisyNeighbour", HOURS - WINDOW, 0, run=run)
     test.status("NoisyNeighbour", HOURS, fires, run=run)
@@ -88,5 +88,5 @@ def test_a_run_without_a_limit_or_without_measurements_has_no_status(rules: Path
     test = RuleTest(rules)
     test.add(series("run"))
     for rule in ("CPUThrottled", "NoisyNeighbour"):
-        test.gives_nothing(f'trainwatch:rule_status{{rule="{rule}"}}', HOURS)
+        test.gives_nothing(f'stepscope:rule_status{{rule="{rule}"}}', HOURS)
     test.run(tmp_path)

@@ -1,4 +1,4 @@
-"""`trainwatch rules`: what it writes, what it refuses, and how it sees what was edited."""
+"""`stepscope rules`: what it writes, what it refuses, and how it sees what was edited."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.prometheus_rules.files import META, render
-from trainwatch.prometheus_rules.options import Options
+from stepscope.cli import main
+from stepscope.prometheus_rules.files import META, render
+from stepscope.prometheus_rules.options import Options
 
 from tests.support.servers import DEBIAN
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def text_of(directory: Path) -> str:
-    return (directory / "trainwatch.yml").read_text()
+    return (directory / "stepscope.yml").read_text()
 
 
 def without_header(text: str) -> list[str]:
@@ -28,7 +28,7 @@ def without_header(text: str) -> list[str]:
 
 def test_the_committed_rules_are_what_is_rendered_now(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["rules", "check", str(ROOT / "rules")])
-    assert (status, capsys.readouterr().err) == (0, ""), "run `trainwatch rules render`"
+    assert (status, capsys.readouterr().err) == (0, ""), "run `stepscope rules render`"
 
 
 def test_rendering_twice_gives_the_same_text() -> None:
@@ -62,9 +62,9 @@ def test_a_file_of_parameters_sets_what_its_words_would_and_words_go_before_it(t
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("trainwatch.yml", "starved:ratio > 0.5", "starved:ratio > 0.4"),
-        ("trainwatch.yml", "severity: warning", "severity: critical"),
-        ("trainwatch-meta.yml", "for: 2m", "for: 20m"),
+        ("stepscope.yml", "starved:ratio > 0.5", "starved:ratio > 0.4"),
+        ("stepscope.yml", "severity: warning", "severity: critical"),
+        ("stepscope-meta.yml", "for: 2m", "for: 20m"),
         ("optional/dcgm-and-node-exporter.yml", "run: unknown", "run: x"),
     ],
 )
@@ -78,30 +78,30 @@ def test_an_edit_by_hand_makes_the_check_fail_and_name_file_and_line(
     lines[number] = lines[number].replace(old, new)
     path.write_text("".join(lines))
     assert main(["rules", "check", str(directory)]) == 1
-    assert f"{path}:{number + 1}: is not what `trainwatch rules render" in capsys.readouterr().err
+    assert f"{path}:{number + 1}: is not what `stepscope rules render" in capsys.readouterr().err
 
 
 def test_a_missing_file_makes_the_check_fail(
     rendered: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = rendered()
-    (directory / "trainwatch-meta.yml").unlink()
+    (directory / "stepscope-meta.yml").unlink()
     assert main(["rules", "check", str(directory)]) == 1
-    assert "trainwatch-meta.yml: is missing" in capsys.readouterr().err
+    assert "stepscope-meta.yml: is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "text", [None, "groups: []\n", "#   rm -rf /\n", "#   trainwatch rules render --what 3\n"]
+    "text", [None, "groups: []\n", "#   rm -rf /\n", "#   stepscope rules render --what 3\n"]
 )
 def test_files_that_cannot_be_checked_get_one_line_and_status_2(
     text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        (tmp_path / "trainwatch.yml").write_text(text)
+        (tmp_path / "stepscope.yml").write_text(text)
     assert main(["rules", "check", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert str(tmp_path / "trainwatch.yml") in error
+    assert str(tmp_path / "stepscope.yml") in error
 
 
 @pytest.mark.parametrize(
@@ -133,18 +133,18 @@ def test_a_setting_appears_in_expressions_parameters_and_annotations_alike(
         text_of(rendered("CPUBottleneck.cpu_threshold=80", "CPUBottleneck.threshold=33.3"))
     )
     by_name = {group["name"]: group["rules"] for group in groups["groups"]}
-    _, record, finding, lost, status, alert, info, distance, *parameters = by_name["trainwatch-CPUBottleneck"]
+    _, record, finding, lost, status, alert, info, distance, *parameters = by_name["stepscope-CPUBottleneck"]
     assert 'cause_above="0.8"' in record["expr"]
     assert "> 0.333 and" in finding["expr"]
-    assert finding["record"] == "trainwatch:rule_finding"
-    assert (lost["record"], lost["expr"]) == ("trainwatch:rule_lost_ratio", alert["expr"])
+    assert finding["record"] == "stepscope:rule_finding"
+    assert (lost["record"], lost["expr"]) == ("stepscope:rule_lost_ratio", alert["expr"])
     assert distance["labels"] == {"rule": "CPUBottleneck", "topic": "data loading"}
-    assert alert["expr"] == 'trainwatch:rule_finding{rule="CPUBottleneck"}'
+    assert alert["expr"] == 'stepscope:rule_finding{rule="CPUBottleneck"}'
     assert alert["expr"] in status["expr"]
     assert "above 80 %" in alert["annotations"]["description"]
     assert "(fires above 33.3 %)" in alert["annotations"]["description"]
     values = {rule["labels"]["parameter"]: rule["expr"] for rule in parameters}
-    assert info["record"] == "trainwatch:rule_info"
+    assert info["record"] == "stepscope:rule_info"
     assert "threshold 33.3 %" in info["labels"]["parameters"]
     assert values == {
         "threshold": "vector(33.3)",
@@ -166,7 +166,7 @@ def test_a_bound_at_100_percent_is_found_under_both_of_its_names(rendered: Calla
         ("ExporterDown.idle_minutes=31", "for: 31m\n"),
         ("ExporterMissing.minutes=32", "for: 32m\n"),
         ("GPULost.minutes=4", "for: 4m\n"),
-        ("GPULost.gone_minutes=20", "trainwatch_gpu_up offset 20m unless"),
+        ("GPULost.gone_minutes=20", "stepscope_gpu_up offset 20m unless"),
         ("CollectorFailing.minutes=6", "for: 6m\n"),
         ("SamplesMissed.threshold=7", "[5m])) > 0.07\n"),
         ("LimitReached.minutes=7", "for: 7m\n"),

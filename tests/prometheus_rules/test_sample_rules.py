@@ -30,7 +30,7 @@ def starving(rule: str, cores: Any, gpus: Any, run: str) -> Series:
     """`cores` are of the reading that the rule looks at."""
     of_cores = (cores, None) if rule == "CPUBottleneck" else (np.zeros_like(cores), cores)
     samples = node_samples(of_cores[0], gpus, io_wait=of_cores[1])
-    return only(scraped_samples(samples, run), "trainwatch_samples_total", "trainwatch_gpu_starved")
+    return only(scraped_samples(samples, run), "stepscope_samples_total", "stepscope_gpu_starved")
 
 
 @BOTTLENECKS
@@ -43,7 +43,7 @@ def test_it_fires_after_its_patience_above_its_threshold_and_not_at_it(
         gpus[np.random.default_rng(1).permutation(ROWS)[:concerned], 1] = 0.0
         test.add(starving(rule, np.ones((ROWS, 2)), gpus, run))
         test.equals(
-            f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='{run}'}}", AT, concerned / ROWS
+            f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio{{run='{run}'}}", AT, concerned / ROWS
         )
     test.status(rule, BEFORE, 0)
     test.firing(rule, BEFORE, 0)
@@ -90,7 +90,7 @@ def test_missing_readings_are_neither_high_nor_low_and_the_status_is_there_all_t
     test.add(starving(rule, np.ones((ROWS, 2)), np.empty((ROWS, 0)), "no-gpu"))
     for run in ("no-cores", "no-gpu-reading", "no-gpu"):
         test.status(rule, AT, 0, run=run)
-    test.gives_nothing(f"run_instance:trainwatch_{rule[:-10].lower()}_starved:ratio{{run='no-gpu'}}", AT)
+    test.gives_nothing(f"run_instance:stepscope_{rule[:-10].lower()}_starved:ratio{{run='no-gpu'}}", AT)
     test.run(tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_debuggers_published_run_alerts_with_its_numbers_and_words(rules: Path, 
     in_window = f"{100 * np.mean(gpus[1200:3000] < 0.1):.4g}"
     test = RuleTest(rules)
     test.add(starving("CPUBottleneck", cores, gpus, "published"))
-    where = {"run": "published", "instance": "node-a", "job": "trainwatch"}
+    where = {"run": "published", "instance": "node-a", "job": "stepscope"}
     test.alerts(
         "CPUBottleneck",
         100 * 15,
@@ -131,10 +131,10 @@ def gpu_series(gpu: Any, run: str, **more: Any) -> Series:
     samples = node_samples(np.zeros((len(gpu), 1)), gpu, **more)
     return only(
         scraped_samples(samples, run),
-        "trainwatch_gpu_utilization",
-        "trainwatch_gpu_memory",
-        "trainwatch_cpu",
-        "trainwatch_samples_total",
+        "stepscope_gpu_utilization",
+        "stepscope_gpu_memory",
+        "stepscope_cpu",
+        "stepscope_samples_total",
     )
 
 
@@ -158,7 +158,7 @@ def test_low_gpu_utilization_of_the_cases_of_its_numpy_tests(rules: Path, tmp_pa
         "lost": (np.where(np.arange(ROWS) < 500, 1.0, 0.0).reshape(-1, 1), "under-utilised"),
     }
     for run, (gpu, trouble) in cases.items():
-        test.add(only(gpu_series(gpu, run), "trainwatch_gpu_utilization"))
+        test.add(only(gpu_series(gpu, run), "stepscope_gpu_utilization"))
         test.status("LowGPUUtilization", BEFORE, 0, run=run)
         test.status("LowGPUUtilization", AT, 0 if trouble is None else 1, run=run)
         for word in ("under-utilised", "fluctuating"):
@@ -170,7 +170,7 @@ def test_a_gpu_that_is_gone_stops_alerting_when_its_window_is_over(rules: Path, 
     gpu = np.zeros((1800, 2))
     gpu[ROWS:, 1] = NAN
     test = RuleTest(rules)
-    test.add(only(gpu_series(gpu, "run"), "trainwatch_gpu_utilization"))
+    test.add(only(gpu_series(gpu, "run"), "stepscope_gpu_utilization"))
     test.firing("LowGPUUtilization", AT, 1, gpu="1")
     test.firing("LowGPUUtilization", AT + 300, 0, gpu="1")
     test.firing("LowGPUUtilization", AT + 300, 1, gpu="0")
@@ -185,10 +185,10 @@ def test_behind_the_end_of_a_run_its_last_few_samples_are_not_judged(rules: Path
     stopped = [*range(AT // 15 + 1), *[AT // 15] * 20]  # the scrape whose counters each scrape sees
     test = RuleTest(rules)
     for run in ("ended", "gone-on"):
-        series = only(gpu_series(gpu, run), "trainwatch_gpu_utilization")
+        series = only(gpu_series(gpu, run), "stepscope_gpu_utilization")
         test.add({name: [values[seen] for seen in stopped] for name, values in series.items()})
-    labels = 'job="trainwatch",instance="node-a",run="ended"'
-    test.add({f"trainwatch_run_end_time_seconds{{{labels}}}": [None] * (AT // 15) + [AT] * 21})
+    labels = 'job="stepscope",instance="node-a",run="ended"'
+    test.add({f"stepscope_run_end_time_seconds{{{labels}}}": [None] * (AT // 15) + [AT] * 21})
     test.firing("LowGPUUtilization", AT, 0)
     test.firing("LowGPUUtilization", AT + 240, 1, run="gone-on", trouble="fluctuating")
     test.firing("LowGPUUtilization", AT + 240, 0, run="ended")
@@ -201,9 +201,9 @@ def test_a_gpu_that_fluctuated_stops_alerting_at_the_first_evaluation_after_its_
     gpu = np.ones((2 * ROWS, 1))
     gpu[::10] = 0.0
     test = RuleTest(rules)
-    test.add(only(gpu_series(gpu, "ended"), "trainwatch_gpu_utilization"))
-    labels = 'job="trainwatch",instance="node-a",run="ended"'
-    test.add({f"trainwatch_run_end_time_seconds{{{labels}}}": [None] * (AT // 15 + 1) + [AT + 10] * 40})
+    test.add(only(gpu_series(gpu, "ended"), "stepscope_gpu_utilization"))
+    labels = 'job="stepscope",instance="node-a",run="ended"'
+    test.add({f"stepscope_run_end_time_seconds{{{labels}}}": [None] * (AT // 15 + 1) + [AT + 10] * 40})
     test.firing("LowGPUUtilization", AT, 1, trouble="fluctuating")
     test.firing("LowGPUUtilization", AT + 240, 0)
     test.run(tmp_path)
@@ -212,16 +212,16 @@ def test_a_gpu_that_fluctuated_stops_alerting_at_the_first_evaluation_after_its_
 def test_without_gpus_low_gpu_utilization_has_no_target(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(gpu_series(np.empty((ROWS, 0)), "run"))
-    test.gives_nothing('trainwatch:rule_status{rule="LowGPUUtilization"}', AT)
+    test.gives_nothing('stepscope:rule_status{rule="LowGPUUtilization"}', AT)
     test.run(tmp_path)
 
 
 def test_a_window_longer_than_patience_takes_all_there_is(
     rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
-    rules = rendered("LowGPUUtilization.patience=10") / "trainwatch.yml"
+    rules = rendered("LowGPUUtilization.patience=10") / "stepscope.yml"
     test = RuleTest(rules)
-    test.add(only(gpu_series(np.zeros((150, 1)), "run"), "trainwatch_gpu_utilization", "trainwatch_samples"))
+    test.add(only(gpu_series(np.zeros((150, 1)), "run"), "stepscope_gpu_utilization", "stepscope_samples"))
     test.firing("LowGPUUtilization", 0, 0)
     test.firing("LowGPUUtilization", 60, 1)
     test.run(tmp_path)
@@ -238,7 +238,7 @@ def test_batch_size_needs_gpu_memory_and_cores_to_be_low(rules: Path, tmp_path: 
     }
     for run, (gpu, memory, cores, fires) in cases.items():
         samples = node_samples(cores, gpu, gpu_memory=memory)
-        test.add(only(scraped_samples(samples, run), "trainwatch_gpu", "trainwatch_cpu_utilization_samples"))
+        test.add(only(scraped_samples(samples, run), "stepscope_gpu", "stepscope_cpu_utilization_samples"))
         test.status("BatchSize", BEFORE, 0, run=run)
         test.firing("BatchSize", AT, fires, run=run)
     test.run(tmp_path)
@@ -265,7 +265,7 @@ def test_gpu_memory_that_rises_within_a_minute_and_stays_alerts_and_slow_growth_
         test.add(
             only(
                 gpu_series(np.ones((rows, 1)), run, gpu_memory=memory.reshape(-1, 1)),
-                "trainwatch_gpu_memory",
+                "stepscope_gpu_memory",
             )
         )
         for minute in range(17):
@@ -300,10 +300,10 @@ def test_gpus_that_are_used_differently_are_further_apart_than_the_threshold(
         "one-hardly-read": ([high, high, without_first(700, with_idle(0.5))], 0.0, 0),
     }
     for run, (gpus, distance, fires) in cases.items():
-        test.add(only(gpu_series(np.stack(gpus, axis=1), run), "trainwatch_gpu_utilization"))
-        test.add({f'trainwatch_samples_total{{job="trainwatch",instance="node-a",run="{run}"}}': [1.0] * 41})
-        test.gives_nothing(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 480)
-        test.equals(f'run_instance:trainwatch_gpu_load_distance:max{{run="{run}"}}', 600, distance)
+        test.add(only(gpu_series(np.stack(gpus, axis=1), run), "stepscope_gpu_utilization"))
+        test.add({f'stepscope_samples_total{{job="stepscope",instance="node-a",run="{run}"}}': [1.0] * 41})
+        test.gives_nothing(f'run_instance:stepscope_gpu_load_distance:max{{run="{run}"}}', 480)
+        test.equals(f'run_instance:stepscope_gpu_load_distance:max{{run="{run}"}}', 600, distance)
         test.status("LoadBalancing", 600, fires, run=run)
         test.firing("LoadBalancing", 600, fires, run=run)
     test.run(tmp_path)

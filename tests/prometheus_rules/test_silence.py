@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.prometheus_rules.files import META, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import Scraping
+from stepscope.prometheus_rules.files import META, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import Scraping
 
 from tests.support.promtool import RuleTest, Values
 
@@ -29,7 +29,7 @@ def meta(rendered: Callable[..., Path]) -> Path:
     return rendered() / META
 
 
-def target(node: str, job: str = "trainwatch") -> str:
+def target(node: str, job: str = "stepscope") -> str:
     return f'job="{job}",instance="{node}"'
 
 
@@ -41,7 +41,7 @@ def exporter(node: str, up: Values | None = None) -> dict[str, Values]:
         build[list(up).index(0.0)] = GONE
     return {
         f"up{{{target(node)}}}": up,
-        f'trainwatch_exporter_build_info{{{target(node)},version="1"}}': build,
+        f'stepscope_exporter_build_info{{{target(node)},version="1"}}': build,
     }
 
 
@@ -84,11 +84,11 @@ def test_a_node_with_gpus_that_others_know_has_an_exporter_or_is_missing_one(
     test.run(tmp_path)
 
 
-def test_a_cluster_without_trainwatch_misses_no_exporter(meta: Path, tmp_path: Path) -> None:
+def test_a_cluster_without_stepscope_misses_no_exporter(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     dcgm = 'DCGM_FI_DEV_GPU_UTIL{cluster="%s",job="dcgm",gpu="0",Hostname="gpu-1"}'
     test.add({dcgm % "serving": [1.0] * HOUR, dcgm % "training": [1.0] * HOUR})
-    build = 'trainwatch_exporter_build_info{cluster="training",job="trainwatch",instance="gpu-9",version="1"}'
+    build = 'stepscope_exporter_build_info{cluster="training",job="stepscope",instance="gpu-9",version="1"}'
     test.add({build: [1.0] * HOUR})
     test.firing("ExporterMissing", 20 * MINUTE, 1)
     test.firing("ExporterMissing", 20 * MINUTE, 1, cluster="training", instance="gpu-1")
@@ -97,15 +97,15 @@ def test_a_cluster_without_trainwatch_misses_no_exporter(meta: Path, tmp_path: P
 
 def test_a_gpu_that_does_not_answer_or_disappears_is_lost(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
-    up = 'trainwatch_gpu_up{%s,gpu="%s"}'
+    up = 'stepscope_gpu_up{%s,gpu="%s"}'
     for node in ("silent", "gone", "young", "down"):
-        test.add({f'trainwatch_collector_success{{{target(node)},collector="gpu"}}': [1.0] * HOUR})
+        test.add({f'stepscope_collector_success{{{target(node)},collector="gpu"}}': [1.0] * HOUR})
         test.add({up % (target(node), 0): [1.0] * HOUR})
     test.add({up % (target("silent"), 1): [1.0] * 80 + [0.0] * 160})
     test.add({up % (target("gone"), 1): [1.0] * 80 + [GONE] + [None] * 159})
     test.add({up % (target("young"), 1): [None] * 40 + [1.0] * 40 + [GONE] + [None] * 159})
     test.add({up % (target("down"), 0): [1.0] * 80 + [GONE] + [None] * 159})
-    collector = f'trainwatch_collector_success{{{target("down")},collector="gpu"}}'
+    collector = f'stepscope_collector_success{{{target("down")},collector="gpu"}}'
     test.add({collector: [1.0] * 80 + [GONE] + [None] * 159})
     test.firing("GPULost", 20 * MINUTE - SCRAPE, 0)
     test.firing("GPULost", 20 * MINUTE, 1, instance="gone", gpu="1", trouble="gone")
@@ -121,7 +121,7 @@ def test_a_gpu_that_does_not_answer_or_disappears_is_lost(meta: Path, tmp_path: 
 
 def test_what_a_limit_leaves_out_for_5_minutes_alerts(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
-    left = 'trainwatch_exporter_left_out{%s,limit="series",run="run",collector=""}'
+    left = 'stepscope_exporter_left_out{%s,limit="series",run="run",collector=""}'
     test.add({left % target("full"): [0.0] * 40 + [7.0] * 60, left % target("well"): [0.0] * 100})
     test.firing("LimitReached", 15 * MINUTE - SCRAPE, 0)
     test.firing("LimitReached", 15 * MINUTE, 1, instance="full", limit="series")
@@ -144,7 +144,7 @@ def test_a_target_that_is_scraped_at_another_interval_alerts_after_10_minutes(
     on: Values = [1.0] * (2400 // scraped)
     test = RuleTest(rules, interval=scraped)
     test.add({f"up{{{target('node')}}}": on, f"up{{{target('other', 'node')}}}": on})
-    test.add({f'trainwatch_exporter_build_info{{{target("node")},version="1"}}': on})
+    test.add({f'stepscope_exporter_build_info{{{target("node")},version="1"}}': on})
     known = scraped * math.ceil(10 * MINUTE / scraped)  # the first evaluation with ten minutes of scrapes
     test.firing("ScrapeIntervalDiffers", known - scraped, 0)
     test.firing("ScrapeIntervalDiffers", known, fires)
@@ -167,7 +167,7 @@ def test_two_exporters_behind_one_target_are_told_from_one_that_restarts(meta: P
 def test_two_targets_of_one_name_are_told_after_10_minutes(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for job in ("a", "b"):
-        test.add({f'trainwatch_exporter_build_info{{{target("twice", job)},version="1"}}': [1.0] * 60})
+        test.add({f'stepscope_exporter_build_info{{{target("twice", job)},version="1"}}': [1.0] * 60})
     test.add(exporter("once"))
     test.firing("TargetShared", 10 * MINUTE - SCRAPE, 0)
     test.firing("TargetShared", 10 * MINUTE, 1, instance="twice", severity="info", trouble="several targets")
@@ -182,7 +182,7 @@ def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
     for reason in (*failed, "finished", "signal SIGTERM", "signal SIGINT", "ended without saying so"):
         labels = f'{target("node")},run="{reason}",reason="{reason}"'
         seen: Values = [*[None] * 20, 1.0, GONE, *[None] * 278]  # scraped once
-        test.add({f"trainwatch_run_ended_info{{{labels}}}": seen})
+        test.add({f"stepscope_run_ended_info{{{labels}}}": seen})
     test.firing("RunFailed", 5 * MINUTE - SCRAPE, 0)
     test.firing("RunFailed", 5 * MINUTE, len(failed), severity="warning")
     for reason in failed:  # for an hour after the last five minutes in which it was scraped
@@ -194,7 +194,7 @@ def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
 def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for node, profile in (("lean", "lean"), ("other", "default")):
-        series = f'trainwatch_exporter_build_info{{{target(node)},version="1",profile="{profile}"}}'
+        series = f'stepscope_exporter_build_info{{{target(node)},version="1",profile="{profile}"}}'
         test.add({f"up{{{target(node)}}}": [1.0] * HOUR, series: [1.0] * HOUR})
     test.firing("ProfileDiffers", 10 * MINUTE - SCRAPE, 0)
     test.firing("ProfileDiffers", 12 * MINUTE, 1, instance="lean", severity="info")

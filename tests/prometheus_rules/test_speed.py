@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.prometheus_rules.speed import at_speed
+from stepscope.cli import main
+from stepscope.durations import parse_duration
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.prometheus_rules.speed import at_speed
 
 DURATION = r"\b(?:\d+(?:ms|[smh]))+\b"
 

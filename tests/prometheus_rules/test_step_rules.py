@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.rules.step_outlier import APART
-from trainwatch.runs.model import Steps
-from trainwatch.training.layout import STEP_BOUNDS, WAIT_BOUNDS
-from trainwatch.training.reader import LoaderTotals
+from stepscope.rules.step_outlier import APART
+from stepscope.runs.model import Steps
+from stepscope.training.layout import STEP_BOUNDS, WAIT_BOUNDS
+from stepscope.training.reader import LoaderTotals
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series, only, scraped_samples, scraped_steps
@@ -24,13 +24,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-OUTLIERS = "run_instance_rank_phase:trainwatch_step_outliers:count"
-LOST = "run_instance_rank_phase:trainwatch_step_outliers:lost_ratio"
-LIMIT = "run_instance_rank_phase:trainwatch_step_outlier_limit:seconds"
+OUTLIERS = "run_instance_rank_phase:stepscope_step_outliers:count"
+LOST = "run_instance_rank_phase:stepscope_step_outliers:lost_ratio"
+LIMIT = "run_instance_rank_phase:stepscope_step_outlier_limit:seconds"
 
 AT, LATER = 480, 300  # seconds: of the evaluation, and until the second half of the steps
 
-WHERE = {"job": "trainwatch", "instance": "node-a", "run": "run", "rank": "0", "phase": "train"}
+WHERE = {"job": "stepscope", "instance": "node-a", "run": "run", "rank": "0", "phase": "train"}
 LONG_STEPS = (
     "In the last 15 minutes, at least 5 of 500 train steps of run run on node-a took more than "
     "3 standard deviations longer than the mean of 132ms, above 1.087s. Beyond the mean, they cost at "
@@ -40,7 +40,7 @@ LONG_STEPS = (
 
 def step_series(durations: np.ndarray, run: str, scrapes: int = 17, **more: str | float) -> Series:
     steps = node_steps(durations, **more)  # type: ignore[arg-type]
-    return only(scraped_steps([steps], scrapes, run), "trainwatch_step_duration", "trainwatch_samples_total")
+    return only(scraped_steps([steps], scrapes, run), "stepscope_step_duration", "stepscope_samples_total")
 
 
 def in_halves(durations: np.ndarray, **more: Any) -> Steps:
@@ -52,7 +52,7 @@ def in_halves(durations: np.ndarray, **more: Any) -> Steps:
 
 def halved_series(durations: np.ndarray, run: str, scrapes: int = AT // 15 + 1) -> Series:
     scraped = scraped_steps([in_halves(durations)], scrapes, run)
-    return only(scraped, "trainwatch_step_duration", "trainwatch_samples_total")
+    return only(scraped, "stepscope_step_duration", "stepscope_samples_total")
 
 
 def durations(outliers: int, steps: int = 500, usual: float = 0.1, long: float = 1.2) -> np.ndarray:
@@ -110,7 +110,7 @@ def test_bounds_are_at_least_as_far_apart_as_the_cost_assumes() -> None:
 def test_a_live_window_needs_100_steps_or_30_that_take_half_of_it(
     steps: int, usual: float, fires: int, rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
-    test = RuleTest(rendered("StepOutlier.stddev=2") / "trainwatch.yml")
+    test = RuleTest(rendered("StepOutlier.stddev=2") / "stepscope.yml")
     took = np.full(steps, usual)
     took[[steps // 6, steps // 2, 5 * steps // 6]] *= 3.3
     test.add(step_series(took, "run", 60) if usual > 1 else halved_series(took, "run", 60))
@@ -192,7 +192,7 @@ def test_an_alert_names_its_rank_as_slow_or_waiting_in_the_long_steps(
     waited = np.where(took > 1, in_long_steps, 0.05)
     series = scraped_steps([in_halves(took, communication=waited)], AT // 15 + 1, "run")
     test = RuleTest(rules)
-    test.add(only(series, "trainwatch_step_"))
+    test.add(only(series, "stepscope_step_"))
     test.describes(
         "StepOutlier",
         AT,
@@ -235,10 +235,10 @@ def test_each_rank_and_phase_is_judged_alone(rules: Path, tmp_path: Path) -> Non
         in_halves(even, rank=1, phase="eval", start=START + 60),
     ]
     test = RuleTest(rules)
-    test.add(only(scraped_steps(steps, AT // 15 + 1), "trainwatch_step_duration", "trainwatch_samples_total"))
+    test.add(only(scraped_steps(steps, AT // 15 + 1), "stepscope_step_duration", "stepscope_samples_total"))
     test.firing("StepOutlier", AT, 1)
     test.firing("StepOutlier", AT, 1, rank="1", phase="train")
-    test.equals('count(trainwatch:rule_status{rule="StepOutlier"})', AT, 3)
+    test.equals('count(stepscope:rule_status{rule="StepOutlier"})', AT, 3)
     test.run(tmp_path)
 
 
@@ -248,9 +248,9 @@ def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(
     late: list[Steps] = [node_steps([0.5] * 4, start=START + 1255)]
     test = RuleTest(rules)
     for run, steps, end in (("late", late, None), ("never", [], None), ("gave-up", [], 1230.0)):
-        test.add(only(scraped_steps(steps, 86, run, end=end), "trainwatch_run_"))
+        test.add(only(scraped_steps(steps, 86, run, end=end), "stepscope_run_"))
     early = [node_steps([30.0], start=START + 1000)]
-    test.add(only(scraped_steps(early, 86, "early"), "trainwatch_run_"))
+    test.add(only(scraped_steps(early, 86, "early"), "stepscope_run_"))
     test.status("MaxInitializationTime", 1200, 0)
     test.firing("MaxInitializationTime", 1200, 0)
     test.firing("MaxInitializationTime", 1215, 3, stage="waiting", severity="warning")
@@ -259,17 +259,17 @@ def test_no_step_20_minutes_after_the_start_alerts_until_one_has_finished(
     test.firing("MaxInitializationTime", 1275, 0, run="late", stage="waiting")
     test.firing("MaxInitializationTime", 1275, 1, run="never", stage="waiting")
     test.firing("MaxInitializationTime", 1275, 1, run="gave-up", stage="late")
-    test.equals('run_instance:trainwatch_initialization:seconds{run="late"}', 1275, 1255)
-    test.equals('run_instance:trainwatch_initialization:seconds{run="gave-up"}', 1275, 1230)
+    test.equals('run_instance:stepscope_initialization:seconds{run="late"}', 1275, 1255)
+    test.equals('run_instance:stepscope_initialization:seconds{run="gave-up"}', 1275, 1230)
     test.status("MaxInitializationTime", 1275, 0, run="early")
     test.firing("MaxInitializationTime", 1275, 0, run="early")
     test.run(tmp_path)
 
 
 SEEN_BY_DATALOADER = (
-    "trainwatch_dataloader_workers",
-    "trainwatch_step_component_seconds_total",
-    "trainwatch_step_duration_seconds_sum",
+    "stepscope_dataloader_workers",
+    "stepscope_step_component_seconds_total",
+    "stepscope_step_duration_seconds_sum",
 )
 
 
@@ -297,15 +297,13 @@ def test_workers_are_compared_with_cores_and_an_alert_waits_for_its_for(rules: P
         scraped = scraped_steps(steps, 34, run, instance=run, loaders=loaders)
         cores = scraped_samples(node_samples(np.zeros((1020, 10)), node=run), run)
         test.add(only(scraped, *SEEN_BY_DATALOADER))
-        test.add(only(cores, "trainwatch_cpu_utilization_ratio", "trainwatch_samples_total"))
-        test.equals(f'run_instance:trainwatch_dataloader_workers_per_core:ratio{{run="{run}"}}', 180, share)
+        test.add(only(cores, "stepscope_cpu_utilization_ratio", "stepscope_samples_total"))
+        test.equals(f'run_instance:stepscope_dataloader_workers_per_core:ratio{{run="{run}"}}', 180, share)
         test.status("Dataloader", 180, fires, run=run)
         test.firing("Dataloader", 60, 0, run=run)
         # The wait is known since the second evaluation, workers since the first.
         test.firing("Dataloader", 240, int(fires and share > 1), run=run)
         test.firing("Dataloader", 480, fires, run=run)
-    test.add(
-        only(scraped_samples(node_samples(np.zeros((600, 10))), "no-loader"), "trainwatch_samples_total")
-    )
+    test.add(only(scraped_samples(node_samples(np.zeros((600, 10))), "no-loader"), "stepscope_samples_total"))
     test.status("Dataloader", 240, 0, run="no-loader")
     test.run(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trainwatch.runs.model import Steps
+from stepscope.runs.model import Steps
 
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import SCRAPE_SECONDS, Series, only, scraped_steps
@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
 ]
 
-METRICS = ("trainwatch_step_duration_seconds", "trainwatch_step_component", "trainwatch_step_own")
+METRICS = ("stepscope_step_duration_seconds", "stepscope_step_component", "stepscope_step_own")
 BIT = 1 / 1024  # seconds: sums of these have no rounding errors
 # Thresholds without rounding errors.
 EXACT = "Straggler.threshold=6.25", f"Straggler.minimum={2000 * BIT}"
@@ -85,9 +85,9 @@ def crowded(run: str, mine: int, others: int) -> Series:
     steps = [
         rank_steps(0.75 if rank == 2 else 0.5, 0.25 if rank == 2 else 0.5, rank, 800) for rank in range(4)
     ]
-    paused = "trainwatch_rank_paused_seconds_total"
+    paused = "stepscope_rank_paused_seconds_total"
     waiting: Series = {
-        f'{paused}{{job="trainwatch",instance="node-a",run="{run}",rank="{rank}",reason="{reason}"}}': [
+        f'{paused}{{job="stepscope",instance="node-a",run="{run}",rank="{rank}",reason="{reason}"}}': [
             (mine if rank == 2 else others) * SCRAPE_SECONDS / 64 * scrape * (reason == "no_core")
             for scrape in range(50)
         ]
@@ -110,7 +110,7 @@ CROWDED = {
 def test_nobody_is_accused_while_waiting_for_cores_may_be_all_of_the_excess(
     rendered: Callable[..., Path], tmp_path: Path
 ) -> None:
-    test = RuleTest(rendered(*EXACT) / "trainwatch.yml")
+    test = RuleTest(rendered(*EXACT) / "stepscope.yml")
     for run, (mine, others, fires) in CROWDED.items():
         test.add(crowded(run, mine, others))
         test.status("Straggler", 240, fires, run=run)
@@ -122,7 +122,7 @@ def test_nobody_is_accused_while_waiting_for_cores_may_be_all_of_the_excess(
 
 
 def test_it_fires_above_each_threshold_and_not_at_it(rendered: Callable[..., Path], tmp_path: Path) -> None:
-    test = RuleTest(rendered(*EXACT) / "trainwatch.yml")
+    test = RuleTest(rendered(*EXACT) / "stepscope.yml")
     errors = {"errors-below": 3 - BIT, "errors-at": 3.0, "errors-above": 3 + BIT}
     cases = {**CASES, **{run: (uncertain(many), int(many > 3)) for run, many in errors.items()}}
     for run, (steps, fires) in cases.items():
@@ -136,7 +136,7 @@ def test_ranks_on_other_nodes_are_peers(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     for rank, steps in enumerate(straggling(1.6)):
         test.add(only(scraped_steps([steps], 25, "run", f"node-{rank}"), *METRICS))
-    excess = "run_instance_rank:trainwatch_step_own:excess_seconds"
+    excess = "run_instance_rank:stepscope_step_own:excess_seconds"
     test.equals(f'{excess}{{rank="2"}}', 360, 0.3)
     test.firing("Straggler", 360, 1)
     test.firing("Straggler", 360, 1, instance="node-2", rank="2")
@@ -146,6 +146,6 @@ def test_ranks_on_other_nodes_are_peers(rules: Path, tmp_path: Path) -> None:
 def test_without_the_squares_of_an_earlier_version_nobody_is_accused(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(only(scraped_steps(straggling(1.6), 25), *METRICS[:2]))
-    test.gives_nothing('trainwatch:rule_status{rule="Straggler"}', 360)
+    test.gives_nothing('stepscope:rule_status{rule="Straggler"}', 360)
     test.firing("Straggler", 360, 0)
     test.run(tmp_path)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report.html import render_html
+from stepscope.evaluation.analysis import Analysis
+from stepscope.report.html import render_html
 
 
 @pytest.fixture

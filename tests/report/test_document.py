@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.measurements.counted import Counted
-from trainwatch.measurements.energy import Energy, GpuEnergy
-from trainwatch.report.document import document, render_json
+from stepscope.evaluation.analysis import Analysis
+from stepscope.measurements.counted import Counted
+from stepscope.measurements.energy import Energy, GpuEnergy
+from stepscope.report.document import document, render_json
 
 from tests.support import analysis as made
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report.verdict import verdict
+from stepscope.evaluation.analysis import Analysis
+from stepscope.report.verdict import verdict
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
@@ -77,6 +77,6 @@ def test_the_page_is_short_until_it_is_unfolded(
     browser: webdriver.Chrome, page_of: PageOf, scenarios: WrittenScenarios, run: RunOf
 ) -> None:
     open_page(browser, page_of(run(scenarios)), 1400)
-    browser.execute_script("document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)")
+    browser.execute_script("document.querySelectorAll('[data-chart]').forEach(stepscope.draw)")
     assert browser.execute_script(HEIGHT_OF_PAGE) <= HEIGHT
     assert browser.execute_script(WORDS_SHOWN) <= WORDS

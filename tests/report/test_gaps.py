@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainwatch import analysis
-from trainwatch.cli import main
-from trainwatch.report.html import render_html
-from trainwatch.report.sentences import gaps
-from trainwatch.report.verdict import verdict
-from trainwatch.runs.model import Gap
-from trainwatch.runs.recording.files import RunFile
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.status import Status
-from trainwatch.words import share
+from stepscope import analysis
+from stepscope.cli import main
+from stepscope.report.html import render_html
+from stepscope.report.sentences import gaps
+from stepscope.report.verdict import verdict
+from stepscope.runs.model import Gap
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.status import Status
+from stepscope.words import share
 
 from tests.support import analysis as made
 from tests.support.recording import START, header, sample, step, the_part, totals
@@ -61,8 +61,8 @@ def test_the_report_begins_with_the_gap_in_every_format(
     assert main(["report", str(damaged)]) == 0
     out, error = capsys.readouterr()
     assert error.splitlines()[:2] == [
-        "trainwatch: This run is incomplete. The figures exclude what is missing:",
-        f"trainwatch: {sentence(damaged)}",
+        "stepscope: This run is incomplete. The figures exclude what is missing:",
+        f"stepscope: {sentence(damaged)}",
     ]
     assert out.strip().endswith("report.html")
     page = (damaged / "report.html").read_text()
@@ -118,7 +118,7 @@ def test_an_intact_recording_says_nothing_of_the_kind(
     recording: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(recording)]) == 0
-    assert "trainwatch:" not in capsys.readouterr().err
+    assert "stepscope:" not in capsys.readouterr().err
     page = (recording / "report.html").read_text()
     assert "incomplete" not in page.partition("<body")[2]
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.report.document import document
-from trainwatch.report.markdown import render_markdown
-from trainwatch.runs.open import open_source
-from trainwatch.status import Status
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.report.document import document
+from stepscope.report.markdown import render_markdown
+from stepscope.runs.open import open_source
+from stepscope.status import Status
 
 from tests.support.scenarios import WrittenScenarios
 from tests.support.shifted_source import ShiftedSource
@@ -37,7 +37,7 @@ def analysis_of(scenarios: WrittenScenarios) -> Callable[[str], Analysis]:
     @cache
     def of(name: str) -> Analysis:
         source = open_source(scenarios.written(name).recording_directory)
-        analysis = replace(evaluate(ShiftedSource(source, BEGIN)), versions={"trainwatch": "0.0.0"})
+        analysis = replace(evaluate(ShiftedSource(source, BEGIN)), versions={"stepscope": "0.0.0"})
         assert [rule.finding for rule in analysis.rules if rule.status is Status.FAILED] == []
         return analysis
 

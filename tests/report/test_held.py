@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from trainwatch.analysis import tables
-from trainwatch.console import Console
-from trainwatch.evaluation.analysis import Analysis, Band
-from trainwatch.evaluation.as_json import rule_json
-from trainwatch.report.charts import chart_data
-from trainwatch.report.held import held, only_at_times, together
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
-from trainwatch.report.printed import print_verdict
-from trainwatch.report.verdict import verdict
-from trainwatch.status import Status
+from stepscope.analysis import tables
+from stepscope.console import Console
+from stepscope.evaluation.analysis import Analysis, Band
+from stepscope.evaluation.as_json import rule_json
+from stepscope.report.charts import chart_data
+from stepscope.report.held import held, only_at_times, together
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.report.printed import print_verdict
+from stepscope.report.verdict import verdict
+from stepscope.status import Status
 
 from tests.support import analysis as made
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from trainwatch.evaluation.analysis import Analysis, RunUse
-from trainwatch.report.document import document
-from trainwatch.report.hot_lines import parts, process_verdict
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
-from trainwatch.report.verdict import verdict
-from trainwatch.runs.model import LineTime, ThreadTime
-from trainwatch.status import Status
+from stepscope.evaluation.analysis import Analysis, RunUse
+from stepscope.report.document import document
+from stepscope.report.hot_lines import parts, process_verdict
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.report.verdict import verdict
+from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.status import Status
 
 from tests.support.analysis import nothing_found, rule
 

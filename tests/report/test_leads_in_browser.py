@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, inaccessible, open_page
@@ -85,7 +85,7 @@ def test_the_index_shows_every_run_and_nothing_overflows(
     browser: webdriver.Chrome, tmp_path: Path, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    runs = tmp_path / "trainwatch-runs"
+    runs = tmp_path / "stepscope-runs"
     recorded(runs, "failed-" + 50 * "x", 0, exit_status=1)
     reported(runs, "train-1", 1000, price=14.4)
     reported(runs, "train-2 <i>", 2000, step=0.25)
@@ -97,19 +97,19 @@ def test_the_index_shows_every_run_and_nothing_overflows(
     newest = browser.find_element("css selector", ".runs li")
     assert "250 ms per training step, −50.0 %" in newest.text
     newest.find_element("tag name", "summary").click()
-    assert "trainwatch compare trainwatch-runs/train-1 'trainwatch-runs/train-2 <i>'" in newest.text
+    assert "stepscope compare stepscope-runs/train-1 'stepscope-runs/train-2 <i>'" in newest.text
     assert browser.execute_script(OVERFLOW) == 0
     newest.find_element("tag name", "a").click()
     assert browser.find_element("tag name", "h1").text == "train-2 <i>"
     browser.find_element("link text", "All runs").click()
-    assert browser.find_element("tag name", "h1").text == "trainwatch-runs"
+    assert browser.find_element("tag name", "h1").text == "stepscope-runs"
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_screen_reader_finds_no_obstacle_in_the_index(
     browser: webdriver.Chrome, tmp_path: Path, dark: bool
 ) -> None:
-    runs = tmp_path / "trainwatch-runs"
+    runs = tmp_path / "stepscope-runs"
     recorded(runs, "train-1", 0, exit_status=1)
     recorded(runs, "train-2", 500, end=False)
     reported(runs, "train-3", 1000, price=14.4)

@@ -14,10 +14,10 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report.html import render_html
-from trainwatch.status import Status
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.evaluation.analysis import Analysis
+from stepscope.report.html import render_html
+from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page
@@ -33,7 +33,7 @@ COLOURS_OF = """
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   return new Set(new Uint32Array(pixels.buffer)).size;
 """
-DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)"
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 UNFOLD_AND_DRAW_ALL = f"document.querySelectorAll('details').forEach((one) => one.open = true); {DRAW_ALL}"
 # Elements that stick out of the page, other than in a box that scrolls by itself.
 WIDER_THAN_THE_PAGE = """

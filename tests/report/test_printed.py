@@ -1,4 +1,4 @@
-"""The verdict as text: the block at the end of `trainwatch run`, on terminals and in logs."""
+"""The verdict as text: the block at the end of `stepscope run`, on terminals and in logs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from trainwatch.console import Console
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.problems import problems
-from trainwatch.report.printed import print_summary
-from trainwatch.status import Status
+from stepscope.console import Console
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import problems
+from stepscope.report.printed import print_summary
+from stepscope.status import Status
 
 from tests.support import analysis as made
 
@@ -46,7 +46,7 @@ def test_a_log_gets_plain_lines_with_verdict_evidence_advice_and_paths() -> None
     analysis = made.slow_loader(exit_status=0)
     lines = printed(io.StringIO(), analysis)
     text = "\n".join(lines)
-    assert lines[0] == f" trainwatch: {analysis.run} ".center(80, "=")
+    assert lines[0] == f" stepscope: {analysis.run} ".center(80, "=")
     assert lines[1].startswith("▲ found: ")
     for problem in problems(analysis.rules):
         assert f"    Evidence: {problem.rule.finding}" in text

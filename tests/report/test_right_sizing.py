@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import Analysis, GpuUse
-from trainwatch.measurements.usage import UsageRow
-from trainwatch.report.figures import (
+from stepscope.evaluation.analysis import Analysis, GpuUse
+from stepscope.measurements.usage import UsageRow
+from stepscope.report.figures import (
     METRICS,
     cpu_utilization_mean,
     figure,
@@ -19,8 +19,8 @@ from trainwatch.report.figures import (
     gpu_utilization_means,
     step_seconds_mean,
 )
-from trainwatch.report.right_sizing import Prediction, predictions
-from trainwatch.status import Status
+from stepscope.report.right_sizing import Prediction, predictions
+from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios

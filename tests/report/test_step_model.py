@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from trainwatch.report.step_model import (
+from stepscope.report.step_model import (
     SOME,
     Factor,
     batch_times,

@@ -9,17 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainwatch.console import Console
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.measurements.last_steps import LastStep
-from trainwatch.report.document import document
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
-from trainwatch.report.printed import print_summary
-from trainwatch.report.sentences import rules
-from trainwatch.report.summary import facts
-from trainwatch.report.verdict import status_of_run, verdict
-from trainwatch.status import Status
+from stepscope.console import Console
+from stepscope.evaluation.analysis import Analysis
+from stepscope.measurements.last_steps import LastStep
+from stepscope.report.document import document
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.report.printed import print_summary
+from stepscope.report.sentences import rules
+from stepscope.report.summary import facts
+from stepscope.report.verdict import status_of_run, verdict
+from stepscope.status import Status
 
 from tests.report.test_html import Page
 from tests.support import analysis as made

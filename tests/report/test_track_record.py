@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.report.html import render_html
-from trainwatch.report.markdown import render_markdown
-from trainwatch.report.predicted_savings import predicted_savings
-from trainwatch.report.right_sizing import predictions
-from trainwatch.report.step_model import Factor, widened
-from trainwatch.report.track_record import (
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.report.html import render_html
+from stepscope.report.markdown import render_markdown
+from stepscope.report.predicted_savings import predicted_savings
+from stepscope.report.right_sizing import predictions
+from stepscope.report.step_model import Factor, widened
+from stepscope.report.track_record import (
     RECORD,
     Outcome,
     Score,
@@ -29,7 +29,7 @@ from trainwatch.report.track_record import (
     read_record,
     record_of,
 )
-from trainwatch.status import Status
+from stepscope.status import Status
 
 from tests.report.test_html import Page
 from tests.report.test_right_sizing import run as starved_run
@@ -162,7 +162,7 @@ def line(**changes: object) -> str:
         ("{", "JSONDecodeError"),
         ("[]", "TypeError"),
         ("{}", "KeyError: 'format'"),
-        (line(format=2), "format 2 is of a newer Trainwatch; update this one"),
+        (line(format=2), "format 2 is of a newer Stepscope; update this one"),
         (line(achieved="much"), "could not convert"),
         (line(achieved=float("nan")), "nan is not finite"),
         (line(low=0.5), "its range is not in order"),
@@ -182,22 +182,20 @@ def test_a_damaged_line_is_named_and_nothing_is_overwritten(tmp_path: Path, text
 
 
 def test_only_the_record_of_a_folder_of_runs_is_read(tmp_path: Path) -> None:
-    for folder in (tmp_path / "trainwatch-runs", tmp_path / "my-model"):
+    for folder in (tmp_path / "stepscope-runs", tmp_path / "my-model"):
         (folder / "run").mkdir(parents=True)
         (folder / RECORD).write_text("[0.1, 0.9]\n")  # what a model predicted
     said: list[str] = []
     assert record_of(tmp_path / "my-model" / "run", None, said.append) == TrackRecord()
     assert said == []
-    assert record_of(tmp_path / "trainwatch-runs" / "run", None, said.append) == TrackRecord()
+    assert record_of(tmp_path / "stepscope-runs" / "run", None, said.append) == TrackRecord()
     (line,) = said
-    assert line.startswith(
-        f"{tmp_path / 'trainwatch-runs' / RECORD}, line 1: not the outcome of a prediction"
-    )
+    assert line.startswith(f"{tmp_path / 'stepscope-runs' / RECORD}, line 1: not the outcome of a prediction")
     assert line.endswith("; until then, predictions are not compared with earlier ones")
 
 
 def test_a_report_knows_only_outcomes_of_runs_before_its_own(tmp_path: Path) -> None:
-    folder = tmp_path / "trainwatch-runs"
+    folder = tmp_path / "stepscope-runs"
     folder.mkdir()
     for each in (outcome(1), outcome(2), outcome(3)):  # the later runs began at 1.5, 2.5 and 3.5
         add_outcomes(folder, each.a, each.b, [each])
@@ -280,7 +278,7 @@ def test_right_sizing_widens_time_cost_and_sentence() -> None:
     )
 
 
-# ------------------------------------------------------------------------------------- trainwatch score
+# ------------------------------------------------------------------------------------- stepscope score
 
 
 def score(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -320,5 +318,5 @@ def test_without_outcomes_the_score_says_how_to_get_one(
     status, _, err = score(capsys, "nowhere")
     assert (status, err.splitlines()) == (
         2,
-        ["trainwatch: nowhere: is no directory; give a folder of runs, as trainwatch-runs"],
+        ["stepscope: nowhere: is no directory; give a folder of runs, as stepscope-runs"],
     )

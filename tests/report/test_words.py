@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from trainwatch import words
-from trainwatch.evaluation.analysis import RunCores
-from trainwatch.measurements.counted import Counted
-from trainwatch.measurements.usage import UsageRow
-from trainwatch.report import sentences, shares
-from trainwatch.report.document import document
-from trainwatch.report.summary import at_a_glance, facts
-from trainwatch.report.usage import usage
-from trainwatch.report.verdict import verdict
+from stepscope import words
+from stepscope.evaluation.analysis import RunCores
+from stepscope.measurements.counted import Counted
+from stepscope.measurements.usage import UsageRow
+from stepscope.report import sentences, shares
+from stepscope.report.document import document
+from stepscope.report.summary import at_a_glance, facts
+from stepscope.report.usage import usage
+from stepscope.report.verdict import verdict
 
 from tests.support import analysis as made
 
@@ -123,7 +123,7 @@ def test_an_overview_counts_neither_as_judged_nor_as_healthy() -> None:
 
 
 def test_loading_without_a_watched_loader_says_how_to_watch_one() -> None:
-    assert "`trainwatch.watch(loader)`" in sentences.loading(made.no_steps())[0]
+    assert "`stepscope.watch(loader)`" in sentences.loading(made.no_steps())[0]
 
 
 def test_loading_in_the_training_process_itself_is_said() -> None:

@@ -1,4 +1,4 @@
-"""Files of the report, and `trainwatch report` around them."""
+"""Files of the report, and `stepscope report` around them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.report.write import write_report
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.files import RunFile
+from stepscope.cli import main
+from stepscope.report.write import write_report
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.files import RunFile
 
 from tests.support import analysis as made
 
@@ -21,10 +21,10 @@ def files_below(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-REPORT = (sys.executable, "-m", "trainwatch", "report")
+REPORT = (sys.executable, "-m", "stepscope", "report")
 
 
-def trainwatch_report(
+def stepscope_report(
     *words: str | Path, command: Sequence[str] = REPORT, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *map(str, words)], capture_output=True, text=True, timeout=300, cwd=cwd)
@@ -67,14 +67,14 @@ def test_a_page_that_cannot_be_rendered_leaves_the_earlier_report_alone(
     def fail(*_: object, **__: object) -> str:
         raise RuntimeError("no page")
 
-    monkeypatch.setattr("trainwatch.report.write.render_html", fail)
+    monkeypatch.setattr("stepscope.report.write.render_html", fail)
     with pytest.raises(RuntimeError):
         write_report(made.slow_loader(), tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)} == before
 
 
 def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_path: Path) -> None:
-    result = trainwatch_report(recording, "--out", tmp_path / "out")
+    result = stepscope_report(recording, "--out", tmp_path / "out")
     assert result.returncode == 0
     assert result.stderr.startswith("? Not enough data: no steps were seen")
     assert result.stdout == f"{tmp_path / 'out' / 'report.html'}\n"
@@ -84,7 +84,7 @@ def test_the_command_writes_the_report_and_prints_where(recording: Path, tmp_pat
 
 def test_without_out_the_report_is_written_into_the_recording_and_again_over_it(recording: Path) -> None:
     for words in ((), ("--set", "CPUBottleneck.cpu_threshold=80")):
-        result = trainwatch_report(recording, *words)
+        result = stepscope_report(recording, *words)
         assert result.returncode == 0
         assert result.stdout == f"{recording / 'report.html'}\n"
     rule = json.loads((recording / "profiler-reports" / "CPUBottleneck.json").read_text())
@@ -104,12 +104,12 @@ def test_without_out_the_report_of_a_read_only_recording_goes_to_a_new_directory
     recording: Path, tmp_path: Path
 ) -> None:
     within = (*READ_ONLY, MOUNT + 'source=$1; shift; exec "$@" "$source"', "sh", str(recording), *REPORT)
-    result = trainwatch_report(command=within, cwd=tmp_path)
+    result = stepscope_report(command=within, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     page = Path(result.stdout.strip())
     assert page.name == "report.html"
     assert page.is_file()
-    assert page.parent.parent == tmp_path / "trainwatch-runs"
+    assert page.parent.parent == tmp_path / "stepscope-runs"
     assert page.parent.name.startswith("resnet-2")
     line = result.stderr.splitlines()[0]
     assert f"{recording} is not a directory that can be written to" in line
@@ -127,34 +127,34 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_without_out_each_report_of_a_file_goes_to_a_new_directory(trace: Path, tmp_path: Path) -> None:
-    pages = [Path(trainwatch_report(trace, cwd=tmp_path).stdout.strip()) for _ in range(2)]
+    pages = [Path(stepscope_report(trace, cwd=tmp_path).stdout.strip()) for _ in range(2)]
     assert len(set(pages)) == 2
-    assert all(page.is_file() and page.parent.parent == tmp_path / "trainwatch-runs" for page in pages)
+    assert all(page.is_file() and page.parent.parent == tmp_path / "stepscope-runs" for page in pages)
 
 
 def test_without_out_the_report_of_a_url_goes_to_a_new_directory_and_its_password_nowhere(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("trainwatch.report.command.open_source", lambda *_: RecordingDirectory(recording))
+    monkeypatch.setattr("stepscope.report.command.open_source", lambda *_: RecordingDirectory(recording))
     monkeypatch.chdir(tmp_path)
     assert main(["report", "prometheus+http://reader:secret@prometheus:9090?run=resnet"]) == 0
     printed = capsys.readouterr()
     page = Path(printed.out.strip())
     assert page.is_file()
-    assert page.parent.parent == tmp_path / "trainwatch-runs"
+    assert page.parent.parent == tmp_path / "stepscope-runs"
     assert "prometheus+http://***@prometheus:9090?run=resnet is not a directory" in printed.err
     assert "secret" not in printed.err
 
 
 def test_without_out_and_without_a_place_for_runs_one_line_asks_for_out(trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "trainwatch-runs").write_text("")
-    result = trainwatch_report(trace, cwd=tmp_path)
+    (tmp_path / "stepscope-runs").write_text("")
+    result = stepscope_report(trace, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "trainwatch: trainwatch-runs: is a file; give a directory with --out\n"
+    assert result.stderr == "stepscope: stepscope-runs: is a file; give a directory with --out\n"
 
 
 def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, tmp_path: Path) -> None:
-    assert trainwatch_report(recording, "--out", tmp_path, "--price", "14.688").returncode == 0
+    assert stepscope_report(recording, "--out", tmp_path, "--price", "14.688").returncode == 0
     document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert document["run"]["name"] == "resnet"
     assert document["cost"] is None  # nobody knows how long it took
@@ -163,9 +163,9 @@ def test_the_document_of_a_report_has_the_price_that_was_given(recording: Path, 
 
 @pytest.mark.parametrize(("form", "file"), [("json", "report.json"), ("markdown", "report.md")])
 def test_what_is_printed_is_what_is_written(recording: Path, tmp_path: Path, form: str, file: str) -> None:
-    printed = trainwatch_report(recording, "--format", form)
+    printed = stepscope_report(recording, "--format", form)
     assert (printed.returncode, printed.stderr) == (0, "")
-    written = trainwatch_report(recording, "--format", form, "--out", tmp_path)
+    written = stepscope_report(recording, "--format", form, "--out", tmp_path)
     assert (written.returncode, written.stdout) == (0, f"{tmp_path / file}\n")
     assert (tmp_path / file).read_text(encoding="utf-8") == printed.stdout
     assert (tmp_path / "report.json").is_file()
@@ -174,7 +174,7 @@ def test_what_is_printed_is_what_is_written(recording: Path, tmp_path: Path, for
 
 def test_parameters_that_were_set_are_in_the_report(recording: Path, tmp_path: Path) -> None:
     words = ["--set", "CPUBottleneck.cpu_threshold=80", "--scan-interval", "30s"]
-    assert trainwatch_report(recording, "--out", tmp_path, *words).returncode == 0
+    assert stepscope_report(recording, "--out", tmp_path, *words).returncode == 0
     rule = json.loads((tmp_path / "profiler-reports" / "CPUBottleneck.json").read_text())
     assert "cpu_threshold:80" in rule["RuleParameters"].splitlines()
 
@@ -200,7 +200,7 @@ def test_a_mistake_gets_one_line_that_names_it_and_nothing_is_written(
     recording: Path, tmp_path: Path, words: list[str], named: str
 ) -> None:
     out = tmp_path / "out"
-    result = trainwatch_report(*(word.format(recording=recording, out=out) for word in words))
+    result = stepscope_report(*(word.format(recording=recording, out=out) for word in words))
     assert result.returncode == 2
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
@@ -210,6 +210,6 @@ def test_a_mistake_gets_one_line_that_names_it_and_nothing_is_written(
 
 
 def test_help_shows_examples() -> None:
-    result = trainwatch_report("--help")
+    result = stepscope_report("--help")
     assert result.returncode == 0
     assert "examples:" in result.stdout

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.hangs import CollectiveWaits
-from trainwatch.rules.collective_hang import CollectiveHang
-from trainwatch.runs.model import RankFacts, Stay, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.hangs import CollectiveWaits
+from stepscope.rules.collective_hang import CollectiveHang
+from stepscope.runs.model import RankFacts, Stay, Steps
 
 from tests.support.source import START, MemorySource, node_steps, rank_facts, run_facts
 

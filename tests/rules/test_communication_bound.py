@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples, RunFacts, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_trace, run_facts
 
@@ -41,8 +41,8 @@ def test_patience_delays_the_first_decision(count: int, status: str) -> None:
 def test_a_run_without_timed_communication_is_not_judged_and_says_how_to_time_it() -> None:
     found = result(node_steps(np.full(100, 1.0)))
     assert found.status == "not enough data"
-    assert 'trainwatch.component("communication")' in found.finding
-    assert "trainwatch.step" in result(node_samples(np.ones((50, 2)))).finding
+    assert 'stepscope.component("communication")' in found.finding
+    assert "stepscope.step" in result(node_samples(np.ones((50, 2)))).finding
 
 
 def test_a_healthy_run_reports_its_communication_and_what_could_be_saved() -> None:

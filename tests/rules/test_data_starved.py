@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.report.right_sizing import predictions
-from trainwatch.runs.model import Loader, NodeSamples, RunFacts, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.report.right_sizing import predictions
+from stepscope.runs.model import Loader, NodeSamples, RunFacts, Steps
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -74,7 +74,7 @@ def test_patience_delays_the_first_decision(count: int, status: str) -> None:
 def test_without_steps_it_is_not_judged_and_says_how_to_add_them() -> None:
     found = result(node_samples(np.ones((50, 2))))
     assert found.status == "not enough data"
-    assert "trainwatch.step" in found.finding
+    assert "stepscope.step" in found.finding
 
 
 def test_the_rank_that_waits_is_named_and_the_others_do_not_dilute_it() -> None:
@@ -175,7 +175,7 @@ def test_words_name_the_cause_and_the_fix() -> None:
 def test_without_timed_fetches_it_says_what_is_unknown_and_how_to_find_out() -> None:
     full = run(2, 0, 0, cores=2, cpu=0.99)
     assert full.finding.endswith("; the cause is unknown, because no fetch was timed.")
-    assert "trainwatch.fetch" in full.recommendation
+    assert "stepscope.fetch" in full.recommendation
     none = run(0, 0, 0)
     assert "no worker process" in none.finding
     assert "how many would keep up is unknown" in none.finding

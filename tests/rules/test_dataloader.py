@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.model import Loader, RankFacts
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.model import Loader, RankFacts
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 

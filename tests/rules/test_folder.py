@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trainwatch.rules
-from trainwatch.rules import all_rules
-from trainwatch.rules.base import Rule
-from trainwatch.rules.parameters import specifications
+import stepscope.rules
+from stepscope.rules import all_rules
+from stepscope.rules.base import Rule
+from stepscope.rules.parameters import specifications
 
-FOLDER = Path(trainwatch.rules.__file__).parent
+FOLDER = Path(stepscope.rules.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs" / "heuristics.md"
 EVERY = pytest.mark.parametrize("rule", all_rules().values(), ids=str)
 
@@ -79,7 +79,7 @@ def test_no_rule_reads_or_writes_anything(file: Path) -> None:
         "itertools",
         "math",
         "numpy",
-        "trainwatch",
+        "stepscope",
         "typing",
     }
     finding = {"importlib", "os", "pathlib", "pkgutil", "sys"} if file.stem == "registry" else set()

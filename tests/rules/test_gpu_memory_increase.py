@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
 
 from tests.support.smallest import smallest
 from tests.support.source import MemorySource, node_samples

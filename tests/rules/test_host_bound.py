@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import Analysis, RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.report.devices import headline, parts_in_words, rounded
-from trainwatch.report.document import document
-from trainwatch.report.html import render_html
-from trainwatch.runs.model import IDLE_REASONS, DeviceTime, HostTime
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.report.devices import headline, parts_in_words, rounded
+from stepscope.report.document import document
+from stepscope.report.html import render_html
+from stepscope.runs.model import IDLE_REASONS, DeviceTime, HostTime
 
 from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples
 
 from tests.support.source import INTERVAL, MemorySource, node_samples
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.load import BINS, Distances
-from trainwatch.rules.load_balancing import LoadBalancing, jensen_shannon
-from trainwatch.runs.model import NodeSamples
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.load import BINS, Distances
+from stepscope.rules.load_balancing import LoadBalancing, jensen_shannon
+from stepscope.runs.model import NodeSamples
 
 from tests.support.source import MemorySource, node_samples
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples, RunFacts, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples, RunFacts, Steps
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -63,7 +63,7 @@ def test_datapoints_are_steps() -> None:
 def test_a_run_that_never_told_of_steps_is_not_judged() -> None:
     found = result(sampled(3000), facts=run_facts())
     assert (found.status, found.triggered) == ("not enough data", 0)
-    assert "trainwatch.step" in found.finding
+    assert "stepscope.step" in found.finding
 
 
 def test_nodes_start_on_their_own() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.model import ActivityTime, CollectiveTime, OperatorTime
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.model import ActivityTime, CollectiveTime, OperatorTime
 
 from tests.support.source import MemorySource, node_steps, rank_facts, run_facts
 

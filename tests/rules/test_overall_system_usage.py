@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
 
 from tests.support.source import MemorySource, node_samples
 

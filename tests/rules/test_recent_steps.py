@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from trainwatch.measurements.recent_steps import END, SPANS_KEPT, START, RecentSteps
-from trainwatch.runs.model import COMPONENTS, PHASES, Steps
+from stepscope.measurements.recent_steps import END, SPANS_KEPT, START, RecentSteps
+from stepscope.runs.model import COMPONENTS, PHASES, Steps
 
 from tests.support import source
 from tests.support.source import cut, node_steps

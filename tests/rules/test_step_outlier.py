@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import Analysis, RuleResult
-from trainwatch.evaluation.as_json import rule_json
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.steps import ScrapedSteps
-from trainwatch.rules.step_outlier import StepOutlier
-from trainwatch.runs.model import Steps
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.as_json import rule_json
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.steps import ScrapedSteps
+from stepscope.rules.step_outlier import StepOutlier
+from stepscope.runs.model import Steps
 
 from tests.support.source import START, MemorySource, node_steps
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import COMPONENTS, NodeSamples, RunFacts, Steps
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 

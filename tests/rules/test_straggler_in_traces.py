@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.measurements.measure import RunMeasurements
-from trainwatch.rules.base import Verdict
-from trainwatch.rules.judgement import Tallies
-from trainwatch.rules.straggler import Straggler, StragglerParameters
-from trainwatch.runs.model import RankTrace, RunFacts
-from trainwatch.runs.traces.source import KinetoTraces
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.rules.base import Verdict
+from stepscope.rules.judgement import Tallies
+from stepscope.rules.straggler import Straggler, StragglerParameters
+from stepscope.runs.model import RankTrace, RunFacts
+from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.rank_traces import COMPONENTS, LAYERS, Job, one_slow
 from tests.support.smallest import smallest

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.cli import main
-from trainwatch.rules import all_rules
-from trainwatch.rules.registry import FOLDERS
+from stepscope.cli import main
+from stepscope.rules import all_rules
+from stepscope.rules.registry import FOLDERS
 
 from tests.support.crosscheck import crosscheck, table
 from tests.support.grafana import panels
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is known, as `TRAINWATCH_RULES_PATH=FOLDER trainwatch ...` makes it."""
+    """The folder is known, as `STEPSCOPE_RULES_PATH=FOLDER stepscope ...` makes it."""
     monkeypatch.setenv(FOLDERS, str(folder))
 
 
@@ -42,7 +42,7 @@ def recording(scenarios: WrittenScenarios) -> Path:
 
 def rendered(folder: Path) -> Path:
     assert main(["rules", "render", "--docs-url=https://docs.test", "--out", str(folder)]) == 0
-    return folder / "trainwatch.yml"
+    return folder / "stepscope.yml"
 
 
 def entries(rules: Path) -> list[dict[str, Any]]:
@@ -58,8 +58,8 @@ def test_it_is_a_rule_only_while_its_folder_is_given(monkeypatch: pytest.MonkeyP
 
 
 def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None:
-    (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "TrainwatchToyRule")
-    assert alert["expr"] == 'trainwatch:rule_finding{rule="ToyRule"}'
+    (alert,) = (entry for entry in entries(rendered(tmp_path)) if entry.get("alert") == "StepscopeToyRule")
+    assert alert["expr"] == 'stepscope:rule_finding{rule="ToyRule"}'
     assert alert["labels"] == {
         "rule": "ToyRule",
         "severity": "warning",
@@ -74,7 +74,7 @@ def test_its_alert_says_its_words_and_carries_its_labels(tmp_path: Path) -> None
 
 def test_its_threshold_can_be_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "render", "--set", "ToyRule.threshold=30", "--out", str(tmp_path)]) == 0
-    assert "toy:busy_while_idle:ratio > 0.3 and" in (tmp_path / "trainwatch.yml").read_text()
+    assert "toy:busy_while_idle:ratio > 0.3 and" in (tmp_path / "stepscope.yml").read_text()
     assert main(["rules", "render", "--set", "ToyRule.patience=30", "--out", str(tmp_path)]) == 2
     assert "ToyRule has no parameter 'patience'; its parameters are threshold" in capsys.readouterr().err
 
@@ -83,12 +83,12 @@ def test_dashboards_list_it_with_its_words_and_parameters(tmp_path: Path) -> Non
     (described,) = (
         entry["labels"]
         for entry in entries(rendered(tmp_path / "rules"))
-        if entry.get("record") == "trainwatch:rule_info" and entry["labels"]["rule"] == "ToyRule"
+        if entry.get("record") == "stepscope:rule_info" and entry["labels"]["rule"] == "ToyRule"
     )
     assert described["parameters"] == "threshold 20 %"
     assert described["recommendation"] == "Put the toys away."
     assert main(["dashboards", "render", "--out", str(tmp_path / "dashboards")]) == 0
-    dashboard = json.loads((tmp_path / "dashboards" / "trainwatch-run.json").read_text())
+    dashboard = json.loads((tmp_path / "dashboards" / "stepscope-run.json").read_text())
     (all_of_them,) = (panel for panel in panels(dashboard) if panel["title"] == "All rules")
     assert any("ToyRule" in target["expr"] for target in all_of_them["targets"])  # its datapoints
 
@@ -112,7 +112,7 @@ def test_the_report_tells_what_it_found_in_every_place(recording: Path, tmp_path
 def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
     rules = rendered(tmp_path)
     parts = re.split(r"(?m)^(?=  - name: )", rules.read_text())
-    toy = next(part for part in parts if part.startswith("  - name: trainwatch-ToyRule"))
+    toy = next(part for part in parts if part.startswith("  - name: stepscope-ToyRule"))
     rules.write_text(parts[0] + toy)
     right = table(crosscheck("--recording", recording, "--rules", rules))["ToyRule"]
     assert 0 < right["firing"] <= right["evaluations"]
@@ -127,7 +127,7 @@ def test_the_crosscheck_checks_it(recording: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("/nowhere", "TRAINWATCH_RULES_PATH=/nowhere: there is no such folder; name a folder with rules"),
+        ("/nowhere", "STEPSCOPE_RULES_PATH=/nowhere: there is no such folder; name a folder with rules"),
         ("{folder}:{twin}", "there is already a rule ToyRule; rename this one"),
     ],
 )

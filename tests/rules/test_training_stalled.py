@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.evaluation.settings import Settings
-from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Steps
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Steps
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -150,7 +150,7 @@ def test_the_rank_that_stopped_first_is_named() -> None:
 
 def test_without_steps_it_is_not_judged() -> None:
     found = result(node_samples(np.ones((50, 2))))
-    assert (found.status, "trainwatch.step" in found.finding) == ("not enough data", True)
+    assert (found.status, "stepscope.step" in found.finding) == ("not enough data", True)
 
 
 @given(st.floats(0.01, 100), st.integers(2, 400))

@@ -11,11 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from trainwatch.errors import UserError
-from trainwatch.report.run_list import is_recording
-from trainwatch.run.directory import recording_directory
-from trainwatch.run.ledger_directory import PREFIX, ledger_directory
-from trainwatch.whole_file import write_whole
+from stepscope.errors import UserError
+from stepscope.report.run_list import is_recording
+from stepscope.run.directory import recording_directory
+from stepscope.run.ledger_directory import PREFIX, ledger_directory
+from stepscope.whole_file import write_whole
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
 
@@ -49,7 +49,7 @@ def refusal(given: Path | None, name: str = "train") -> str:
 )
 def test_no_name_leads_out_of_the_folder_of_runs(folder: Path, name: str) -> None:
     with recording_directory(None, name) as directory:
-        assert directory.parent == folder / "trainwatch-runs"
+        assert directory.parent == folder / "stepscope-runs"
         assert directory.is_dir()
         assert directory.name[0] not in ".-"
 
@@ -80,11 +80,11 @@ def test_a_link_below_the_folder_of_runs_is_not_followed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.strftime", lambda *_: "-now")
-    (folder / "trainwatch-runs").mkdir()
-    (folder / "trainwatch-runs" / "train-now").symlink_to(folder / "precious")
+    (folder / "stepscope-runs").mkdir()
+    (folder / "stepscope-runs" / "train-now").symlink_to(folder / "precious")
     (folder / "precious").mkdir()
     with recording_directory(None, "train") as directory:
-        assert directory == folder / "trainwatch-runs" / "train-now-2"
+        assert directory == folder / "stepscope-runs" / "train-now-2"
     assert list((folder / "precious").iterdir()) == []
 
 
@@ -107,17 +107,17 @@ def test_a_directory_that_every_user_can_write_to_is_refused(folder: Path) -> No
     )
     with recording_directory(folder / "public" / "run", "train") as directory:
         assert permissions(directory) & 0o022 == 0
-    (folder / "trainwatch-runs").mkdir()
-    (folder / "trainwatch-runs").chmod(0o777)
+    (folder / "stepscope-runs").mkdir()
+    (folder / "stepscope-runs").chmod(0o777)
     assert refusal(None) == (
-        "every user can rename what is in trainwatch-runs: run `chmod o-w trainwatch-runs`, or add --out"
+        "every user can rename what is in stepscope-runs: run `chmod o-w stepscope-runs`, or add --out"
     )
 
 
 @needs_root
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_a_folder_of_runs_that_another_user_planted_is_refused(folder: Path, kind: str) -> None:
-    runs = folder / "trainwatch-runs"
+    runs = folder / "stepscope-runs"
     if kind == "folder":
         runs.mkdir()
         runs.chmod(0o1777)
@@ -126,14 +126,14 @@ def test_a_folder_of_runs_that_another_user_planted_is_refused(folder: Path, kin
         runs.symlink_to("elsewhere")
     os.chown(runs, 65534, 65534, follow_symlinks=False)
     assert refusal(None) == (
-        "trainwatch-runs was made by user 65534 for every user: choose another with --out"
+        "stepscope-runs was made by user 65534 for every user: choose another with --out"
     )
 
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
     """A directory that other users can reach."""
-    with TemporaryDirectory(prefix="trainwatch-test-", dir="/tmp") as made:
+    with TemporaryDirectory(prefix="stepscope-test-", dir="/tmp") as made:
         os.chmod(made, 0o755)
         yield Path(made)
 

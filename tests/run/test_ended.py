@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 
 import pytest
-from trainwatch.run.ended import OutOfMemory, reason
+from stepscope.run.ended import OutOfMemory, reason
 
 from tests.support.observing import Observed, wait_until
 
@@ -74,23 +74,23 @@ def scrape(address: str) -> str:
         ("os.kill(os.getpid(), 9)", "signal SIGKILL"),
     ],
 )
-@pytest.mark.parametrize("steps", ["with trainwatch.step('train'): pass", ""])
+@pytest.mark.parametrize("steps", ["with stepscope.step('train'): pass", ""])
 def test_a_server_that_scrapes_the_run_reads_how_it_ended(
     end: str, expected: str, steps: str, tmp_path: Path
 ) -> None:
-    script = f"import os, pathlib, time, trainwatch\n{steps or 'pass'}\n"
+    script = f"import os, pathlib, time, stepscope\n{steps or 'pass'}\n"
     script += "while not pathlib.Path('go').exists(): time.sleep(0.02)\n" + end
     found: list[str] = []
 
     def ended() -> bool:
         found.extend(
-            re.findall(r'trainwatch_run_ended_info\{run="resnet-[^"]*",reason="(.*)"\} 1', scrape(address))
+            re.findall(r'stepscope_run_ended_info\{run="resnet-[^"]*",reason="(.*)"\} 1', scrape(address))
         )
         return bool(found)
 
     with Observed(tmp_path / "run", script, "--name=resnet") as observed:
         address = observed.address
-        wait_until(lambda: "trainwatch_samples_total" in scrape(address), "a scrape")
+        wait_until(lambda: "stepscope_samples_total" in scrape(address), "a scrape")
         assert not ended()
         (tmp_path / "go").touch()
         wait_until(lambda: ended() and observed.process.poll() is not None, "the end")
@@ -103,7 +103,7 @@ def test_a_run_that_its_user_stops_is_stopped_whatever_it_returns(tmp_path: Path
     with Observed(tmp_path / "run", script) as observed:
         observed.until_printed("ready")
         address = observed.address
-        wait_until(lambda: "trainwatch_samples_total" in scrape(address), "a scrape")
+        wait_until(lambda: "stepscope_samples_total" in scrape(address), "a scrape")
         observed.process.send_signal(signal.SIGTERM)
         wait_until(lambda: scrape(address) == "" or observed.process.poll() is not None, "the end")
         assert observed.status() == 3

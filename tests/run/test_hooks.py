@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trainwatch_startup
-from trainwatch.run.hooks import STARTUP, WARN_AFTER, HookedProcesses, command_environment
-from trainwatch.training.launch import Launch
+import stepscope_startup
+from stepscope.run.hooks import STARTUP, WARN_AFTER, HookedProcesses, command_environment
+from stepscope.training.launch import Launch
 
 from tests.support.observing import PATIENCE, RUN, wait_until
 from tests.support.small_torch import environment_of
@@ -33,12 +33,10 @@ def test_the_command_gets_our_folder_before_the_users_own(tmp_path: Path) -> Non
 
 
 def test_what_the_user_has_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert environment(tmp_path, TRAINWATCH_LINES="0")["TRAINWATCH_LINES"] == "0"
-    assert environment(tmp_path)["TRAINWATCH_LINES"] == "1"
-    monkeypatch.setenv("TRAINWATCH", "off")
-    assert (
-        environment(tmp_path).keys().isdisjoint({"TRAINWATCH_INSTRUMENT", "TRAINWATCH_LINES", "PYTHONPATH"})
-    )
+    assert environment(tmp_path, STEPSCOPE_LINES="0")["STEPSCOPE_LINES"] == "0"
+    assert environment(tmp_path)["STEPSCOPE_LINES"] == "1"
+    monkeypatch.setenv("STEPSCOPE", "off")
+    assert environment(tmp_path).keys().isdisjoint({"STEPSCOPE_INSTRUMENT", "STEPSCOPE_LINES", "PYTHONPATH"})
 
 
 class Case:
@@ -82,7 +80,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
 
 def test_a_python_without_the_environment_is_named_with_ways_to_pass_it_on(case: Case) -> None:
     case.start("env", "-i", sys.executable, "-c", SLEEP, "--token", "hf_abcdefghijklmnopQRSTUVWX")
-    case.until("ran without the environment of `trainwatch run`, because its launcher strips it.")
+    case.until("ran without the environment of `stepscope run`, because its launcher strips it.")
     why = case.hooked.why_no_steps()
     assert why.startswith(f"`{sys.executable} -c ")
     assert "`srun --export=ALL`" in why
@@ -138,7 +136,7 @@ def test_a_python_that_ignores_the_path_needs_the_hooks_installed(case: Case, fl
     """In the environment of the tests, the hooks are not installed."""
     python = getattr(sys, "_base_executable", sys.executable)
     case.start(python, flag, "-c", SLEEP)
-    case.until(f"`trainwatch hooks install --python {python}`")
+    case.until(f"`stepscope hooks install --python {python}`")
 
 
 def test_a_script_without_pytorch_is_told_so(case: Case) -> None:
@@ -154,7 +152,7 @@ def test_pytorch_without_an_optimizer_is_told_so(case: Case) -> None:
 
 def test_hooks_that_failed_say_how(case: Case) -> None:
     (case.folder / "torch.py").touch()
-    (case.folder / "trainwatch.py").touch()
+    (case.folder / "stepscope.py").touch()
     case.start(sys.executable, "-c", f"import torch; {SLEEP}", PYTHONPATH=f"{STARTUP}:{case.folder}")
     case.until("The hooks failed: torch is not hooked: ImportError: ")
 
@@ -196,23 +194,23 @@ def test_words_are_not_left_where_another_user_wants_them(
     ledgers, elsewhere = tmp_path / "ledgers", tmp_path / "elsewhere"
     ledgers.mkdir()
     elsewhere.mkdir()
-    planted = ledgers / trainwatch_startup.WORDS
+    planted = ledgers / stepscope_startup.WORDS
     planted.symlink_to(elsewhere) if kind == "link" else planted.mkdir()
     os.chown(planted, 65534, 65534, follow_symlinks=False)
-    monkeypatch.setenv(trainwatch_startup.LEDGERS, str(ledgers))
+    monkeypatch.setenv(stepscope_startup.LEDGERS, str(ledgers))
     if old:
         code = STARTUP.joinpath("sitecustomize.py").read_text().partition("\ndel sys.modules")[0]
         monkeypatch.setattr(sys, "version_info", (3, 8))
         exec(code, {"__file__": str(STARTUP / "sitecustomize.py")})
     else:
-        trainwatch_startup.leave_word("torch")
+        stepscope_startup.leave_word("torch")
     assert [*elsewhere.iterdir(), *planted.iterdir()] == []
 
 
 @pytest.mark.parametrize("word", ["failed", "old"])
 def test_a_word_that_is_no_file_is_not_waited_for(tmp_path: Path, word: str) -> None:
     hooked = HookedProcesses(tmp_path)
-    os.mkfifo(tmp_path / trainwatch_startup.WORDS / word)
+    os.mkfifo(tmp_path / stepscope_startup.WORDS / word)
     assert hooked.why_no_steps().startswith("No Python process was seen below the command.")
 
 

@@ -1,4 +1,4 @@
-"""The live page of `trainwatch run` in a real browser: from its start to the report."""
+"""The live page of `stepscope run` in a real browser: from its start to the report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import requests
 from selenium import webdriver
-from trainwatch.run.last_page import LastPage
-from trainwatch.run.listener import listen
+from stepscope.run.last_page import LastPage
+from stepscope.run.listener import listen
 
 from tests.support.browser import open_page
 from tests.support.observing import Observed, wait_until
@@ -18,10 +18,10 @@ from tests.support.servers import SECONDS
 pytestmark = pytest.mark.browser
 
 TRAIN = """
-import os, sys, time, trainwatch
+import os, sys, time, stepscope
 while not os.path.exists(sys.argv[1] + "/end"):
-    with trainwatch.step("train"):
-        with trainwatch.component("data_wait"):
+    with stepscope.step("train"):
+        with stepscope.component("data_wait"):
             time.sleep(0.06)
         time.sleep(0.03)
 raise SystemExit(int(open(sys.argv[1] + "/end").read()))

@@ -1,4 +1,4 @@
-"""Recordings above the limits are removed: only finished ones, and only what Trainwatch wrote."""
+"""Recordings above the limits are removed: only finished ones, and only what Stepscope wrote."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
-from trainwatch.run.old_recordings import ABANDONED_SECONDS, remove_old_recordings
-from trainwatch.run.recording_limits import parse_size
-from trainwatch.runs.recording.files import RunFile
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.sampling.sample import Sample
+from stepscope.run.old_recordings import ABANDONED_SECONDS, remove_old_recordings
+from stepscope.run.recording_limits import parse_size
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.sampling.sample import Sample
 
 from tests.support.observing import RUN
 
@@ -23,7 +23,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return tmp_path / "trainwatch-runs"
+    return tmp_path / "stepscope-runs"
 
 
 def recording(root: Path, name: str, days: float, ended: bool = True) -> Path:
@@ -126,11 +126,11 @@ def test_sizes_are_powers_of_1024_as_in_prometheus() -> None:
             parse_size(text)
 
 
-def test_trainwatch_run_removes_old_recordings_and_says_which(tmp_path: Path) -> None:
-    old = recording(tmp_path / "trainwatch-runs", "old", days=0)
+def test_stepscope_run_removes_old_recordings_and_says_which(tmp_path: Path) -> None:
+    old = recording(tmp_path / "stepscope-runs", "old", days=0)
     words = ["--listen=127.0.0.1:0", "--recording.max-size=0B", "--name=new", "--", "true"]
     done = subprocess.run([*RUN, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0
     assert f"removed {old}, because of --recording.max-size" in done.stderr
     assert not old.exists()
-    assert len(names(tmp_path / "trainwatch-runs") - {"index.html"}) == 1  # its own
+    assert len(names(tmp_path / "stepscope-runs") - {"index.html"}) == 1  # its own

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trainwatch.evaluation.analysis import Analysis, Band, RuleResult
-from trainwatch.rules.topics import About
-from trainwatch.run.command import add_arguments
-from trainwatch.run.live import PRINT_AGAIN_AFTER, Findings
-from trainwatch.run.plan import name_of, planned
-from trainwatch.status import Status
+from stepscope.evaluation.analysis import Analysis, Band, RuleResult
+from stepscope.rules.topics import About
+from stepscope.run.command import add_arguments
+from stepscope.run.live import PRINT_AGAIN_AFTER, Findings
+from stepscope.run.plan import name_of, planned
+from stepscope.status import Status
 
 from tests.support import analysis as made
 
@@ -43,7 +43,7 @@ def test_a_run_is_called_after_its_script(command: str, name: str) -> None:
 def test_a_flag_goes_before_the_variable_and_that_before_the_script(
     words: list[str], variable: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINWATCH_RUN", variable)
+    monkeypatch.setenv("STEPSCOPE_RUN", variable)
     parser = ArgumentParser()
     add_arguments(parser)
     given = [*words, "--listen=127.0.0.1:0", f"--out={tmp_path / 'run'}", "--", "python", "train.py"]
@@ -80,9 +80,9 @@ def test_a_finding_is_said_when_it_appears_and_when_it_is_over(capsys: pytest.Ca
         [Status.NOT_ENOUGH_DATA, Status.HEALTHY, Status.FOUND, Status.FOUND, Status.FOUND]
     ):
         findings.update(so_far(result(status)), now=minute * 60.0)
-    assert capsys.readouterr().err == "trainwatch: ▲ CPUBottleneck: 60 % of the samples.\n"
+    assert capsys.readouterr().err == "stepscope: ▲ CPUBottleneck: 60 % of the samples.\n"
     findings.update(so_far(result(Status.HEALTHY)), now=120.0 + PRINT_AGAIN_AFTER)
-    assert capsys.readouterr().err == "trainwatch: ✓ CPUBottleneck: no longer the case\n"
+    assert capsys.readouterr().err == "stepscope: ✓ CPUBottleneck: no longer the case\n"
 
 
 def test_a_finding_that_flickers_is_said_once_in_a_while(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,7 +102,7 @@ def test_a_finding_that_has_cleared_is_said_as_past(capsys: pytest.CaptureFixtur
     capsys.readouterr()
     findings.update(so_far(over), now=PRINT_AGAIN_AFTER)
     assert capsys.readouterr().err == (
-        "trainwatch: ✓ CPUBottleneck: It no longer holds: it held from 13:27:00 to 13:39:00 UTC "
+        "stepscope: ✓ CPUBottleneck: It no longer holds: it held from 13:27:00 to 13:39:00 UTC "
         "on node-a, at worst 83 % of the samples.\n"
     )
     findings.update(so_far(over), now=2 * PRINT_AGAIN_AFTER)

@@ -1,4 +1,4 @@
-"""`trainwatch run` beside real commands: what they see, what comes out, and what is left."""
+"""`stepscope run` beside real commands: what they see, what comes out, and what is left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from trainwatch.training.layout import RUN_BYTES
+from stepscope.training.layout import RUN_BYTES
 
 from tests.support.observing import PATIENCE, RUN, Observed, wait_until
 from tests.support.recording import Seen
@@ -33,10 +33,10 @@ time.sleep(100)
 """
 
 STEPS = """
-import sys, time, trainwatch
+import sys, time, stepscope
 for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 100000):
-    with trainwatch.step("train"):
-        with trainwatch.component("forward"):
+    with stepscope.step("train"):
+        with stepscope.component("forward"):
             time.sleep(0.005)
     print("step", number, flush=True)
 """
@@ -124,8 +124,8 @@ def test_without_a_command_line_none_is_stored(tmp_path: Path) -> None:
 def test_the_command_finds_its_run_and_an_empty_signal_mask(tmp_path: Path) -> None:
     script = """
 import os, signal
-print(os.environ["TRAINWATCH_RUN"])
-print(os.path.isdir(os.environ["TRAINWATCH_LEDGER_DIR"]))
+print(os.environ["STEPSCOPE_RUN"])
+print(os.path.isdir(os.environ["STEPSCOPE_LEDGER_DIR"]))
 print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 """
     with Observed(tmp_path / "run", script, "--name", "resnet") as observed:
@@ -151,7 +151,7 @@ def test_a_signal_sent_to_us_is_passed_on(tmp_path: Path, number: signal.Signals
 
 
 def refused(arguments: list[str], cwd: Path) -> str:
-    """The one line that these arguments of `trainwatch run` give."""
+    """The one line that these arguments of `stepscope run` give."""
     ended = subprocess.run(
         [*RUN, *arguments], capture_output=True, text=True, timeout=PATIENCE, cwd=cwd, check=False
     )
@@ -164,7 +164,7 @@ def refused(arguments: list[str], cwd: Path) -> str:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "no command given: put it after --, as in `trainwatch run -- python train.py`"),
+        ([], "no command given: put it after --, as in `stepscope run -- python train.py`"),
         (["--"], "no command given"),
         (["--", "no-such-command"], "command not found: no-such-command; check its name"),
         (["--", "./no-such-command"], "command not found: ./no-such-command"),
@@ -246,8 +246,8 @@ def test_the_usual_port_taken_gives_a_free_one_and_says_so(tmp_path: Path) -> No
     if taken is not None:
         taken.close()
     assert ended.returncode == 0
-    assert "trainwatch: port 9870 is taken; serving on 127.0.0.1:" in ended.stderr
-    (directory,) = (path for path in (tmp_path / "trainwatch-runs").iterdir() if path.is_dir())
+    assert "stepscope: port 9870 is taken; serving on 127.0.0.1:" in ended.stderr
+    (directory,) = (path for path in (tmp_path / "stepscope-runs").iterdir() if path.is_dir())
     assert (directory / "run.json").exists(), "and without --out it has a directory of its own"
 
 
@@ -315,8 +315,8 @@ def test_a_training_process_that_is_killed_leaves_its_steps_and_a_report(tmp_pat
 
 
 WORKERS = """
-import multiprocessing, os, signal, time, trainwatch
-@trainwatch.fetch
+import multiprocessing, os, signal, time, stepscope
+@stepscope.fetch
 def fetch(number):
     time.sleep(0.002)
     return number
@@ -326,14 +326,14 @@ def work(pipe):
         pipe.send(fetch(number))
         number += 1
 if __name__ == "__main__":
-    trainwatch.start(run="resnet")
+    stepscope.start(run="resnet")
     context = multiprocessing.get_context("fork")
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
     workers = [context.Process(target=work, args=(pipe[1],), daemon=True) for pipe in pipes]
     for worker in workers:
         worker.start()
     for step in range(100):
-        with trainwatch.step("train"):
+        with stepscope.step("train"):
             pipes[step % 2 if step < 50 else 1][0].recv()
         if step == 50:
             os.kill(workers[0].pid, signal.SIGKILL)
@@ -366,7 +366,7 @@ def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_that_can_be_repor
     assert len(seen.ticks()) >= 5
     assert seen.numbers()[:30] == list(range(30))
     reported = subprocess.run(
-        [sys.executable, "-m", "trainwatch", "report", "run", "--out", "run"],
+        [sys.executable, "-m", "stepscope", "report", "run", "--out", "run"],
         cwd=tmp_path,
         check=False,
         capture_output=True,
@@ -377,7 +377,7 @@ def test_kill_9_of_us_ends_the_exporter_and_leaves_a_recording_that_can_be_repor
 
 
 def test_nothing_stays_behind_in_memory_and_no_process(tmp_path: Path) -> None:
-    script = "import os; print(os.environ['TRAINWATCH_LEDGER_DIR'])"
+    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'])"
     with Observed(tmp_path / "run", script) as observed:
         assert observed.status() == 0
         assert not Path(observed.printed.strip()).exists()
@@ -386,7 +386,7 @@ def test_nothing_stays_behind_in_memory_and_no_process(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_observer_left_in_memory_goes_with_the_next_run(tmp_path: Path) -> None:
-    script = "import os; print(os.environ['TRAINWATCH_LEDGER_DIR'], flush=True); import time; time.sleep(100)"
+    script = "import os; print(os.environ['STEPSCOPE_LEDGER_DIR'], flush=True); import time; time.sleep(100)"
     with Observed(tmp_path / "first", script) as first, Observed(tmp_path / "second", script) as second:
         wait_until(lambda: first.printed and second.printed, "the ledgers' directories")
         of_first, of_second = Path(first.printed.strip()), Path(second.printed.strip())
@@ -414,7 +414,7 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
             assert observed.status() == 5
             assert observed.said.count("stopped: File too large") == 1
             assert "no report was written (" in observed.said
-            assert f"make the report with `trainwatch report {tmp_path / 'run'}`" in observed.said
+            assert f"make the report with `stepscope report {tmp_path / 'run'}`" in observed.said
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert len(Seen(tmp_path / "run").read().ticks()) > 3
@@ -439,7 +439,7 @@ def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Pa
         assert observed.status() == 0
         lines = observed.said.splitlines()
     at = lines.index("? Not enough data: no steps were seen, so only the machine was judged.")
-    assert "trainwatch.step(" in lines[at + 1]
+    assert "stepscope.step(" in lines[at + 1]
     assert f"report       {tmp_path}/run/report.html" in lines
     assert re.fullmatch(r"=+ \? not enough data in .*, exit status 0 =+", lines[-1])
     assert "\033" not in observed.said, "no colours but on a terminal"
@@ -451,7 +451,7 @@ def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path:
         address = observed.address
         observed.until_printed("step 5\n")
         wait_until(
-            lambda: 'trainwatch_step_duration_seconds_count{run="resnet-' in fetch(address, "metrics"),
+            lambda: 'stepscope_step_duration_seconds_count{run="resnet-' in fetch(address, "metrics"),
             "steps",
         )
         wait_until((observed.directory / "report.html").exists, "the live page")
@@ -463,7 +463,7 @@ def test_metrics_and_the_live_report_are_served_while_the_command_runs(tmp_path:
 def samples_total(address: str) -> float:
     """The exporter's counter of samples of the run called resnet."""
     found = re.search(
-        r'^trainwatch_samples_total\{run="resnet-[0-9a-f]{8}"\} (\S+)$',
+        r'^stepscope_samples_total\{run="resnet-[0-9a-f]{8}"\} (\S+)$',
         fetch(address, "metrics"),
         re.MULTILINE,
     )
@@ -479,16 +479,16 @@ def fetch(address: str, page: str) -> str:
 
 def test_a_finding_is_said_once_while_the_command_runs(tmp_path: Path) -> None:
     script = """
-import time, trainwatch
+import time, stepscope
 for number in range(400):
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.1 if number % 20 == 19 else 0.005)
 print("trained", flush=True)
 time.sleep(100)
 """
     flags = ("--live-interval", "1s", "--scan-interval", "1s", "--set", "StepOutlier.stddev=2")
     with Observed(tmp_path / "run", script, *flags) as observed:
-        observed.until_said("trainwatch: ▲ StepOutlier: ")
+        observed.until_said("stepscope: ▲ StepOutlier: ")
         observed.until_printed("trained")
         before = observed.said.count("StepOutlier: ")
         assert before == 1

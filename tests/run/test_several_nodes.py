@@ -1,4 +1,4 @@
-"""`trainwatch run` on several nodes of one job: one run, and another one for each launch of it."""
+"""`stepscope run` on several nodes of one job: one run, and another one for each launch of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.directory import RecordingDirectory
 
 from tests.support.observing import PATIENCE, RUN
 
@@ -32,9 +32,9 @@ class Store:
 c10d = types.ModuleType("distributed_c10d")
 c10d.is_initialized, c10d._get_default_store = lambda: True, Store
 sys.modules["torch.distributed.distributed_c10d"] = c10d
-import trainwatch
+import stepscope
 for _ in range(40):
-    with trainwatch.step():
+    with stepscope.step():
         time.sleep(0.05)
 """
 # As static torchrun gives it to two nodes with a rank each; it is the same for each launch.
@@ -67,7 +67,7 @@ def launch(folder: Path) -> list[Path]:
                 ["unshare", "--uts", "sh", "-c", in_its_node, "sh", *command],
                 stderr=subprocess.PIPE,
                 text=True,
-                env=os.environ | {"TRAINWATCH_INSTRUMENT": "0"},
+                env=os.environ | {"STEPSCOPE_INSTRUMENT": "0"},
             )
         )
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Signals to `trainwatch run`: in none of its threads, and at no moment, can one end it unasked."""
+"""Signals to `stepscope run`: in none of its threads, and at no moment, can one end it unasked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.rules.registry import FOLDERS
-from trainwatch.signals import PASSED_ON
+from stepscope.rules.registry import FOLDERS
+from stepscope.signals import PASSED_ON
 
 from tests.support.observing import PATIENCE, Observed
 
@@ -35,14 +35,14 @@ def look(*arguments):
     return real(*arguments)
 signal.pthread_sigmask = look
 sys.argv[1:] = ["run", "--help"]
-from trainwatch_exporter import main
+from stepscope.cli import main
 main()
 """
 
-# Loaded by `trainwatch run` as a rule. It sends signals as the report begins and ends, and when Python ends.
+# Loaded by `stepscope run` as a rule. It sends signals as the report begins and ends, and when Python ends.
 SENDS_WHILE_THE_REPORT_IS_MADE = """
 import atexit, os, sys
-from trainwatch.report import write
+from stepscope.report import write
 real = write.write_report
 def send():
     for number in {numbers}:
@@ -59,7 +59,7 @@ if sys.argv[1] == "run":
 # The same, killed as soon as its command has ended.
 KILLED_AT_THE_END = """
 import os, sys
-from trainwatch.run.exporter_process import ExporterProcess
+from stepscope.run.exporter_process import ExporterProcess
 if sys.argv[1] == "run":
     ExporterProcess.publish = lambda *_: os.kill(os.getpid(), 9)
 """
@@ -124,7 +124,7 @@ def test_ctrl_c_skips_the_report_of_a_recording_that_is_complete(tmp_path: Path)
     with observed_with(SENDS_WHILE_THE_REPORT_IS_MADE.format(numbers=[2]), tmp_path) as observed:
         assert observed.status() == 5, observed.said
         assert "no report was written (interrupted)" in observed.said
-        assert f"make the report with `trainwatch report {tmp_path}/run`" in observed.said
+        assert f"make the report with `stepscope report {tmp_path}/run`" in observed.said
     assert [*(tmp_path / "run").rglob("*.journal"), *(tmp_path / "run").rglob("report.json")] == []
 
 
@@ -140,14 +140,14 @@ def test_a_signal_before_the_command_is_started_ends_us_with_its_status_and_leav
     number: int, tmp_path: Path
 ) -> None:
     flags = ["--listen", "127.0.0.1:0", "--out", "run", "--", "touch", "started"]
-    ended = begun_with(number, "SIG_DFL", ["-m", "trainwatch", "run", *flags], tmp_path)
+    ended = begun_with(number, "SIG_DFL", ["-m", "stepscope", "run", *flags], tmp_path)
     assert (ended.returncode, ended.stderr) == (128 + number, "")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_signal_that_nohup_ignores_does_not_keep_the_command_from_starting(tmp_path: Path) -> None:
     flags = ["--listen", "127.0.0.1:0", "--out", "run", "--", sys.executable, "-c", "raise SystemExit(7)"]
-    ended = begun_with(signal.SIGHUP, "SIG_IGN", ["-m", "trainwatch", "run", *flags], tmp_path)
+    ended = begun_with(signal.SIGHUP, "SIG_IGN", ["-m", "stepscope", "run", *flags], tmp_path)
     assert ended.returncode == 7, ended.stderr
     assert json.loads((tmp_path / "run" / "run.json").read_text())["ended"] == "exit status 7"
 
@@ -162,7 +162,7 @@ def test_a_real_time_signal_that_ends_the_command_is_reported(tmp_path: Path) ->
 @pytest.mark.parametrize("command", ["exporter", "actions", "demo"])
 def test_a_server_that_is_stopped_during_its_start_ends_normally(command: str, tmp_path: Path) -> None:
     words = ["cpu-bottleneck"] if command == "demo" else [f"--ledger-dir={tmp_path}"]
-    words = ["-m", "trainwatch", command, "--web.listen-address=127.0.0.1:0", *words]
+    words = ["-m", "stepscope", command, "--web.listen-address=127.0.0.1:0", *words]
     ended = begun_with(signal.SIGTERM, "SIG_DFL", words, tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "stopped" in ended.stderr.splitlines()[-1]
@@ -171,8 +171,8 @@ def test_a_server_that_is_stopped_during_its_start_ends_normally(command: str, t
 def test_sigterm_removes_what_a_command_has_not_finished(tmp_path: Path) -> None:
     begins = (
         "import os, signal, sys\n"
-        "from trainwatch.signals import take_signals\n"
-        "from trainwatch.whole_file import replacing\n"
+        "from stepscope.signals import take_signals\n"
+        "from stepscope.whole_file import replacing\n"
         "from pathlib import Path\n"
         "take_signals('report')\n"
         "with replacing(Path('report.html')):\n"

@@ -1,4 +1,4 @@
-"""What `trainwatch run` shows on a terminal, next to the output of the command."""
+"""What `stepscope run` shows on a terminal, next to the output of the command."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 
 import pytest
-from trainwatch.run.pulse import Pulse
-from trainwatch.run.status_line import fitting
+from stepscope.run.pulse import Pulse
+from stepscope.run.status_line import fitting
 
 from tests.support.terminal import Terminal, on_terminal
 
 LOOP = """
-import sys, time, trainwatch
+import sys, time, stepscope
 for number in range(300):
-    with trainwatch.step("train"):
-        with trainwatch.component("data_wait"):
+    with stepscope.step("train"):
+        with stepscope.component("data_wait"):
             time.sleep(0.01)
     print(f"epoch {number} of the training", flush=True)
     for percent in range(0, 101, 50):
@@ -48,14 +48,14 @@ def test_the_last_row_has_the_status_and_the_output_above_it_is_whole(tmp_path: 
 def test_a_terminal_may_change_its_size(tmp_path: Path, columns: int, rows: int) -> None:
     """The command waits while the size changes, so that no row is on its way."""
     script = """
-import time, trainwatch
+import time, stepscope
 for number in range(30):
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.02)
     print(f"epoch {number}", flush=True)
 input()
 for number in range(30, 60):
-    with trainwatch.step("train"):
+    with stepscope.step("train"):
         time.sleep(0.02)
     print(f"epoch {number}", flush=True)
 input()
@@ -94,18 +94,18 @@ def test_parts_that_do_not_fit_are_left_out() -> None:
 
 
 METRICS = """\
-trainwatch_gpu_utilization_ratio{{gpu="0"}} 0.5
-trainwatch_gpu_utilization_ratio{{gpu="1"}} 0.9
-trainwatch_run_gpu_info{{run="r",gpu="1",uuid="GPU-1"}} 1
-trainwatch_run_cpus{{run="r"}} 8
-trainwatch_run_cpu_limit_cores{{run="r"}} 4
-trainwatch_run_cpu_seconds_total{{run="r"}} {cpu}
-trainwatch_step_duration_seconds_count{{run="r",rank="0",phase="train"}} {steps}
-trainwatch_step_duration_seconds_count{{run="r",rank="1",phase="train"}} {steps}
-trainwatch_step_duration_seconds_count{{run="r",rank="0",phase="eval"}} 7
-trainwatch_step_duration_seconds_sum{{run="r",rank="0",phase="train"}} {seconds}
-trainwatch_step_component_seconds_total{{run="r",rank="0",component="data_wait"}} {waited}
-trainwatch_step_component_seconds_total{{run="r",rank="0",component="forward"}} 1e6
+stepscope_gpu_utilization_ratio{{gpu="0"}} 0.5
+stepscope_gpu_utilization_ratio{{gpu="1"}} 0.9
+stepscope_run_gpu_info{{run="r",gpu="1",uuid="GPU-1"}} 1
+stepscope_run_cpus{{run="r"}} 8
+stepscope_run_cpu_limit_cores{{run="r"}} 4
+stepscope_run_cpu_seconds_total{{run="r"}} {cpu}
+stepscope_step_duration_seconds_count{{run="r",rank="0",phase="train"}} {steps}
+stepscope_step_duration_seconds_count{{run="r",rank="1",phase="train"}} {steps}
+stepscope_step_duration_seconds_count{{run="r",rank="0",phase="eval"}} 7
+stepscope_step_duration_seconds_sum{{run="r",rank="0",phase="train"}} {seconds}
+stepscope_step_component_seconds_total{{run="r",rank="0",component="data_wait"}} {waited}
+stepscope_step_component_seconds_total{{run="r",rank="0",component="forward"}} 1e6
 """
 
 

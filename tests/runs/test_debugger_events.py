@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.debugger.source import DebuggerOutput
-from trainwatch.runs.model import COMPONENTS, PHASES, RunFacts, Steps
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.debugger.source import DebuggerOutput
+from stepscope.runs.model import COMPONENTS, PHASES, RunFacts, Steps
 
 from tests.support.debugger_output import START, DebuggerDirectory, event, pair, snapshot, step
 

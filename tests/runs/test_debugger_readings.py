@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.errors import UserError
-from trainwatch.runs.debugger import system
-from trainwatch.runs.debugger.source import DebuggerOutput
-from trainwatch.runs.debugger.system import HOLD_BACK
-from trainwatch.runs.model import NodeSamples, RunFacts
+from stepscope.errors import UserError
+from stepscope.runs.debugger import system
+from stepscope.runs.debugger.source import DebuggerOutput
+from stepscope.runs.debugger.system import HOLD_BACK
+from stepscope.runs.model import NodeSamples, RunFacts
 
 from tests.support.debugger_output import START, DebuggerDirectory, Reading, line, reading, snapshot
 

@@ -1,4 +1,4 @@
-"""`trainwatch report` on a Debugger directory: from the command to the JSON files."""
+"""`stepscope report` on a Debugger directory: from the command to the JSON files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.runs.debugger.source import DebuggerOutput
-from trainwatch.runs.open import open_source
-from trainwatch.runs.traces.source import KinetoTraces
+from stepscope.cli import main
+from stepscope.runs.debugger.source import DebuggerOutput
+from stepscope.runs.open import open_source
+from stepscope.runs.traces.source import KinetoTraces
 
 from tests.support.debugger_output import START, DebuggerDirectory, snapshot, step, write_training_job
 
@@ -61,7 +61,7 @@ def test_a_pinned_core_of_one_node_and_an_idle_gpu_of_another_are_no_bottleneck(
 def test_a_terminal_shows_how_much_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainwatch.report.terminal.PROGRESS_EVERY", 0.0)
+    monkeypatch.setattr("stepscope.report.terminal.PROGRESS_EVERY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     directory = DebuggerDirectory(tmp_path / "profiler-output")
     times = [START + 60.0 * index for index in range(4)]
@@ -113,7 +113,7 @@ def test_a_directory_that_is_none_gives_one_clear_line_and_no_report(
         (source / name).write_text(text)
     assert main(["report", str(source), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("trainwatch: ")
+    assert said.startswith("stepscope: ")
     assert said.count("\n") == 1
     assert message in said
     assert str(source) in said

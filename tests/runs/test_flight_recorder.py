@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.evaluation.analysis import RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.measurements.dumped_waits import DumpedWaits
-from trainwatch.rules import dumped_hang
-from trainwatch.runs.flight_recorder import pickled
-from trainwatch.runs.flight_recorder.source import FlightRecorderDumps, read_dump
-from trainwatch.runs.open import open_source
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.measurements.dumped_waits import DumpedWaits
+from stepscope.rules import dumped_hang
+from stepscope.runs.flight_recorder import pickled
+from stepscope.runs.flight_recorder.source import FlightRecorderDumps, read_dump
+from stepscope.runs.open import open_source
 
 from tests.support.flight_recorder import Call, Group, run_ranks, write_dumps
 from tests.support.smallest import smallest
@@ -305,7 +305,7 @@ def test_random_bytes_are_refused_and_raise_nothing_else() -> None:
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainwatch.runs.flight_recorder.source.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("stepscope.runs.flight_recorder.source.MOST_BYTES", 1 << 20)
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(b"\x80" + b"entries" * 200_000)
     with pytest.raises(UserError, match="more than 1 MiB"):

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.report.shares import run_seconds
-from trainwatch.runs.model import COMPONENTS, RunFacts, Steps
-from trainwatch.runs.traces.events import load
-from trainwatch.runs.traces.intervals import Intervals
-from trainwatch.runs.traces.source import KinetoTraces
-from trainwatch.runs.traces.trace import SLICES, TraceSummary
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.evaluation.engine import evaluate
+from stepscope.report.shares import run_seconds
+from stepscope.runs.model import COMPONENTS, RunFacts, Steps
+from stepscope.runs.traces.events import load
+from stepscope.runs.traces.intervals import Intervals
+from stepscope.runs.traces.source import KinetoTraces
+from stepscope.runs.traces.trace import SLICES, TraceSummary
 
 BASE = 1_700_000_000  # seconds since the epoch
 LOADING = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.runs.traces import reading
-from trainwatch.runs.traces.reading import read_files
-from trainwatch.runs.traces.source import KinetoTraces, trace_files
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.runs.traces import reading
+from stepscope.runs.traces.reading import read_files
+from stepscope.runs.traces.source import KinetoTraces, trace_files
 
 from tests.runs.test_kineto import marked, row, write
 from tests.support.rank_traces import Job
@@ -84,8 +84,8 @@ def test_a_file_whose_reader_is_killed_costs_its_rank_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_ranks(tmp_path, 2)
-    suicide = "import os; sys.argv[2].endswith('0.json') and os.kill(os.getpid(), 9)\nfrom trainwatch"
-    monkeypatch.setattr(reading, "PROGRAM", reading.PROGRAM.replace("from trainwatch", suicide))
+    suicide = "import os; sys.argv[2].endswith('0.json') and os.kill(os.getpid(), 9)\nfrom stepscope"
+    monkeypatch.setattr(reading, "PROGRAM", reading.PROGRAM.replace("from stepscope", suicide))
     killed, healthy = read_files(trace_files(tmp_path))
     assert isinstance(killed, UserError)
     assert "0.json: the process that reads it ended with status -9" in str(killed)
@@ -109,7 +109,7 @@ def test_an_interrupted_report_leaves_no_process_and_no_file(tmp_path: Path, num
     rows = [row("cpu_op", f"aten::op{index % 50}", index, index + 0.5) for index in range(400_000)]
     path = write(tmp_path / "traces" / "large.json", rows)
     assert path.stat().st_size > reading.WORTHWHILE
-    command = ["-m", "trainwatch_exporter", "report", str(path), "--out", str(tmp_path / "out")]
+    command = ["-m", "stepscope", "report", str(path), "--out", str(tmp_path / "out")]
     report = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + SECONDS
     while not (readers := children_of(report.pid)) and time.monotonic() < until:
@@ -135,7 +135,7 @@ def _runs(pid: int) -> bool:
 def test_memory_grows_by_less_than_half_of_what_a_trace_grows(tmp_path: Path) -> None:
     measure = (
         "import resource, sys; from pathlib import Path; "
-        "from trainwatch.runs.traces.capture import captures_of; captures_of(Path(sys.argv[1])); "
+        "from stepscope.runs.traces.capture import captures_of; captures_of(Path(sys.argv[1])); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     peaks, sizes = [], []

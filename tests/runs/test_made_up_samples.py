@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trainwatch.measurements.own_cores import LimitedCores
-from trainwatch.runs.model import COMPONENTS, NodeSamples
-from trainwatch.runs.prometheus.api import Series
-from trainwatch.runs.prometheus.samples import SampleEstimator
-from trainwatch.runs.prometheus.series import Gains, Scrapes
-from trainwatch.runs.prometheus.steps import RankSteps
-from trainwatch.sampling.sample_tally import GRID
-from trainwatch.training.layout import STEP_BOUNDS
+from stepscope.measurements.own_cores import LimitedCores
+from stepscope.runs.model import COMPONENTS, NodeSamples
+from stepscope.runs.prometheus.api import Series
+from stepscope.runs.prometheus.samples import SampleEstimator
+from stepscope.runs.prometheus.series import Gains, Scrapes
+from stepscope.runs.prometheus.steps import RankSteps
+from stepscope.sampling.sample_tally import GRID
+from stepscope.training.layout import STEP_BOUNDS
 
 from tests.support.scrapes import SCRAPE_SECONDS, scraped_samples, scraped_steps
 from tests.support.source import START, node_samples, node_steps
 
 few_examples = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32 - 1)
-TARGET = {"job": "trainwatch", "instance": "node-a"}
+TARGET = {"job": "stepscope", "instance": "node-a"}
 
 
 def as_scrapes(series: Mapping[str, Sequence[float | None]]) -> Scrapes:
@@ -71,7 +71,7 @@ def scraped(samples: NodeSamples) -> dict[str, list[float | None]]:
     waits = {
         key.replace("cpu_utilization_ratio", "cpu_io_wait_ratio"): values
         for key, values in series.items()
-        if key.startswith("trainwatch_cpu_utilization_ratio")
+        if key.startswith("stepscope_cpu_utilization_ratio")
     }
     return series | waits
 
@@ -108,9 +108,9 @@ def test_every_pair_of_bounds_starves_as_many_snapshots_but_for_one(seed: int) -
 def test_the_time_for_which_a_limit_stopped_the_run_is_known_to_a_scrape() -> None:
     """Two of four cores of the limit were taken away, from the second to the last of five scrapes."""
     series: dict[str, list[float | None]] = {
-        'trainwatch_samples_total{run="run"}': [30, 60, 90, 120, 150],
-        'trainwatch_run_cpu_limit_cores{run="run"}': [4, 4, 4, 4, 4],
-        'trainwatch_run_cpu_throttled_seconds_total{run="run"}': [0, 0, 30, 60, 90],
+        'stepscope_samples_total{run="run"}': [30, 60, 90, 120, 150],
+        'stepscope_run_cpu_limit_cores{run="run"}': [4, 4, 4, 4, 4],
+        'stepscope_run_cpu_throttled_seconds_total{run="run"}': [0, 0, 30, 60, 90],
     }
     found = SampleEstimator("node-a", 0.5).add(as_scrapes(series), "run")
     assert found is not None

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.errors import UserError
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.model import DeviceTime, RunFacts, Steps
-from trainwatch.runs.open import open_source
-from trainwatch.runs.traces.source import KinetoTraces
+from stepscope.cli import main
+from stepscope.errors import UserError
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.model import DeviceTime, RunFacts, Steps
+from stepscope.runs.open import open_source
+from stepscope.runs.traces.source import KinetoTraces
 
 BASE = 1_700_000_000 * 10**9
 COMPUTE, COLLECTIVE, COPY, LATE = (0, 40), (30, 60), (60, 70), (100, 120)

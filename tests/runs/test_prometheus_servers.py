@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.crosscheck.server import Grid, Server
-from trainwatch.errors import UserError
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus import connection
-from trainwatch.runs.prometheus.address import ACCESS, ENVIRONMENT, TOKEN, Access
-from trainwatch.runs.prometheus.api import Api
-from trainwatch.runs.prometheus.source import PrometheusRun
+from stepscope.cli import main
+from stepscope.crosscheck.server import Grid, Server
+from stepscope.errors import UserError
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
+from stepscope.runs.prometheus import connection
+from stepscope.runs.prometheus.address import ACCESS, ENVIRONMENT, TOKEN, Access
+from stepscope.runs.prometheus.api import Api
+from stepscope.runs.prometheus.source import PrometheusRun
 
 from tests.support.keys import make_keys
 from tests.support.small_prometheus import (
@@ -31,7 +31,7 @@ from tests.support.small_prometheus import (
 )
 
 END = START + BETWEEN * (SCRAPES - 1)
-SAMPLES = 'trainwatch_samples_total{run="resnet-1"}'
+SAMPLES = 'stepscope_samples_total{run="resnet-1"}'
 
 
 @pytest.fixture(autouse=True)
@@ -198,7 +198,7 @@ def test_mimir_is_told_the_tenant(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(UserError, match="or a tenant with &tenant=NAME"):
             open_source(f"prometheus+{server.url}/prometheus?run=resnet")
         assert open_source(f"prometheus+{server.url}/prometheus?run=resnet&tenant=team-a").facts.name
-        monkeypatch.setenv("TRAINWATCH_PROMETHEUS_TENANT", "team-a")
+        monkeypatch.setenv("STEPSCOPE_PROMETHEUS_TENANT", "team-a")
         assert open_source(f"prometheus+{server.url}/prometheus?run=resnet").facts.name
         with pytest.raises(UserError, match="requires authentication"):  # the address comes first
             open_source(f"prometheus+{server.url}/prometheus?run=resnet&tenant=team-b")
@@ -267,7 +267,7 @@ def said(capsys: pytest.CaptureFixture[str], *command: object) -> str:
     assert main([*map(str, command)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
-    assert error.startswith("trainwatch: ")
+    assert error.startswith("stepscope: ")
     return error
 
 
@@ -291,7 +291,7 @@ def test_a_proxy_of_the_environment_is_used(
 def test_the_crosscheck_asks_the_ruler_for_rules_and_the_server_for_series() -> None:
     def vmalert(asked: Asked) -> Answer:
         if asked.path == "rules":
-            return Answer.of({"groups": [{"name": "trainwatch-Straggler", "interval": 240}]})
+            return Answer.of({"groups": [{"name": "stepscope-Straggler", "interval": 240}]})
         return Answer(404, b"unsupported path")
 
     with (
@@ -299,7 +299,7 @@ def test_the_crosscheck_asks_the_ruler_for_rules_and_the_server_for_series() -> 
         small_prometheus(SmallPrometheus(vmalert)) as ruler,
         Server(server.url, ruler.url) as checked,
     ):
-        assert checked.intervals() == {"trainwatch-Straggler": 240_000}
+        assert checked.intervals() == {"stepscope-Straggler": 240_000}
         assert checked.started() is None  # vmalert does not say
         assert checked.runs(round(1000 * START), round(1000 * END)) == ["resnet-1"]
 

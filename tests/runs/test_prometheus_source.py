@@ -15,18 +15,18 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import requests
-from trainwatch.cli import main
-from trainwatch.crosscheck.server import Server
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.errors import UserError
-from trainwatch.evaluation.analysis import Analysis, RuleResult
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.report.document import render_json
-from trainwatch.runs.open import open_source
-from trainwatch.runs.prometheus import api
-from trainwatch.runs.prometheus.address import ENVIRONMENT, TOKEN, Address
-from trainwatch.runs.prometheus.connection import Connection
-from trainwatch.runs.prometheus.series import OF_RUN, LastValues
+from stepscope.cli import main
+from stepscope.crosscheck.server import Server
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.errors import UserError
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.engine import evaluate
+from stepscope.report.document import render_json
+from stepscope.runs.open import open_source
+from stepscope.runs.prometheus import api
+from stepscope.runs.prometheus.address import ENVIRONMENT, TOKEN, Address
+from stepscope.runs.prometheus.connection import Connection
+from stepscope.runs.prometheus.series import OF_RUN, LastValues
 
 from tests.support.backfill import Backfill, instance_of, run_of
 from tests.support.demo import START
@@ -62,7 +62,7 @@ def rule(analysis: Analysis, name: str) -> RuleResult:
 
 def test_numbers_of_the_script_are_read_by_rank() -> None:
     def series(metric: str, value: float, **labels: str) -> api.Series:
-        return api.Series(f"trainwatch_{metric}", {"run": "r", **labels}, np.array([5.0]), np.array([value]))
+        return api.Series(f"stepscope_{metric}", {"run": "r", **labels}, np.array([5.0]), np.array([value]))
 
     found = [
         series("phase_seconds_total", 9, rank="0", phase="train"),
@@ -219,12 +219,12 @@ def test_an_address_that_is_none_is_said_in_one_line(
 @pytest.mark.servers
 def test_two_runs_of_one_name_are_told_apart_by_their_time(tmp_path: Path) -> None:
     text = tmp_path / "scrapes.om"
-    labels = '{job="trainwatch",instance="a",run="again"}'
+    labels = '{job="stepscope",instance="a",run="again"}'
     with text.open("w") as file:
         for start in (START, START + 7200):
             for time in range(int(start), int(start) + 120, 15):
-                file.write(f"trainwatch_samples_total{labels} {2 * (time - start)} {time}\n")
-                file.write(f"trainwatch_run_start_time_seconds{labels} {start} {time}\n")
+                file.write(f"stepscope_samples_total{labels} {2 * (time - start)} {time}\n")
+                file.write(f"stepscope_run_start_time_seconds{labels} {start} {time}\n")
         file.write("# EOF\n")
     storage = Backfill(tmp_path)
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
@@ -254,12 +254,12 @@ def test_a_name_means_its_newest_launch_and_lists_the_others(
     }
     with text.open("w") as file:
         for run, later in runs.items():
-            labels = f'job="trainwatch",instance="a",run="{run}"'
+            labels = f'job="stepscope",instance="a",run="{run}"'
             name = "trainxpy" if run == "trainxpy-4" else "train.py"
             for time in range(began + later, began + later + 120, 15):
-                file.write(f"trainwatch_samples_total{{{labels}}} {2 * (time - began - later)} {time}\n")
-                file.write(f"trainwatch_run_start_time_seconds{{{labels}}} {began + later} {time}\n")
-                file.write(f'trainwatch_run_info{{{labels},name="{name}"}} 1 {time}\n')
+                file.write(f"stepscope_samples_total{{{labels}}} {2 * (time - began - later)} {time}\n")
+                file.write(f"stepscope_run_start_time_seconds{{{labels}}} {began + later} {time}\n")
+                file.write(f'stepscope_run_info{{{labels},name="{name}"}} 1 {time}\n')
         file.write("# EOF\n")
     storage = Backfill(tmp_path)
     blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
@@ -269,7 +269,7 @@ def test_a_name_means_its_newest_launch_and_lists_the_others(
         newest = open_source(source).facts
         assert (newest.run, newest.name, newest.start) == ("train.py-00000001", "train.py", began + 7200)
         assert capsys.readouterr().err == (
-            "trainwatch: train.py is train.py-00000001, its newest launch; "
+            "stepscope: train.py is train.py-00000001, its newest launch; "
             "earlier: slurm-7-train.py-00000003, train.py-00000002\n"
         )
         assert open_source(f"{source}&end={began + 600}").facts.run == "train.py-00000002"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from trainwatch.crosscheck.offline.prometheus import local_prometheus
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
+from stepscope.crosscheck.offline.prometheus import local_prometheus
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
 
 from trials.engines.scenarios import scraped
 from trials.engines.servers import PrometheusHere, VictoriaMetricsHere, installed, local_victoriametrics

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
-from trainwatch.runs.recording.damage import DamageError
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.lines import NAME, continued, read_lines, write_lines
-from trainwatch.runs.recording.writer import RecordingWriter, folder_of
-from trainwatch.sampling.sample import Sample
-from trainwatch.training.line_table import LineTable
+from stepscope.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
+from stepscope.runs.recording.damage import DamageError
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.lines import NAME, continued, read_lines, write_lines
+from stepscope.runs.recording.writer import RecordingWriter, folder_of
+from stepscope.sampling.sample import Sample
+from stepscope.training.line_table import LineTable
 
 LOADS = Line("train", "data_wait", "data.py:14", "load", "json.loads", "train.py:30", "main")
 COUNTS = {Thread(3, "training"): LineCounts(1, 200, 10.0, 9.0, 0.5, 0.01, {LOADS: (180.0, 20, 0, 0, 0)})}

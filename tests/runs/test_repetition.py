@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.runs.traces.events import load
-from trainwatch.runs.traces.repetition import repetition
+from stepscope.runs.traces.events import load
+from stepscope.runs.traces.repetition import repetition
 
 from tests.runs.test_kineto import on_gpu, read, row, write
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
 
 from tests.support import demo
 from tests.support.prometheus import Prometheus, serving
@@ -108,7 +108,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             ) as prometheus:
                 for number, scrape in enumerate(served):
                     now[0] = scrape  # served until every job has stored it
-                    stored = f"count_over_time(trainwatch_samples_total[1h]) > {number}"
+                    stored = f"count_over_time(stepscope_samples_total[1h]) > {number}"
                     prometheus.wait_for(f"count({stored}) == {len(STORED)}")
                 yield prometheus.url
         finally:
@@ -148,5 +148,5 @@ def test_a_run_has_the_same_findings(url: str, as_text: Analysis, stored: str) -
 def test_custom_buckets_are_what_was_converted(url: str) -> None:
     """Otherwise the other tests would compare classic series with themselves."""
     query = Prometheus(url).query
-    assert not query('trainwatch_step_duration_seconds_bucket{cluster="custom-buckets"}')
-    assert query('trainwatch_step_duration_seconds{cluster="custom-buckets"}')[0]["histogram"]
+    assert not query('stepscope_step_duration_seconds_bucket{cluster="custom-buckets"}')
+    assert query('stepscope_step_duration_seconds{cluster="custom-buckets"}')[0]["histogram"]

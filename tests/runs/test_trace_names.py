@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
-from trainwatch.runs.traces.collectives import operation_of
-from trainwatch.runs.traces.source import KinetoTraces
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
+from stepscope.runs.traces.collectives import operation_of
+from stepscope.runs.traces.source import KinetoTraces
 
 from tests.runs.test_kineto import Row, marked, on_gpu, read, row, summary_of, write
 

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from trainwatch.errors import UserError
-from trainwatch.ledgers.ages import Place
-from trainwatch.ledgers.presence import Presence
-from trainwatch.runs.model import COMPONENTS, RUN_USE, Gap
-from trainwatch.runs.recording import directory
-from trainwatch.runs.recording import writer as writer_module
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.files import RunFile, journal_path
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.sampling.sample import GpuUse, HostUse, RunSample
+from stepscope.errors import UserError
+from stepscope.ledgers.ages import Place
+from stepscope.ledgers.presence import Presence
+from stepscope.runs.model import COMPONENTS, RUN_USE, Gap
+from stepscope.runs.recording import directory
+from stepscope.runs.recording import writer as writer_module
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.files import RunFile, journal_path
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.sampling.sample import GpuUse, HostUse, RunSample
 
 from tests.support.damage import flipped
 from tests.support.recording import (
@@ -116,7 +116,7 @@ def test_facts_say_what_the_run_its_node_and_its_ranks_are(tmp_path: Path) -> No
     writer = record(tmp_path, range(10))
     writer.ranks([(header(), totals(10, end=START + 6), False), (header(1, pid=101), totals(9), False)])
     writer.close()
-    RunFile("resnet", START, START + 6, "python train.py", 3, 0.5, {"trainwatch": "1"}).write(tmp_path)
+    RunFile("resnet", START, START + 6, "python train.py", 3, 0.5, {"stepscope": "1"}).write(tmp_path)
     source = Seen(tmp_path).read().source
     facts = source.facts
     assert (facts.name, facts.command, facts.exit_status, facts.end) == (
@@ -200,7 +200,7 @@ def test_pauses_are_known_although_the_last_row_of_a_rank_does_not_say_them(tmp_
     writer.ranks([(header(), totals(9), True)], now=START, paused={("resnet", 0): paused})
     writer.ranks(
         [(header(), totals(9), False)], now=START + 2
-    )  # by `trainwatch run`, after the exporter's end
+    )  # by `stepscope run`, after the exporter's end
     writer.close()
     (rank,) = Seen(tmp_path).read().source.facts.ranks
     assert rank.paused_seconds == paused
@@ -340,8 +340,8 @@ KILLED_WRITER = """
 import os, signal, sys, time
 from pathlib import Path
 from tests.support.recording import Seen, header, sample, step, totals
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.sampling.sample import HostUse, RunSample
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.sampling.sample import HostUse, RunSample
 writer = RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 for tick in range(130):
     writer.sample(sample(tick))
@@ -406,7 +406,7 @@ FULL_DISK = """
 import logging, resource, sys, time
 from pathlib import Path
 from tests.support.recording import header, sample, step
-from trainwatch.runs.recording import writer as module
+from stepscope.runs.recording import writer as module
 module.RETRY_SECONDS = 0.2
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
 writer = module.RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
@@ -570,7 +570,7 @@ def test_a_part_that_somebody_else_wrote_is_left_out(tmp_path: Path) -> None:
     part = the_part(tmp_path / "n1", "samples")
     rewrite(part, pq.read_table(part).replace_schema_metadata(None))
     (gap,) = gaps(Seen(tmp_path).read())
-    assert gap.reason.endswith(".parquet` was left out: Trainwatch did not write it")
+    assert gap.reason.endswith(".parquet` was left out: Stepscope did not write it")
 
 
 def test_a_writer_takes_over_from_a_damaged_recording_and_leaves_the_damage_in_place(tmp_path: Path) -> None:
@@ -638,7 +638,7 @@ def test_a_recording_of_another_format_is_refused(tmp_path: Path) -> None:
     record(tmp_path, range(2)).close()
     values = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**values, "format": 2}).replace("checksum", "signature"))
-    with pytest.raises(UserError, match="has format 2, this Trainwatch reads 1: use the one that wrote it"):
+    with pytest.raises(UserError, match="has format 2, this Stepscope reads 1: use the one that wrote it"):
         RecordingDirectory(tmp_path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import bcrypt
 import kubernetes_validate
 import pytest
-import trainwatch
+import stepscope
 import yaml
 
 from tests.support.chart import (
@@ -38,7 +38,7 @@ from tests.support.prometheus import needs_prometheus, serving
 
 VERSIONS = ("1.27", "1.30", "1.33", "1.37")
 CONFIG_MAP_LIMIT = SECRET_LIMIT = 1 << 20  # bytes. A release is stored in a Secret
-WEB = "trainwatch-web"
+WEB = "stepscope-web"
 # How Prometheus scrapes exporters that ask for certificates and passwords.
 PROTECTED = {
     "scheme": "https",
@@ -46,7 +46,7 @@ PROTECTED = {
         "ca": {"secret": {"name": WEB, "key": "ca.pem"}},
         "cert": {"secret": {"name": "scrape", "key": "tls.crt"}},
         "keySecret": {"name": "scrape", "key": "tls.key"},
-        "serverName": "trainwatch-exporter",
+        "serverName": "stepscope-exporter",
     },
     "basicAuth": {
         "username": {"name": "scrape", "key": "username"},
@@ -106,7 +106,7 @@ def test_the_prometheus_operator_takes_its_resources(values: Resource) -> None:
 def test_a_field_that_the_operator_does_not_know_is_an_error() -> None:
     values = {"monitor": {"endpoint": {"scrapeTimeOut": "9s"}}}
     (error,) = operator_errors(rendered(values))
-    assert error == "PodMonitor trainwatch-exporter: /spec/podMetricsEndpoints/0/scrapeTimeOut is unknown"
+    assert error == "PodMonitor stepscope-exporter: /spec/podMetricsEndpoints/0/scrapeTimeOut is unknown"
 
 
 def test_all_is_in_the_namespace_of_the_release_but_claims_are_where_the_pods_are() -> None:
@@ -114,7 +114,7 @@ def test_all_is_in_the_namespace_of_the_release_but_claims_are_where_the_pods_ar
         (one["kind"], one["metadata"].get("namespace"))
         for values in EVERYTHING
         for one in rendered(values)
-        if one["metadata"].get("namespace") != "trainwatch"
+        if one["metadata"].get("namespace") != "stepscope"
     }
     assert namespaces == {
         ("PersistentVolume", None),
@@ -134,9 +134,9 @@ def test_a_release_fits_into_the_secret_that_helm_stores_it_in() -> None:
 
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = read(CHART / "Chart.yaml")
-    assert chart["version"] == chart["appVersion"] == trainwatch.__version__
+    assert chart["version"] == chart["appVersion"] == stepscope.__version__
     (container,) = pod_of("cpu", rendered())["containers"]
-    assert container["image"] == f"registry.example/trainwatch:{trainwatch.__version__}"
+    assert container["image"] == f"registry.example/stepscope:{stepscope.__version__}"
 
 
 def test_an_image_may_be_named_by_its_digest() -> None:
@@ -254,7 +254,7 @@ def test_a_pool_has_its_own_settings_or_those_of_all() -> None:
 
 def test_more_pools_may_be_added_and_others_left_out() -> None:
     daemon_sets = of_kind("DaemonSet", rendered(EVERYTHING[1]))
-    assert daemon_sets.keys() == {"trainwatch-exporter-gpu", "trainwatch-exporter-h100"}
+    assert daemon_sets.keys() == {"stepscope-exporter-gpu", "stepscope-exporter-h100"}
     selectors = [json.dumps(one["spec"]["selector"]) for one in daemon_sets.values()]
     assert len({*selectors}) == 2  # neither adopts the pods of the other
 
@@ -272,11 +272,11 @@ def test_the_exporter_starts_with_its_arguments_and_has_every_path_mounted(tmp_p
         path = Path(flag.partition("=")[2])
         assert not path.is_absolute() or mounted & {str(path), str(path.parent)}, flag
     assert container["ports"][0]["containerPort"] == 9870
-    places = {"/host": "", "/var/lib/trainwatch": str(tmp_path), "/dev/shm/trainwatch": str(tmp_path / "l")}
+    places = {"/host": "", "/var/lib/stepscope": str(tmp_path), "/dev/shm/stepscope": str(tmp_path / "l")}
     for place, here in {**places, "$(NODE_NAME)": "n"}.items():
         flags = [flag.replace(place, here) for flag in flags]
     with ExporterProcess(*flags) as exporter:
-        exporter.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in exporter.scrape())
+        exporter.wait_for(lambda: "stepscope_cpu_utilization_ratio" in exporter.scrape())
         for probe in ("readinessProbe", "livenessProbe"):
             assert exporter.get(container[probe]["httpGet"]["path"]).status_code == 200
 
@@ -325,7 +325,7 @@ def secret_as_mounted(folder: Path) -> Path:
 def test_it_is_the_same_exporter_as_in_docker_compose() -> None:
     composed = read(FILE)["services"]["exporter"]["command"]
     (container,) = pod_of("cpu", rendered())["containers"]
-    own = ("--node=", "--ledger-dir=/dev/shm/trainwatch")
+    own = ("--node=", "--ledger-dir=/dev/shm/stepscope")
     assert [word for word in container["args"] if not word.startswith(own)] == composed
 
 
@@ -353,7 +353,7 @@ def test_every_container_has_as_few_privileges_as_its_work_allows(pool: str) -> 
     assert "add" not in exporter["securityContext"]["capabilities"]
     paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     writable = {paths.get(one["name"]) for one in exporter["volumeMounts"] if not one.get("readOnly")}
-    assert writable == {"/dev/shm/trainwatch", None}  # None: the state, in an emptyDir
+    assert writable == {"/dev/shm/stepscope", None}  # None: the state, in an emptyDir
 
 
 def test_the_network_policy_lets_scrapes_in_and_nothing_out() -> None:
@@ -367,7 +367,7 @@ def test_the_network_policy_lets_scrapes_in_and_nothing_out() -> None:
 
 
 def labels_of_pods() -> dict[str, str]:
-    daemon_set = of_kind("DaemonSet", rendered())["trainwatch-exporter-gpu"]
+    daemon_set = of_kind("DaemonSet", rendered())["stepscope-exporter-gpu"]
     labels: dict[str, str] = daemon_set["spec"]["template"]["metadata"]["labels"]
     assert daemon_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
     return labels
@@ -413,7 +413,7 @@ def test_rules_are_those_of_the_repository() -> None:
     files = {path.stem: path for path in (REPOSITORY / "rules").glob("*.yml")}
     resources = of_kind("PrometheusRule", rendered())
     assert {name: one["spec"] for name, one in resources.items()} == {n: read(p) for n, p in files.items()}
-    mounted = of_kind("ConfigMap", rendered(EVERYTHING[1]))["trainwatch-rules"]
+    mounted = of_kind("ConfigMap", rendered(EVERYTHING[1]))["stepscope-rules"]
     assert mounted["data"] == {path.name: path.read_text() for path in files.values()}
     assert mounted["metadata"]["labels"]["release"] == "kube"
 
@@ -435,7 +435,7 @@ def test_prometheus_loads_the_rules_that_the_chart_renders(tmp_path: Path) -> No
         (tmp_path / f"{name}.yml").write_text(json.dumps(resource["spec"]))
         wanted |= {(group["name"], len(group["rules"])) for group in resource["spec"]["groups"]}
     config = tmp_path / "prometheus.yml"
-    config.write_text("rule_files: ['trainwatch*.yml']\n")
+    config.write_text("rule_files: ['stepscope*.yml']\n")
     with serving(config, tmp_path / "data") as prometheus:
         groups = prometheus.get("rules")["groups"]
     assert {(group["name"], len(group["rules"])) for group in groups} == wanted
@@ -445,11 +445,11 @@ def test_prometheus_loads_the_rules_that_the_chart_renders(tmp_path: Path) -> No
 def test_dashboards_are_those_of_the_repository_and_the_sidecar_finds_them() -> None:
     maps = of_kind("ConfigMap", rendered())
     for path in (REPOSITORY / "grafana" / "dashboards").glob("*.json"):
-        found = maps.pop(f"trainwatch-dashboard-{path.stem.removeprefix('trainwatch-')}")
+        found = maps.pop(f"stepscope-dashboard-{path.stem.removeprefix('stepscope-')}")
         assert found["data"] == {path.name: path.read_text()}
         assert len(json.dumps(found)) < CONFIG_MAP_LIMIT
         assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert found["metadata"]["annotations"] == {"grafana_folder": "Trainwatch"}
+        assert found["metadata"]["annotations"] == {"grafana_folder": "Stepscope"}
     assert not maps
     assert not of_kind("ConfigMap", rendered({"dashboards": {"enabled": False}}))
 

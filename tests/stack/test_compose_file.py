@@ -11,9 +11,9 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.exporter.command import DEFAULT_ADDRESS
-from trainwatch.training.ledger_files import ledger_directory
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.exporter.command import DEFAULT_ADDRESS
+from stepscope.training.ledger_files import ledger_directory
 
 from tests.support.compose import (
     FILE,
@@ -50,8 +50,8 @@ def test_its_environment_example_lists_every_variable_and_no_other() -> None:
 def test_the_environment_example_repeats_the_defaults() -> None:
     defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", FILE.read_text()))
     listed = dict(re.findall(r"(?m)^#([A-Z_]+)=(.+)$", ENVIRONMENT_EXAMPLE.read_text()))
-    assert {name: listed[name] for name in defaults if name != "TRAINWATCH_EXPORTERS"} == {
-        name: value for name, value in defaults.items() if name != "TRAINWATCH_EXPORTERS"
+    assert {name: listed[name] for name in defaults if name != "STEPSCOPE_EXPORTERS"} == {
+        name: value for name, value in defaults.items() if name != "STEPSCOPE_EXPORTERS"
     }
 
 
@@ -83,7 +83,7 @@ class TestAsDockerComposeReadsIt:
         assert without["command"] == [*with_gpus["command"], "--no-collector.gpu"]
         same = ("volumes", "networks", "ports", "image")
         assert [without[key] for key in same] == [with_gpus[key] for key in same]
-        settings = uncommented("COMPOSE_PROFILES", "TRAINWATCH_EXPORTERS")
+        settings = uncommented("COMPOSE_PROFILES", "STEPSCOPE_EXPORTERS")
         assert services(environment=settings)["exporter"]["deploy"]["replicas"] == 0
         assert "exporter-gpu" in services(environment=settings)
 
@@ -93,7 +93,7 @@ class TestAsDockerComposeReadsIt:
         built = [name for name, service in all_services.items() if "build" in service]
         assert built == ["exporter", "rules"]
         for service in all_services.values():
-            if service["image"].startswith("trainwatch:"):
+            if service["image"].startswith("stepscope:"):
                 assert service["pull_policy"] == "never"
             else:
                 assert PINNED_IMAGE.fullmatch(service["image"])
@@ -110,7 +110,7 @@ class TestAsDockerComposeReadsIt:
             assert service["restart"] == ("no" if name == "rules" else "unless-stopped"), name
             assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name
-            checked_by_image = service["image"].startswith("trainwatch:")  # test_dockerfile.py
+            checked_by_image = service["image"].startswith("stepscope:")  # test_dockerfile.py
             assert checked_by_image or service["healthcheck"]["test"][0] == "CMD", name
 
     def test_what_must_outlive_a_container_lies_in_a_volume(self, all_services: dict[str, Service]) -> None:
@@ -121,8 +121,8 @@ class TestAsDockerComposeReadsIt:
             if mount["type"] == "volume" and name != "exporter-gpu" and not mount.get("read_only")
         }
         assert volumes == {
-            "exporter": "exporter:/var/lib/trainwatch",
-            "rules": "rules:/var/lib/trainwatch",
+            "exporter": "exporter:/var/lib/stepscope",
+            "rules": "rules:/var/lib/stepscope",
             "prometheus": "prometheus:/prometheus",
             "alertmanager": "alertmanager:/alertmanager",
             "grafana": "grafana:/var/lib/grafana",
@@ -162,11 +162,11 @@ class TestAsDockerComposeReadsIt:
         self, tmp_path: Path, all_services: dict[str, Service]
     ) -> None:
         flags = [
-            word.replace("/host", "").replace("/var/lib/trainwatch", str(tmp_path))
+            word.replace("/host", "").replace("/var/lib/stepscope", str(tmp_path))
             for word in all_services["exporter"]["command"][1:]
         ]
         with ExporterProcess(*flags, f"--ledger-dir={tmp_path}") as exporter:
-            exporter.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in exporter.scrape())
+            exporter.wait_for(lambda: "stepscope_cpu_utilization_ratio" in exporter.scrape())
 
     def test_it_says_nothing_when_it_is_checked(self) -> None:
         checked = run_compose("--profile=*", "config", "--quiet")

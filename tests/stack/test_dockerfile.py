@@ -67,11 +67,11 @@ def test_it_does_not_run_as_root_and_owns_where_it_keeps_its_state() -> None:
     (command,) = of("CMD")
     (state,) = [word for word in json.loads(command) if word.startswith("--state-dir=")]
     folder = Path(state.partition("=")[2]).parent  # in which the exporter makes one for itself alone
-    assert f"--owner trainwatch --group trainwatch {folder}" in account
+    assert f"--owner stepscope --group stepscope {folder}" in account
 
 
 def listed_packages() -> list[str]:
-    """What the small image installs beside Trainwatch itself."""
+    """What the small image installs beside Stepscope itself."""
     (choice,) = [rest.partition(" >")[0] for rest in of("RUN") if "psutil" in rest]
     chosen = subprocess.run(
         shlex.split(choice), cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -84,7 +84,7 @@ def listed_packages() -> list[str]:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with what the small image has: Trainwatch, built from the copied files, and packages.
+    """An environment with what the small image has: Stepscope, built from the copied files, and packages.
 
     Packages come from the environment of the tests, so that no network is needed.
     """
@@ -99,7 +99,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", built, context], check=True, timeout=SECONDS)
     venv.create(folder / "venv", with_pip=False)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (wheel,) = built.glob("trainwatch_exporter-*.whl")
+    (wheel,) = built.glob("stepscope-*.whl")
     shutil.unpack_archive(wheel, packages, "zip")
     for name in listed_packages():
         installed = distribution(name)
@@ -113,19 +113,19 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", [["exporter"], ["demo"], ["actions"]])
 def test_the_small_image_has_all_that_its_commands_need(image: Path, words: list[str]) -> None:
     told = subprocess.run(
-        [image, "-m", "trainwatch_exporter", *words, "--help"],
+        [image, "-m", "stepscope", *words, "--help"],
         capture_output=True,
         text=True,
         cwd="/",
         timeout=SECONDS,
     )
     assert told.returncode == 0, told.stderr
-    assert f"usage: trainwatch {words[0]}" in told.stdout
+    assert f"usage: stepscope {words[0]}" in told.stdout
 
 
 def test_a_command_that_it_has_not_is_refused_in_one_line(image: Path, tmp_path: Path) -> None:
     told = subprocess.run(
-        [image, "-m", "trainwatch", "report", "x", "--out", tmp_path / "y"],
+        [image, "-m", "stepscope", "report", "x", "--out", tmp_path / "y"],
         capture_output=True,
         text=True,
         cwd="/",
@@ -154,12 +154,12 @@ def health(python: Path, words: list[str], port: str | int) -> int:
 
 
 def test_the_image_starts_the_exporter_of_itself(image: Path, tmp_path: Path) -> None:
-    assert json.loads(of("ENTRYPOINT")[0]) == ["trainwatch"]
+    assert json.loads(of("ENTRYPOINT")[0]) == ["stepscope"]
     command, *flags = json.loads(of("CMD")[0])
     assert command == "exporter"
     small = ExporterProcess(
-        *(flag.replace("/var/lib/trainwatch", str(tmp_path)) for flag in flags), f"--ledger-dir={tmp_path}"
+        *(flag.replace("/var/lib/stepscope", str(tmp_path)) for flag in flags), f"--ledger-dir={tmp_path}"
     )
     small.command[0] = str(image)
     with small as exporter:
-        exporter.wait_for(lambda: "trainwatch_cpu_utilization_ratio" in exporter.scrape())
+        exporter.wait_for(lambda: "stepscope_cpu_utilization_ratio" in exporter.scrape())

@@ -14,7 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from trainwatch.rules import all_rules
+from stepscope.rules import all_rules
 
 from tests.support.chart import CHART, installed, needs_helm, of_kind, pod_of, rendered
 from tests.support.compose import FILE, REPOSITORY
@@ -44,12 +44,12 @@ def test_the_training_pod_is_one_that_kubernetes_takes() -> None:
 def test_every_helm_command_of_the_page_installs_valid_manifests() -> None:
     commands = [shlex.split(line) for line in commands_of("kubernetes.md") if line.startswith("helm ")]
     of_install = flags_of(commands[0])
-    assert commands[0][1:4] == ["install", "trainwatch", "deploy/helm"]
+    assert commands[0][1:4] == ["install", "stepscope", "deploy/helm"]
     for command in commands:
-        assert command[2:4] == ["trainwatch", "deploy/helm"]
+        assert command[2:4] == ["stepscope", "deploy/helm"]
         reused = of_install if "--reuse-values" in command else []
         resources = installed([*reused, *flags_of(command)])
-        assert pod_of("gpu", resources)["containers"][0]["image"].startswith("registry.example/trainwatch:")
+        assert pod_of("gpu", resources)["containers"][0]["image"].startswith("registry.example/stepscope:")
         rules = of_kind("PrometheusRule", resources)
         assert {one["metadata"]["labels"]["release"] for one in rules.values()} == {"kube-prometheus-stack"}
 
@@ -63,7 +63,7 @@ def test_the_helm_command_of_the_readme_installs_exporters() -> None:
 @needs_helm
 def test_own_rules_reach_the_chart_by_the_commands_of_the_page(tmp_path: Path) -> None:
     lines = commands_of("kubernetes.md")
-    (render,) = [shlex.split(line) for line in lines if line.startswith("trainwatch rules render")]
+    (render,) = [shlex.split(line) for line in lines if line.startswith("stepscope rules render")]
     subprocess.run(
         [sys.executable, "-m", *render], cwd=tmp_path, check=True, capture_output=True, timeout=300
     )
@@ -95,7 +95,7 @@ def test_the_training_job_of_kubeflow_shares_the_ledger_directory_on_all_replica
         template = {"metadata": {"name": "replica"}, **replica["template"]}
         kubernetes_validate.validate({"apiVersion": "v1", "kind": "Pod", **template}, "1.37", strict=True)
         (volume,) = template["spec"]["volumes"]
-        assert volume["hostPath"]["path"] == "/dev/shm/trainwatch"
+        assert volume["hostPath"]["path"] == "/dev/shm/stepscope"
 
 
 @pytest.mark.servers
@@ -104,7 +104,7 @@ def test_prometheus_takes_the_scrape_of_kubernetes(tmp_path: Path) -> None:
     (config,) = [block for block in of_yaml("kubernetes.md") if "scrape_configs" in block]
     (job,) = config["scrape_configs"]
     # Debian builds its Prometheus without the discovery in Kubernetes.
-    assert job.pop("kubernetes_sd_configs") == [{"role": "pod", "namespaces": {"names": ["trainwatch"]}}]
+    assert job.pop("kubernetes_sd_configs") == [{"role": "pod", "namespaces": {"names": ["stepscope"]}}]
     (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
     checked = subprocess.run(
         ["promtool", "check", "config", tmp_path / "prometheus.yml"], capture_output=True, text=True
@@ -114,7 +114,7 @@ def test_prometheus_takes_the_scrape_of_kubernetes(tmp_path: Path) -> None:
 
 def test_the_provider_of_the_page_is_that_of_the_stack() -> None:
     (page,) = of_yaml("grafana.md")
-    own = yaml.safe_load((REPOSITORY / "grafana/provisioning/dashboards/trainwatch.yml").read_text())
+    own = yaml.safe_load((REPOSITORY / "grafana/provisioning/dashboards/stepscope.yml").read_text())
     assert page["providers"][0].items() <= own["providers"][0].items()
 
 
@@ -131,7 +131,7 @@ def test_compose_has_every_profile_service_and_variable_that_the_page_speaks_of(
     services = yaml.safe_load(written)["services"]
     profiles = {profile for service in services.values() for profile in service.get("profiles", ())}
     assert set(re.findall(r"--profile (\w+)", text)) == profiles
-    for name in re.findall(r"`((?:GRAFANA|PROMETHEUS|ALERTMANAGER|TRAINWATCH)_\w+)`", text):
+    for name in re.findall(r"`((?:GRAFANA|PROMETHEUS|ALERTMANAGER|STEPSCOPE)_\w+)`", text):
         assert f"${{{name}" in written, name
     for port in re.findall(r"http://localhost:(\d+)", text):
         assert f":-{port}}}:" in written, port

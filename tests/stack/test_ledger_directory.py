@@ -34,14 +34,14 @@ class Machine:
         self.memory = folder / "shm"
         self.memory.mkdir()
         self.memory.chmod(SHARED)
-        self.ledgers = self.memory / "trainwatch"
+        self.ledgers = self.memory / "stepscope"
         self.running = ExitStack()
 
     def train(self, user: int, umask: int = 0o022) -> TrainingProcess:
         """Starts a run of a user, with one step: its name is the user's number."""
         sandbox = Sandbox(user, umask, mounted={"/dev/shm": self.memory})
         trainer = self.running.enter_context(TrainingProcess(None, run=str(user), sandbox=sandbox.words()))
-        trainer.do("trainwatch.begin_step(); trainwatch.end_step()")
+        trainer.do("stepscope.begin_step(); stepscope.end_step()")
         return trainer
 
     def export(self, sandbox: Sandbox, *flags: str) -> SandboxedExporter:
@@ -65,7 +65,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 def assert_published(exporter: SandboxedExporter, *users: int) -> None:
     def published() -> bool:
-        steps = exporter.scrape().all("trainwatch_step_duration_seconds_count")
+        steps = exporter.scrape().all("stepscope_step_duration_seconds_count")
         names = {dict(labels)["run"].rpartition("-")[0] for labels in steps}  # of NAME-LAUNCH
         return names == {str(user) for user in users}
 
@@ -79,9 +79,9 @@ def from_a_shell(machine: Machine) -> Callable[[], SandboxedExporter]:
 
 def by_systemd(machine: Machine) -> Callable[[], SandboxedExporter]:
     """At boot systemd makes the directory, before any user and before the exporter."""
-    lines = (FOLDER / "trainwatch.tmpfiles.conf").read_text()
-    configuration = machine.folder / "trainwatch.conf"
-    configuration.write_text(lines.replace(" trainwatch trainwatch ", f" {SERVICE_USER} {SERVICE_USER} "))
+    lines = (FOLDER / "stepscope.tmpfiles.conf").read_text()
+    configuration = machine.folder / "stepscope.conf"
+    configuration.write_text(lines.replace(" stepscope stepscope ", f" {SERVICE_USER} {SERVICE_USER} "))
     capabilities = ("chown", "fowner", "dac_override")
     boot = Sandbox(0, capabilities=capabilities, mounted={"/dev/shm": machine.memory})
     made = boot.run("systemd-tmpfiles", "--create", str(configuration))
@@ -90,7 +90,7 @@ def by_systemd(machine: Machine) -> Callable[[], SandboxedExporter]:
     state = machine.folder / "state"
     state.mkdir()
     os.chown(state, SERVICE_USER, SERVICE_USER)
-    sandbox = sandbox_of(FOLDER / "trainwatch-exporter.service", SERVICE_USER, state, machine.memory)
+    sandbox = sandbox_of(FOLDER / "stepscope-exporter.service", SERVICE_USER, state, machine.memory)
     return lambda: machine.export(sandbox)
 
 
@@ -100,7 +100,7 @@ def by_docker_compose(machine: Machine) -> Callable[[], SandboxedExporter]:
     volume.mkdir(0o755)
     os.chown(volume, user_of_the_image(), user_of_the_image())
     mounted = {"/dev/shm": machine.memory, "/host/proc": Path("/proc"), "/host/sys": Path("/sys")}
-    mounted["/var/lib/trainwatch"] = volume
+    mounted["/var/lib/stepscope"] = volume
     read_only = ("/host/proc", "/host/sys")
     sandbox = Sandbox(user_of_the_image(), mounted=mounted, read_only=read_only, devices=False)
 
@@ -221,7 +221,7 @@ def test_a_pod_refuses_a_link_in_place_of_the_directory(machine: Machine) -> Non
     machine.ledgers.symlink_to("elsewhere")
     (init,) = pod()["initContainers"]
     prepared = in_pod(machine, init).run(sys.executable, *init["command"][1:])
-    assert "Not a directory: '/dev/shm/trainwatch'" in prepared.stderr
+    assert "Not a directory: '/dev/shm/stepscope'" in prepared.stderr
     assert stat.S_IMODE((machine.memory / "elsewhere").stat().st_mode) == 0o700
 
 
@@ -238,5 +238,5 @@ def test_a_user_cannot_remove_the_ledger_of_another(machine: Machine) -> None:
     (ledger,) = machine.ledgers.iterdir()
     bob = Sandbox(BOB, mounted={"/dev/shm": machine.memory})
     for command in ("rm -f", "truncate --size=0", "mv -t /dev/shm"):
-        assert bob.run(*command.split(), f"/dev/shm/trainwatch/{ledger.name}").returncode != 0
+        assert bob.run(*command.split(), f"/dev/shm/stepscope/{ledger.name}").returncode != 0
     assert ledger.stat().st_size > 0

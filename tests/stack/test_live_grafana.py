@@ -1,6 +1,6 @@
 """A live Grafana: the whole stack where there is a Docker engine, else a program `grafana` of this machine.
 
-Only where TRAINWATCH_LIVE_GRAFANA is set, because images are downloaded: some hundreds of megabytes.
+Only where STEPSCOPE_LIVE_GRAFANA is set, because images are downloaded: some hundreds of megabytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.grafana,
     pytest.mark.timeout(2 * SECONDS),
     pytest.mark.skipif(
-        "TRAINWATCH_LIVE_GRAFANA" not in os.environ, reason="TRAINWATCH_LIVE_GRAFANA is not set"
+        "STEPSCOPE_LIVE_GRAFANA" not in os.environ, reason="STEPSCOPE_LIVE_GRAFANA is not set"
     ),
 ]
 
@@ -68,7 +68,7 @@ def check_dashboards(url: str) -> None:
     wait_for(lambda: {one["uid"] for one in get(f"{url}/api/search?type=dash-db")} == DASHBOARDS)
     for uid in DASHBOARDS:
         found = get(f"{url}/api/dashboards/uid/{uid}")
-        assert found["meta"]["folderTitle"] == "Trainwatch"
+        assert found["meta"]["folderTitle"] == "Stepscope"
         assert not found["meta"]["canSave"]
         assert found["dashboard"]["panels"]
     assert (
@@ -81,7 +81,7 @@ def check_dashboards(url: str) -> None:
 def stack(environment: Mapping[str, str]) -> Iterator[None]:
     command = compose_command()
     assert command is not None
-    words = [*command, f"--file={FILE}", "--project-name=trainwatch-test", f"--env-file={os.devnull}"]
+    words = [*command, f"--file={FILE}", "--project-name=stepscope-test", f"--env-file={os.devnull}"]
 
     def run(*more: str) -> None:
         subprocess.run([*words, *more], env={**os.environ, **environment}, check=True, timeout=SECONDS)
@@ -96,7 +96,7 @@ def stack(environment: Mapping[str, str]) -> Iterator[None]:
 
 @pytest.mark.skipif(not has_engine(), reason="needs a Docker engine")
 def test_the_stack_comes_up_and_grafana_shows_the_run_that_is_cpu_bound() -> None:
-    ports = free_ports("GRAFANA_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "TRAINWATCH_PORT")
+    ports = free_ports("GRAFANA_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "STEPSCOPE_PORT")
     with stack(ports):
         url = f"http://127.0.0.1:{ports['GRAFANA_PORT']}"
         check_dashboards(url)
@@ -106,8 +106,8 @@ def test_the_stack_comes_up_and_grafana_shows_the_run_that_is_cpu_bound() -> Non
             "queries": [
                 {
                     "refId": "A",
-                    "datasource": {"uid": "trainwatch-prometheus"},
-                    "expr": "run_instance:trainwatch_cpu_starved:ratio > 0.5",
+                    "datasource": {"uid": "stepscope-prometheus"},
+                    "expr": "run_instance:stepscope_cpu_starved:ratio > 0.5",
                     "instant": True,
                 }
             ],

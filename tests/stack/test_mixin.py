@@ -53,9 +53,9 @@ def test_what_has_alerts_is_among_the_alerts_and_nothing_else_is(mixin: dict[str
 def test_the_page_writes_the_alerts_as_a_rule_file(mixin: dict[str, Any]) -> None:
     page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
     (program,) = re.findall(r"(?ms)^```jsonnet\n(.*?)^```", page)
-    program = program.replace("github.com/trainwatch/trainwatch", str(REPOSITORY))  # where jb puts it
+    program = program.replace("github.com/stepscope/stepscope", str(REPOSITORY))  # where jb puts it
     ((name, text),) = json.loads(_jsonnet.evaluate_snippet("page", program)).items()
-    assert name == "trainwatch-alerts.yaml"
+    assert name == "stepscope-alerts.yaml"
     assert yaml.load(text, yaml.CSafeLoader) == mixin["prometheusAlerts"]
 
 

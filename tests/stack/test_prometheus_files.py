@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from trainwatch.demo.scenarios import all_scenarios
+from stepscope.demo.scenarios import all_scenarios
 
 from tests.support.compose import FILE, REPOSITORY
 

@@ -107,7 +107,7 @@ def test_prometheus_has_its_scrape_interval_and_alertmanager_beside_it(
     scraped = read(REPOSITORY / "prometheus" / "compose.yml")["global"]
     assert settings["timeInterval"] == scraped["scrape_interval"]
     assert settings["alertmanagerUid"] == data_sources["alertmanager"]["uid"]
-    assert data_sources["prometheus"]["uid"] == "trainwatch-prometheus"
+    assert data_sources["prometheus"]["uid"] == "stepscope-prometheus"
     assert data_sources["prometheus"]["isDefault"] is True
 
 
@@ -126,7 +126,7 @@ def test_grafana_knows_every_key_of_the_provider_and_finds_the_dashboards_where_
 ) -> None:
     assert provider.keys() <= PROVIDER
     assert provider["options"].keys() == {"path"}
-    assert provider["folder"] == "Trainwatch"
+    assert provider["folder"] == "Stepscope"
     assert f"./grafana/dashboards:{provider['options']['path']}:ro" in grafana["volumes"]
 
 

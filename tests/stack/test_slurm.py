@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from trainwatch.training.reader import LedgerHeader, LedgerReader, open_ledgers
+from stepscope.training.reader import LedgerHeader, LedgerReader, open_ledgers
 
 from tests.support.slurm import SCRIPTS, Slurm, needs_slurm, script, slurm
 
-TRAINS = "import trainwatch\nfor _ in range(3):\n    with trainwatch.step(): pass\n"
+TRAINS = "import stepscope\nfor _ in range(3):\n    with stepscope.step(): pass\n"
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_GID": str(os.getgid())}
 TASK = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "resnet", "SLURMD_NODENAME": "node1"}
 
@@ -71,7 +71,7 @@ def test_what_a_batch_script_starts_has_the_name_of_its_job_or_of_its_user(clust
     job = cluster.submit("--job-name=night", "--wrap=python train.py")
     (header,) = headers(cluster.ledgers, job)
     assert header.name == "night"
-    job = cluster.submit("--wrap=python train.py", TRAINWATCH_RUN="bert")
+    job = cluster.submit("--wrap=python train.py", STEPSCOPE_RUN="bert")
     (header,) = headers(cluster.ledgers, job)
     assert header.name == "bert"
 
@@ -97,7 +97,7 @@ def test_a_prolog_that_can_make_nothing_still_succeeds_so_no_node_is_drained(tmp
     for name in ("ledgers", "runs"):
         (tmp_path / name).write_text("in the way")
     called(script("prolog.sh", tmp_path), JOB)
-    assert "TRAINWATCH_RUN_DIR" not in called(script("task-prolog.sh", tmp_path), TASK).stdout
+    assert "STEPSCOPE_RUN_DIR" not in called(script("task-prolog.sh", tmp_path), TASK).stdout
     called(script("epilog.sh", tmp_path), JOB)
 
 
@@ -116,7 +116,7 @@ def test_steps_and_attempts_of_a_job_have_folders_of_their_own(tmp_path: Path) -
 
 def test_a_name_of_several_lines_sets_no_other_variable(tmp_path: Path) -> None:
     printed = called(script("task-prolog.sh", tmp_path), TASK | {"SLURM_JOB_NAME": "a\nexport LD_PRELOAD=b"})
-    assert printed.stdout == "export TRAINWATCH_RUN=a_export LD_PRELOAD=b\n"
+    assert printed.stdout == "export STEPSCOPE_RUN=a_export LD_PRELOAD=b\n"
 
 
 def test_the_epilog_keeps_what_a_job_recorded(tmp_path: Path) -> None:

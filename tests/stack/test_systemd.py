@@ -20,8 +20,8 @@ from tests.support.sandbox import Sandbox, SandboxedExporter, needs_sandboxes
 from tests.support.systemd_unit import FOLDER, needs_systemd, sandbox_of, settings
 from tests.support.training_process import RESNET, TrainingProcess
 
-EXPORTER = FOLDER / "trainwatch-exporter.service"
-ACTIONS = FOLDER / "trainwatch-actions.service"
+EXPORTER = FOLDER / "stepscope-exporter.service"
+ACTIONS = FOLDER / "stepscope-actions.service"
 UNITS = [EXPORTER, ACTIONS]
 SERVICE_USER, TRAINING_USER = 64017, 64018
 
@@ -98,8 +98,8 @@ class TestUnderItsRestrictions:
         sandbox = sandbox_of(EXPORTER, SERVICE_USER, state, memory)
         stranger = Sandbox(TRAINING_USER, umask=0o077, mounted={"/dev/shm": memory})
         program, subcommand, *flags = command(EXPORTER)
-        assert (Path(program).name, subcommand) == ("trainwatch", "exporter")
-        environment = {"STATE_DIRECTORY": "/var/lib/trainwatch", "PATH": os.environ["PATH"]}
+        assert (Path(program).name, subcommand) == ("stepscope", "exporter")
+        environment = {"STATE_DIRECTORY": "/var/lib/stepscope", "PATH": os.environ["PATH"]}
         driver = FakeNvml(tmp_path / "driver", gpus=2)
         for file in (driver.directory, *driver.directory.iterdir()):
             os.chown(file, SERVICE_USER, SERVICE_USER)
@@ -109,16 +109,16 @@ class TestUnderItsRestrictions:
 
         with TrainingProcess(None, sandbox=stranger.words()) as trainer:
             with exporter[0] as first:
-                trainer.do("for _ in range(5): trainwatch.begin_step(); trainwatch.end_step()")
-                first.wait_for(lambda: "trainwatch_step_duration_seconds_count" in first.scrape())
+                trainer.do("for _ in range(5): stepscope.begin_step(); stepscope.end_step()")
+                first.wait_for(lambda: "stepscope_step_duration_seconds_count" in first.scrape())
                 for collector in ("cpu", "disk", "gpu", "memory", "network", "training"):
-                    assert first.scrape().value("trainwatch_collector_success", collector=collector) == 1
-                assert len(first.scrape().all("trainwatch_gpu_utilization_ratio")) == driver.gpus
-                first.wait_for(lambda: first.scrape().value("trainwatch_samples_total", run=RESNET) >= 3)
-                counted = first.scrape().value("trainwatch_samples_total", run=RESNET)
+                    assert first.scrape().value("stepscope_collector_success", collector=collector) == 1
+                assert len(first.scrape().all("stepscope_gpu_utilization_ratio")) == driver.gpus
+                first.wait_for(lambda: first.scrape().value("stepscope_samples_total", run=RESNET) >= 3)
+                counted = first.scrape().value("stepscope_samples_total", run=RESNET)
                 assert first.stop() == 0
             with exporter[1] as second:
-                assert second.scrape().value("trainwatch_samples_total", run=RESNET) >= counted
+                assert second.scrape().value("stepscope_samples_total", run=RESNET) >= counted
                 assert not [line for line in first.log + second.log if "will not survive" in line]
 
         (kept,) = state.glob("*.samples")
@@ -134,7 +134,7 @@ class TestUnderItsRestrictions:
         assert sandbox.run("cat", "/proc/1/stat").stdout.startswith("1 ")
         assert set(sandbox.run("ls", "/dev").stdout.split()) >= set(os.listdir("/dev")) - {"fd"}
         assert sandbox.run("cat", str(tmp_path / "private")).returncode != 0
-        assert "Read-only file system" in sandbox.run("touch", "/etc/trainwatch").stderr
+        assert "Read-only file system" in sandbox.run("touch", "/etc/stepscope").stderr
         assert "Operation not permitted" in sandbox.run("unshare", "--user", "true").stderr
 
     def test_actions_stop_a_run_of_another_user(self, tmp_path: Path) -> None:
@@ -148,14 +148,14 @@ class TestUnderItsRestrictions:
         (credentials / "token").chmod(0o400)
         sandbox = replace(sandbox, mounted={**sandbox.mounted, "/run/credentials": credentials})
         program, subcommand, *flags = command(ACTIONS)
-        assert (Path(program).name, subcommand) == ("trainwatch", "actions")
+        assert (Path(program).name, subcommand) == ("stepscope", "actions")
         flags = [flag.replace("${CREDENTIALS_DIRECTORY}", "/run/credentials") for flag in flags]
         del flags[flags.index("--web.listen-address") :]
         with (
             TrainingProcess(None, sandbox=stranger.words()) as trainer,
             actions(*flags, sandbox=sandbox.words()) as receiver,
         ):
-            trainer.do("trainwatch.start()")
+            trainer.do("stepscope.start()")
             (decision,) = receiver.decisions(a_notification(an_alert_of_it()))
             assert decision["decision"] == "stop", decision
             assert trainer.process.wait(60) == 128 + signal.SIGTERM  # bwrap's way to say it

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainwatch.cli import main
+from stepscope.cli import main
 
 from tests.support.compose import needs_compose, services
 from tests.support.services_as_processes import as_process, possible, run
@@ -31,17 +31,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         speed_up(service, folder)
         address = f"127.0.1.{number}"
         command = as_process(name, service, folder)
-        if "trainwatch" in command:  # in one network, their ports would be the same
+        if "stepscope" in command:  # in one network, their ports would be the same
             command.append(f"--web.listen-address={address}:9870")
         for known in {name, *((service["networks"]["default"] or {}).get("aliases", ()))}:
             processes[known] = {"command": command if known == name else ["true"], "address": address}
-    nodes = 'up{job="trainwatch"} == 1'
+    nodes = 'up{job="stepscope"} == 1'
     return run(
         processes,
         {
             "targets": f"up and on () (count({nodes}) == 3)",
-            "starved": "run_instance:trainwatch_cpu_starved:ratio > 0.5",
-            "firing": 'ALERTS{alertname="TrainwatchCPUBottleneck", alertstate="firing"}',
+            "starved": "run_instance:stepscope_cpu_starved:ratio > 0.5",
+            "firing": 'ALERTS{alertname="StepscopeCPUBottleneck", alertstate="firing"}',
         },
         {"notified": "http://alertmanager:9093/api/v2/alerts?filter=rule%3DCPUBottleneck"},
     )
@@ -50,7 +50,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def speed_up(service: dict[str, Any], folder: Path) -> None:
     """Mounts copies of the configuration and of the rules in which everything happens each second."""
     for mount in service.get("volumes", ()):
-        if mount["target"] in ("/etc/trainwatch/prometheus", "/etc/trainwatch/rules"):
+        if mount["target"] in ("/etc/stepscope/prometheus", "/etc/stepscope/rules"):
             copied = folder / Path(mount["target"]).name
             if mount["type"] == "volume":  # which the service of its name fills
                 command = [word for word in services()[mount["source"]]["command"] if "--out" not in word]
@@ -83,4 +83,4 @@ def test_alertmanager_gets_the_alert_with_its_advice(said: dict[str, Any]) -> No
     (alert,) = said["notified"]
     assert alert["labels"]["run"] == "simulated-cpu-bottleneck"
     assert "workers" in alert["annotations"]["recommendation"]
-    assert alert["annotations"]["dashboard_url"].startswith("http://localhost:3000/d/trainwatch-run?")
+    assert alert["annotations"]["dashboard_url"].startswith("http://localhost:3000/d/stepscope-run?")

@@ -1,4 +1,4 @@
-"""Ranks that others wait for, under `trainwatch run`: report, terminal and `trainwatch stacks` name them."""
+"""Ranks that others wait for, under `stepscope run`: report, terminal and `stepscope stacks` name them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trainwatch.cli import main
+from stepscope.cli import main
 
 pytest.importorskip("torch")
 
@@ -69,14 +69,14 @@ while True:
 
 
 def observed(folder: Path, script: str, *flags: str) -> subprocess.Popen[str]:
-    """Starts two ranks of a script under `trainwatch run`. They get the path of the file `go`."""
+    """Starts two ranks of a script under `stepscope run`. They get the path of the file `go`."""
     (folder / "train.py").write_text(script)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    for name in ("RANK", "WORLD_SIZE", "TRAINWATCH_LEDGER_DIR"):
+    for name in ("RANK", "WORLD_SIZE", "STEPSCOPE_LEDGER_DIR"):
         environment.pop(name, None)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "trainwatch", "run", *FLAGS, "--out", str(folder / "out"), *flags),
+            *(sys.executable, "-m", "stepscope", "run", *FLAGS, "--out", str(folder / "out"), *flags),
             *("--", *TORCHRUN, "train.py", str(folder / "go")),
         ],
         cwd=folder,
@@ -124,7 +124,7 @@ def test_a_rank_that_comes_late_is_stopped_and_is_killed(
     out, name = tmp_path / "out", f"late-{os.getpid()}"
 
     def ranks() -> list[list[str]]:
-        """Returns the rows of `trainwatch stacks`: rank, process, state, where, ..., steps."""
+        """Returns the rows of `stepscope stacks`: rank, process, state, where, ..., steps."""
         main(["stacks", name, "--no-stacks"])
         return [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
 

@@ -1,4 +1,4 @@
-"""`trainwatch stacks` on real training processes: where they are, and their Python stacks."""
+"""`stepscope stacks` on real training processes: where they are, and their Python stacks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from trainwatch.cli import main
-from trainwatch.training.reader import LedgerReader, open_ledgers
+from stepscope.cli import main
+from stepscope.training.reader import LedgerReader, open_ledgers
 
 from tests.support.places import put_place
 from tests.support.training_script import training, wait_for_line, wait_until
 
 SCRIPT = """
     def endless_loader():
-        trainwatch.record_step('train', 1.0, 2.0)
+        stepscope.record_step('train', 1.0, 2.0)
         hold()
     endless_loader()
 """
@@ -28,7 +28,7 @@ BUSY = """
     def endless_loader():
         say()
         while True: pass
-    trainwatch.record_step('train', 1.0, 2.0)
+    stepscope.record_step('train', 1.0, 2.0)
     endless_loader()
 """
 
@@ -38,7 +38,7 @@ KEEPS_THE_LOCK = """
     def endless_loader():
         say()
         ctypes.PyDLL(None).sleep(600)
-    trainwatch.record_step('train', 1.0, 2.0)
+    stepscope.record_step('train', 1.0, 2.0)
     endless_loader()
 """
 
@@ -55,11 +55,11 @@ def rank(
 ) -> Popen[str]:
     """Starts a rank of the run `resnet`, and waits until it is in its loader."""
     environment = {
-        "TRAINWATCH_RUN": "resnet",
-        "TRAINWATCH_LAUNCH": launch,
+        "STEPSCOPE_RUN": "resnet",
+        "STEPSCOPE_LAUNCH": launch,
         "RANK": str(number),
         "WORLD_SIZE": "4",
-        "TRAINWATCH_STACKS": on,
+        "STEPSCOPE_STACKS": on,
     }
     process = stack.enter_context(training(script, folder, environment))
     wait_for_line(process)
@@ -122,7 +122,7 @@ def test_code_that_keeps_the_interpreter_lock_is_found_by_the_signal(
     stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank(stack, tmp_path, script=KEEPS_THE_LOCK)
-    monkeypatch.setattr("trainwatch.processes.stacks.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("stepscope.processes.stacks.ANSWER_SECONDS", 1.0)
     status, said = asked(capsys, tmp_path, "resnet")
     assert (status, said.count("in endless_loader")) == (0, 1)
 
@@ -132,7 +132,7 @@ def test_a_process_that_can_answer_is_never_interrupted(
 ) -> None:
     """The signal's handler reads the stacks of threads that run: now and then that ends the process."""
     rank(stack, tmp_path, script=BUSY)
-    monkeypatch.setattr("trainwatch.processes.stacks.SIGNAL", signal.SIGKILL)
+    monkeypatch.setattr("stepscope.processes.stacks.SIGNAL", signal.SIGKILL)
     for _ in range(2):
         assert asked(capsys, tmp_path, "resnet")[1].count("in endless_loader") == 1
 
@@ -141,7 +141,7 @@ def test_a_file_in_place_of_the_request_is_not_written(
     stack: ExitStack, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank(stack, tmp_path)
-    monkeypatch.setattr("trainwatch.processes.stacks.ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr("stepscope.processes.stacks.ANSWER_SECONDS", 0.5)
     (ledger,) = ledgers(tmp_path).values()
     request = ledger.with_name(f"{ledger.name}.stack.request")
     request.unlink()
@@ -223,7 +223,7 @@ def test_a_process_that_was_not_asked_to_answer_gets_no_signal_and_the_fix_is_sa
     process = rank(stack, tmp_path, on="0")
     status, said = asked(capsys, tmp_path, "resnet")
     assert status == 1
-    assert "no stack: it was started without TRAINWATCH_STACKS=1" in said
+    assert "no stack: it was started without STEPSCOPE_STACKS=1" in said
     assert "pip install py-spy" in said
     process.communicate("\n", timeout=60)
     assert process.returncode == 0, "it lives"
@@ -308,8 +308,8 @@ def test_a_mistake_is_one_line_with_its_fix(
 
 
 def test_the_answer_file_goes_with_the_ledger(stack: ExitStack, tmp_path: Path) -> None:
-    from trainwatch.ledgers.folder import LedgerFolder
-    from trainwatch.sampling.limits import Limits
+    from stepscope.ledgers.folder import LedgerFolder
+    from stepscope.sampling.limits import Limits
 
     process = rank(stack, tmp_path)
     folder = LedgerFolder(tmp_path, retention=1.0)
@@ -326,9 +326,9 @@ def test_the_answer_file_goes_with_the_ledger(stack: ExitStack, tmp_path: Path) 
 
 def test_sampling_lines_leaves_the_process_alive_for_readers(stack: ExitStack, tmp_path: Path) -> None:
     script = """
-    from trainwatch.training.line_identity import Identity
-    from trainwatch.training.session import session
-    trainwatch.record_step('train', 1.0, 2.0)
+    from stepscope.training.line_identity import Identity
+    from stepscope.training.session import session
+    stepscope.record_step('train', 1.0, 2.0)
     identity = Identity(session.ledger)
     assert (identity.rank, identity.role) == (0, 1)
     hold()

@@ -1,4 +1,4 @@
-"""The real `trainwatch actions` in a process of its own, listening on a port that the kernel chose."""
+"""The real `stepscope actions` in a process of its own, listening on a port that the kernel chose."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.training_process import RESNET
 from tests.support.training_script import DEADLINE as SECONDS
 from tests.support.training_script import wait_until
 
-COMMAND = [sys.executable, "-m", "trainwatch", "actions"]
+COMMAND = [sys.executable, "-m", "stepscope", "actions"]
 TOKEN = "0123456789abcdef0123"
 
 
@@ -102,19 +102,19 @@ def a_notification(*alerts: dict[str, Any]) -> dict[str, Any]:
         "receiver": "actions",
         "status": "firing",
         "alerts": list(alerts),
-        "groupLabels": {"alertname": "TrainwatchTrainingStalled", "run": RESNET},
+        "groupLabels": {"alertname": "StepscopeTrainingStalled", "run": RESNET},
         "commonLabels": {},
         "commonAnnotations": {},
         "externalURL": "http://localhost:9093",
         "version": "4",
-        "groupKey": f'{{}}:{{alertname="TrainwatchTrainingStalled", run="{RESNET}"}}',
+        "groupKey": f'{{}}:{{alertname="StepscopeTrainingStalled", run="{RESNET}"}}',
         "truncatedAlerts": 0,
     }
 
 
 def an_alert_of_it(**changes: Any) -> dict[str, Any]:
     """A TrainingStalled of run resnet on gpu-node-1, which began after all that a test starts."""
-    labels = {"alertname": "TrainwatchTrainingStalled", "rule": "TrainingStalled", "severity": "critical"}
+    labels = {"alertname": "StepscopeTrainingStalled", "rule": "TrainingStalled", "severity": "critical"}
     labels |= {"run": RESNET, "instance": "gpu-node-1", **changes.pop("labels", {})}
     return {
         "status": "firing",

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import requests
 import yaml
-from trainwatch.prometheus_rules.files import RULES
+from stepscope.prometheus_rules.files import RULES
 
 from tests.support.servers import SECONDS, Programs, Servers
 
@@ -255,7 +255,7 @@ def an_alert(
     where = f"{instance}{''.join(f', {name} {value}' for name, value in labels.items())}"
     return {
         "labels": {
-            "alertname": f"Trainwatch{rule}",
+            "alertname": f"Stepscope{rule}",
             "rule": rule,
             "severity": severity,
             **labels_by_rule().get(rule, {}),
@@ -267,7 +267,7 @@ def an_alert(
             "summary": f"{rule} of {where}",
             "description": f"It is 71 % on {where}, more than 50 %.",
             "recommendation": f"Mend {rule}.",
-            "dashboard_url": f"http://grafana.test/d/trainwatch-run?var-run=resnet&var-instance={instance}",
+            "dashboard_url": f"http://grafana.test/d/stepscope-run?var-run=resnet&var-instance={instance}",
             "runbook_url": f"https://docs.test/heuristics.md#{rule.lower()}",
             **(annotations or {}),
         },

@@ -7,20 +7,20 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from trainwatch.evaluation.analysis import (
+from stepscope.evaluation.analysis import (
     Analysis,
     BoxPlot,
     RuleResult,
     UtilisationHistogram,
 )
-from trainwatch.measurements.energy import Energy, GpuEnergy
-from trainwatch.measurements.heatmap import Heatmap, LowGpuSamples
-from trainwatch.measurements.steps import StepDistribution
-from trainwatch.measurements.timeline import StepMark, StepTimeline
-from trainwatch.measurements.usage import UsageRow
-from trainwatch.rules import all_rules
-from trainwatch.rules.topics import About
-from trainwatch.status import Status
+from stepscope.measurements.energy import Energy, GpuEnergy
+from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
+from stepscope.measurements.steps import StepDistribution
+from stepscope.measurements.timeline import StepMark, StepTimeline
+from stepscope.measurements.usage import UsageRow
+from stepscope.rules import all_rules
+from stepscope.rules.topics import About
+from stepscope.status import Status
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"
@@ -243,7 +243,7 @@ def slow_loader(**changes: Any) -> Analysis:
         interval=0.5,
         samples_taken=1438,
         samples_missed=2,
-        versions={"trainwatch": "0.1.0", "python": "3.11.2"},
+        versions={"stepscope": "0.1.0", "python": "3.11.2"},
         unknowns=["The power limit of GPU 1 could not be read: the driver does not support it."],
         rules=[
             rule(
@@ -341,7 +341,7 @@ def no_gpu() -> Analysis:
 
 
 def no_steps() -> Analysis:
-    """A script that knows nothing of Trainwatch."""
+    """A script that knows nothing of Stepscope."""
     return slow_loader(
         steps=[],
         phase_seconds={},

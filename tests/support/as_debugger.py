@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from trainwatch.runs.recording.directory import RecordingDirectory
-from trainwatch.runs.recording.schema import metadata_of
+from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.schema import metadata_of
 
 NODE = "algo-1"
 MINUTE = 60

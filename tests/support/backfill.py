@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import yaml
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.prometheus_rules.groups import Entry, Group
-from trainwatch.sampling.profiles import Profile
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.prometheus_rules.groups import Entry, Group
+from stepscope.sampling.profiles import Profile
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving
@@ -82,7 +82,7 @@ def _write(scenario: str, file: Path, profile: Profile) -> None:
 
 
 def _scraped(exposition: bytes, scenario: str, time: float, is_first: bool) -> Iterator[str]:
-    target = f'job="trainwatch",instance="{instance_of(scenario)}"'
+    target = f'job="stepscope",instance="{instance_of(scenario)}"'
     samples = 0
     for line in exposition.decode().splitlines():
         if match := _LINE.fullmatch(line):

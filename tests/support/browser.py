@@ -38,7 +38,7 @@ def chromium() -> Iterator[webdriver.Chrome]:
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (browser and driver):
         pytest.skip("chromium and chromedriver are not installed")
-    with tempfile.TemporaryDirectory(prefix="trainwatch-browser-") as profile:
+    with tempfile.TemporaryDirectory(prefix="stepscope-browser-") as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = browser
         for switch in (*SWITCHES, f"--user-data-dir={profile}"):

@@ -20,7 +20,7 @@ from tests.support.compose import REPOSITORY
 
 CHART = REPOSITORY / "deploy" / "helm"
 MODELS = REPOSITORY / "tests" / "operator-models"
-IMAGE = "registry.example/trainwatch"
+IMAGE = "registry.example/stepscope"
 OPERATOR = "monitoring.coreos.com"
 SECONDS = 300
 RESTRICTED_VOLUMES = {
@@ -82,7 +82,7 @@ def _resources(values: str, flags: tuple[str, ...]) -> list[Resource]:
 
 @cache
 def _template(values: str, flags: tuple[str, ...]) -> str:
-    asked = {"chart": str(CHART), "namespace": "trainwatch", "values": json.loads(values), "set": flags}
+    asked = {"chart": str(CHART), "namespace": "stepscope", "values": json.loads(values), "set": flags}
     told = subprocess.run(
         [sys.executable, Path(__file__).with_name("helm_template.py")],
         input=json.dumps(asked),
@@ -102,7 +102,7 @@ def of_kind(kind: str, resources: Iterable[Resource]) -> dict[str, Resource]:
 
 def pod_of(pool: str, resources: Iterable[Resource]) -> Resource:
     """Returns the pod of a pool's DaemonSet."""
-    daemon_set = of_kind("DaemonSet", resources)[f"trainwatch-exporter-{pool}"]
+    daemon_set = of_kind("DaemonSet", resources)[f"stepscope-exporter-{pool}"]
     pod: Resource = daemon_set["spec"]["template"]["spec"]
     return pod
 

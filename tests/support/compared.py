@@ -1,4 +1,4 @@
-"""Runs made up in memory, read as `trainwatch compare` reads them."""
+"""Runs made up in memory, read as `stepscope compare` reads them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from trainwatch.compare.compared_run import ComparedRun, read_run
-from trainwatch.runs.model import COMPONENTS, PHASES, GpuFacts, Loader, NodeFacts, RankFacts, Steps
+from stepscope.compare.compared_run import ComparedRun, read_run
+from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, Loader, NodeFacts, RankFacts, Steps
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

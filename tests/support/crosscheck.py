@@ -1,4 +1,4 @@
-"""`trainwatch crosscheck` for tests: what it says, and a Prometheus that evaluates rules often."""
+"""`stepscope crosscheck` for tests: what it says, and a Prometheus that evaluates rules often."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainwatch.evaluation.settings import Settings
-from trainwatch.prometheus_rules.files import RULES
-from trainwatch.rules.promql import Scraping
+from stepscope.evaluation.settings import Settings
+from stepscope.prometheus_rules.files import RULES
+from stepscope.rules.promql import Scraping
 
 from tests.support.prometheus import Prometheus, serving
 
@@ -24,7 +24,7 @@ global:
   evaluation_interval: 1s
 rule_files: [{rules}]
 scrape_configs:
-  - job_name: trainwatch
+  - job_name: stepscope
     static_configs:
       - targets: ["{target}"]
     relabel_configs:
@@ -50,7 +50,7 @@ def evaluating(target: str, rules: str, folder: Path, interval: str = "1s") -> I
 def crosscheck(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Runs it, with another PATH if one is given."""
     return subprocess.run(
-        [sys.executable, "-m", "trainwatch", "crosscheck", *map(str, words)],
+        [sys.executable, "-m", "stepscope", "crosscheck", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=LONG,

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainwatch.dashboards.page import laid_out
+from stepscope.dashboards.page import laid_out
 
 from tests.support.grafana import POINTS, Reader, Series
 
-ASSETS = Path(__file__).parents[2] / "exporter" / "trainwatch" / "report" / "assets"
+ASSETS = Path(__file__).parents[2] / "exporter" / "stepscope" / "report" / "assets"
 SCRIPT = Path(__file__).with_name("dashboard_page.js")
 ROW = 34  # pixels of a row of Grafana's grid
 THEMES = {

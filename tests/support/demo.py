@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.command import simulated_directory
-from trainwatch.demo.node import INTERVAL, make_exporter
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.demo.simulation import Simulation
-from trainwatch.exporter.exporter import Exporter
-from trainwatch.sampling.profiles import Profile
-from trainwatch.sampling.sample import Sample
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.command import simulated_directory
+from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.demo.simulation import Simulation
+from stepscope.exporter.exporter import Exporter
+from stepscope.sampling.profiles import Profile
+from stepscope.sampling.sample import Sample
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
 
@@ -22,7 +22,7 @@ START = 1_700_000_040.0
 
 
 class DemoProcess(ExporterProcess):
-    """`trainwatch demo FLAGS`; entering the context waits until it is ready."""
+    """`stepscope demo FLAGS`; entering the context waits until it is ready."""
 
     def __init__(self, *flags: object, listen: str = ANY_PORT) -> None:
         super().__init__(*flags, listen=listen)

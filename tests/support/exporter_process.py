@@ -22,7 +22,7 @@ SECONDS = 300  # how long anything may take on a busy machine before it counts a
 
 
 class ExporterProcess:
-    """`trainwatch exporter FLAGS`; entering the context waits until it is ready."""
+    """`stepscope exporter FLAGS`; entering the context waits until it is ready."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ExporterProcess:
         listen: str = ANY_PORT,
     ) -> None:
         words = [f"--web.listen-address={listen}", *map(str, flags)]
-        self.command = [sys.executable, "-m", "trainwatch", "exporter", *words]
+        self.command = [sys.executable, "-m", "stepscope", "exporter", *words]
         self.environment = environment
         self.log: list[str] = []
         self.url = ""
@@ -117,5 +117,5 @@ class Scrape:
 
 def exporter(*words: str) -> subprocess.CompletedProcess[str]:
     """Runs an exporter that is expected to end by itself."""
-    command: Sequence[str] = [sys.executable, "-m", "trainwatch", "exporter", *words]
+    command: Sequence[str] = [sys.executable, "-m", "stepscope", "exporter", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)

@@ -1,7 +1,7 @@
 """Scenarios of the demo at once, each on a node of its own, with the real servers: a film in quick time.
 
 Everything passes `SPEED` times as fast as in real life: the simulated nodes, Prometheus's scrapes, the rules
-(`trainwatch rules render --speed`) and what Alertmanager waits for. So the order of things is the real one.
+(`stepscope rules render --speed`) and what Alertmanager waits for. So the order of things is the real one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import time_span
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.durations import parse_duration
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import time_span
 
 from tests.support.alertmanager import (
     ALERTMANAGER,
@@ -59,7 +59,7 @@ alerting:
     - static_configs:
         - targets: ["{alertmanager}"]
 scrape_configs:
-  - job_name: trainwatch
+  - job_name: stepscope
     static_configs: {targets}
 """
 
@@ -146,7 +146,7 @@ class Film:
         """Of each scenario, how long ago its run began; nodes whose run is over and forgotten leave."""
         minutes = {
             node["metric"]["instance"].removesuffix("-node"): float(node["value"][1]) / TICKS_A_MINUTE
-            for node in self.prometheus.query("trainwatch_sampler_ticks_total")
+            for node in self.prometheus.query("stepscope_sampler_ticks_total")
         }
         for scenario, passed in minutes.items():
             if passed > minutes_of(scenario) + FORGOTTEN:
@@ -159,7 +159,7 @@ class Film:
         Prometheus left out an evaluation, or a node fell behind and had to catch up."""
         slowest = self._most("max_over_time(scrape_duration_seconds[1h])")
         ticks = self._most(
-            f"max_over_time(rate(trainwatch_sampler_ticks_total[{faster('1m')}])[1h:{faster('15s')}])"
+            f"max_over_time(rate(stepscope_sampler_ticks_total[{faster('1m')}])[1h:{faster('15s')}])"
         )
         return (
             slowest >= parse_duration(faster("15s"))

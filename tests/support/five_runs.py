@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.report.html import render_html
+from stepscope.evaluation.analysis import Analysis
+from stepscope.report.html import render_html
 
 from tests.support import analysis as made
 from tests.support.browser import chromium, open_page

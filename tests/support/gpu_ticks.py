@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from trainwatch.collectors.gpu import GpuCollector
-from trainwatch.sampling.sample import Sample
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.sampling.sample import Sample
 
 Samples = dict[tuple[str, ...], float]
 
@@ -26,8 +26,8 @@ class GpuTicks:
         return sample
 
     def samples(self, name: str) -> Samples:
-        """What is published of trainwatch_gpu_NAME."""
-        (family,) = (family for family in self.collector.families if family.name == f"trainwatch_gpu_{name}")
+        """What is published of stepscope_gpu_NAME."""
+        (family,) = (family for family in self.collector.families if family.name == f"stepscope_gpu_{name}")
         return dict(family.samples)
 
     def value(self, name: str, *labels: str) -> float:
@@ -35,9 +35,9 @@ class GpuTicks:
         return self.samples(name)[labels]
 
     def published_of(self, gpu: str) -> set[str]:
-        """The names (without trainwatch_gpu_) of the metrics that there are of a GPU."""
+        """The names (without stepscope_gpu_) of the metrics that there are of a GPU."""
         return {
-            family.name.removeprefix("trainwatch_gpu_")
+            family.name.removeprefix("stepscope_gpu_")
             for family in self.collector.families
             if any(labels[0] == gpu for labels in family.samples)
         }

@@ -17,7 +17,7 @@ def main() -> int:
         values = helm_python.parse_set_string(",".join(asked["set"])) if asked["set"] else asked["values"]
         try:
             chart.validate_schema(values)
-            manifests = chart.render(values, name="trainwatch", namespace=asked["namespace"])
+            manifests = chart.render(values, name="stepscope", namespace=asked["namespace"])
         except helm_python.HelmError as error:
             print(error, file=sys.stderr)
             return 1

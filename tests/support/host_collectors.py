@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainwatch.collectors.cpu import CpuCollector
-from trainwatch.collectors.disk import DiskCollector
-from trainwatch.collectors.memory import MemoryCollector
-from trainwatch.collectors.network import NetworkCollector
-from trainwatch.collectors.pressure import PressureCollector
-from trainwatch.sampling.collector import Collector
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.collectors.disk import DiskCollector
+from stepscope.collectors.memory import MemoryCollector
+from stepscope.collectors.network import NetworkCollector
+from stepscope.collectors.pressure import PressureCollector
+from stepscope.sampling.collector import Collector
 
 
 def host_collectors(procfs: Path) -> list[Collector]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "exporter/trainwatch"
+PACKAGE = "exporter/stepscope"
 TESTS = {  # of each part of the package
     "rules": ("rules", "evaluation", "prometheus_rules"),
     "measurements": ("measurements", "rules", "evaluation"),

@@ -1,4 +1,4 @@
-"""Runs `trainwatch run` for real, as a child of the test."""
+"""Runs `stepscope run` for real, as a child of the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil
 
 PATIENCE = 300.0  # seconds for what must happen sooner or later on a loaded machine
 
-RUN = [sys.executable, "-m", "trainwatch", "run"]
+RUN = [sys.executable, "-m", "stepscope", "run"]
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:
@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 class Observed:
-    """A running `trainwatch run FLAGS -- python -c SCRIPT` that samples each 100 ms."""
+    """A running `stepscope run FLAGS -- python -c SCRIPT` that samples each 100 ms."""
 
     def __init__(self, directory: Path, script: str, *flags: str, **environment: str) -> None:
         self.directory = directory

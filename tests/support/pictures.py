@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
-from trainwatch.dashboards.command import dashboards
-from trainwatch.dashboards.page import panel_id
+from stepscope.dashboards.command import dashboards
+from stepscope.dashboards.page import panel_id
 
 from tests.support.browser import chromium
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 def address(url: str, shown: Shown, start: str, end: str) -> str:
     """Returns the address of a dashboard without menus, or of one of its panels."""
-    uid = f"trainwatch-{shown.board}"
+    uid = f"stepscope-{shown.board}"
     query = {"orgId": "1", "theme": "dark", "from": start, "to": end}
     if shown.scenario:
         query["var-run"] = f"simulated-{shown.scenario}"

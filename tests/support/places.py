@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from struct import pack
 
-from trainwatch.training import layout
+from stepscope.training import layout
 
 
 def put_place(ledger: Path, component: str, since: float, operation: str = "") -> None:

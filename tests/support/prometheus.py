@@ -24,7 +24,7 @@ CONFIG = """\
 global:
   scrape_interval: 200ms
 scrape_configs:
-  - job_name: trainwatch
+  - job_name: stepscope
     static_configs:
       - targets: ["{target}"]
     relabel_configs:

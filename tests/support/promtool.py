@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from trainwatch.prometheus_rules.options import ALERT_PREFIX
+from stepscope.prometheus_rules.options import ALERT_PREFIX
 
 Values = Sequence[float | None]  # a value a scrape, None where there was none, NaN for a stale marker
 
@@ -39,7 +39,7 @@ class RuleTest:
 
     def status(self, rule: str, at: float, expected: int, **labels: str) -> None:
         """`expected` of the rule's targets have the status 1; there must be some target."""
-        self.equals(f"trainwatch:rule_status{_selector(rule=rule, **labels)}", at, expected)
+        self.equals(f"stepscope:rule_status{_selector(rule=rule, **labels)}", at, expected)
 
     def firing(self, rule: str, at: float, expected: int, **labels: str) -> None:
         """So many alerts of the rule fire."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 from markdown_it import MarkdownIt
-from trainwatch.rules import all_rules
+from stepscope.rules import all_rules
 
 DASHBOARDS = Path(__file__).parents[2] / "grafana" / "dashboards"
 

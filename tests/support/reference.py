@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
-from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 
 
 def scan_ends(times: list[float], interval: float) -> list[int]:

@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 
 import numpy as np
-from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 
 from tests.support.reference import percentile, ratio, scan_ends
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
 
 from tests.support.reference import percentile, ratio, scan_ends
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainwatch.runs.recording.files import RunFile
-from trainwatch.runs.recording.writer import RecordingWriter
+from stepscope.runs.recording.files import RunFile
+from stepscope.runs.recording.writer import RecordingWriter
 
 from tests.support.recording import START, sample
 
@@ -20,7 +20,5 @@ def rented_nodes(directory: Path, nodes: int, seconds: float, name: str = "publi
             writer.sample(sample(tick, gpus=(), interval=INTERVAL))
             writer.catch_up()
         writer.close()
-    RunFile(name, START, START + seconds, "python train.py", 0, INTERVAL, {"trainwatch": "1"}).write(
-        directory
-    )
+    RunFile(name, START, START + seconds, "python train.py", 0, INTERVAL, {"stepscope": "1"}).write(directory)
     return directory

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from trainwatch.runs.model import Loader, NodeFacts, Stay
+from stepscope.runs.model import Loader, NodeFacts, Stay
 
 from tests.support.source import (
     INTERVAL,

@@ -1,12 +1,12 @@
-"""A folder of runs, as `trainwatch run` leaves it."""
+"""A folder of runs, as `stepscope run` leaves it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from trainwatch.report.write import write_report
-from trainwatch.runs.recording.files import RunFile
+from stepscope.report.write import write_report
+from stepscope.runs.recording.files import RunFile
 
 from tests.support import analysis as made
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from trainwatch.evaluation.analysis import Analysis
-from trainwatch.evaluation.engine import evaluate
-from trainwatch.runs.open import open_source
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.runs.open import open_source
 
 from tests.support.as_debugger import write_as_debugger
 from tests.support.world import world
@@ -46,6 +46,6 @@ def _written(name: str) -> WrittenScenario:
 
 def _write(name: str, folder: Path) -> None:
     recording = folder / "recording"
-    command = [sys.executable, "-m", "trainwatch", "demo", name, f"--write-recording={recording}"]
+    command = [sys.executable, "-m", "stepscope", "demo", name, f"--write-recording={recording}"]
     subprocess.run(command, check=True)
     write_as_debugger(recording, folder / "debugger")

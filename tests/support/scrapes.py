@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from trainwatch.collectors import training
-from trainwatch.ledgers import run_totals
-from trainwatch.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
-from trainwatch.sampling.exposition import Exposition
-from trainwatch.sampling.families import Family
-from trainwatch.sampling.sample import GpuSample, GpuUse, RunSample, Sample
-from trainwatch.sampling.sample_counters import SampleCounters
-from trainwatch.training.layout import STEP_BOUNDS
-from trainwatch.training.reader import LoaderTotals
+from stepscope.collectors import training
+from stepscope.ledgers import run_totals
+from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
+from stepscope.sampling.exposition import Exposition
+from stepscope.sampling.families import Family
+from stepscope.sampling.sample import GpuSample, GpuUse, RunSample, Sample
+from stepscope.sampling.sample_counters import SampleCounters
+from stepscope.training.layout import STEP_BOUNDS
+from stepscope.training.reader import LoaderTotals
 
 from tests.support.source import INTERVAL, START
 
@@ -40,7 +40,7 @@ def scraped_samples(
     The first scrape, at 0 s, sees none. With `lag` each scrape sees so many rows less.
     """
     counters = SampleCounters(None, lambda: {run})
-    cores = Family("trainwatch_cpu_utilization_ratio", "gauge", "", ("cpu",))
+    cores = Family("stepscope_cpu_utilization_ratio", "gauge", "", ("cpu",))
     gpus = {str(gpu): GpuUse("node") for gpu in range(samples.gpu.shape[1])}  # also while one does not answer
 
     def scrapes() -> Iterator[Iterable[Family]]:
@@ -81,7 +81,7 @@ def scraped_steps(
             families.publish({run: seen}, now, 0, {})
             yield families.all
 
-    taken = f'trainwatch_samples_total{{job="trainwatch",instance="{instance}",run="{run}"}}'
+    taken = f'stepscope_samples_total{{job="stepscope",instance="{instance}",run="{run}"}}'
     samples: Series = {taken: [float(ROWS_A_SCRAPE * number) for number in range(scrapes)]}
     return {**written(all_scrapes(), instance), **samples}
 
@@ -96,7 +96,7 @@ def written(scrapes: Iterable[Iterable[Family]], instance: str) -> Series:
             if match is None:
                 continue
             labels = ",".join(
-                filter(None, ('job="trainwatch"', f'instance="{instance}"', match["labels"] or ""))
+                filter(None, ('job="stepscope"', f'instance="{instance}"', match["labels"] or ""))
             )
             values = series.setdefault(f"{match['name']}{{{labels}}}", [])
             values += [None] * (number - len(values))
@@ -106,7 +106,7 @@ def written(scrapes: Iterable[Iterable[Family]], instance: str) -> Series:
 
 def only(series: Series, *names: str) -> Series:
     """The series of some metrics, for promtool to read no more; and the samples taken, for windows."""
-    names = (*names, "trainwatch_samples_total")
+    names = (*names, "stepscope_samples_total")
     return {key: values for key, values in series.items() if key.partition("{")[0].startswith(names)}
 
 

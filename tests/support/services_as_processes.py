@@ -45,7 +45,7 @@ def possible() -> bool:
 
 def as_process(name: str, service: Mapping[str, Any], folder: Path) -> list[str]:
     """The service's command with the paths of its mounts as they are outside of a container."""
-    words = [PROGRAMS[name]] if name in PROGRAMS else [sys.executable, "-m", "trainwatch"]
+    words = [PROGRAMS[name]] if name in PROGRAMS else [sys.executable, "-m", "stepscope"]
     for word in service["command"]:
         for mount in service.get("volumes", ()):
             source = mount["source"]

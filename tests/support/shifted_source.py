@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from trainwatch.runs.model import NodeSamples, RankFacts, RunFacts, Source, Stay, Steps
+from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Source, Stay, Steps
 
 Moments = TypeVar("Moments", RunFacts, RankFacts, Stay)
 

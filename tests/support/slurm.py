@@ -28,7 +28,7 @@ needs_slurm = pytest.mark.skipif(
 
 # Without munge: every user of this machine is believed, so it listens only while the tests run.
 CONFIG = """\
-ClusterName=trainwatch
+ClusterName=stepscope
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={ports[0]}
 AuthType=auth/none
@@ -75,19 +75,19 @@ class Slurm:
         programs.mkdir()
         for name, command in (
             ("python", ""),
-            ("trainwatch", "-m trainwatch"),
+            ("stepscope", "-m stepscope"),
             ("torchrun", "-m torch.distributed.run"),
         ):
             (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {command} "$@"\n')
             (programs / name).chmod(0o755)
         kept = {
-            name: value for name, value in os.environ.items() if not name.startswith(("TRAINWATCH", "SLURM"))
+            name: value for name, value in os.environ.items() if not name.startswith(("STEPSCOPE", "SLURM"))
         }
         self.environment = kept | {
             "SLURM_CONF": str(folder / "slurm.conf"),
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(REPOSITORY / "exporter"),
-            "TRAINWATCH_LEDGER_DIR": str(self.ledgers),
+            "STEPSCOPE_LEDGER_DIR": str(self.ledgers),
             "MASTER_ADDR": "127.0.0.1",  # nobody knows the names of these nodes
         }
 

@@ -104,16 +104,16 @@ class SmallPrometheus:
         self, selector: str, start: float, end: float
     ) -> Iterator[tuple[dict[str, str], list[tuple[float, float]]]]:
         values: dict[str, Callable[[float], float]] = {
-            "trainwatch_samples_total": lambda time: 2 * (time - START) + 1,
-            "trainwatch_run_start_time_seconds": lambda _: START,
-            "trainwatch_run_info": lambda _: 1.0,
+            "stepscope_samples_total": lambda time: 2 * (time - START) + 1,
+            "stepscope_run_start_time_seconds": lambda _: START,
+            "stepscope_run_info": lambda _: 1.0,
         }
         times = [time for time in self.scrapes if start < time <= end]
         pattern = re.search(r'__name__=~"([^"]*)"', selector)
         for name, value in values.items():
             wanted = re.fullmatch(pattern[1], name) if pattern else selector.partition("{")[0] == name
             if times and wanted:
-                labels = {"__name__": name, "job": "trainwatch", "instance": "node-a", "run": RUN}
+                labels = {"__name__": name, "job": "stepscope", "instance": "node-a", "run": RUN}
                 more = {"name": "resnet"} if name.endswith("_info") else {}
                 yield {**labels, **more}, [(time, value(time)) for time in times]
 

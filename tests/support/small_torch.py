@@ -6,11 +6,11 @@ from pathlib import Path
 
 # The user's own sitecustomize runs after ours. This one puts a function of the test in place of the hooks.
 USERS_OWN = """
-import sys, trainwatch_startup
-trainwatch_startup.HOOKS["torch"] = "shown:hook"
+import sys, stepscope_startup
+stepscope_startup.HOOKS["torch"] = "shown:hook"
 for finder in sys.meta_path:
     if hasattr(finder, "_functions") and "torch" in finder._functions:
-        finder._functions["torch"] = trainwatch_startup._Call("shown:hook")
+        finder._functions["torch"] = stepscope_startup._Call("shown:hook")
 """
 
 SHOWN = """

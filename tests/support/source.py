@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from trainwatch.runs.model import (
+from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
     RUN_USE,

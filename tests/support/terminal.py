@@ -29,7 +29,7 @@ UNFINISHED = re.compile(r"(\0337((?!\0338)[\s\S])*|\033(\[[0-9;]*|\]8;[^\033]*\0
 
 
 def on_terminal(tmp_path: Path, script: str, *flags: str) -> list[str]:
-    """Returns a `trainwatch run` of the script that samples every 100 ms."""
+    """Returns a `stepscope run` of the script that samples every 100 ms."""
     always = ["--interval", "100ms", "--listen", "127.0.0.1:0", "--out", str(tmp_path / "run")]
     return [*RUN, *always, *flags, "--", sys.executable, "-c", script]
 

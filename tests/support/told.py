@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from trainwatch.prometheus_rules.options import ALERT_PREFIX
-from trainwatch.rules import all_rules
+from stepscope.prometheus_rules.options import ALERT_PREFIX
+from stepscope.rules import all_rules
 
 from tests.support.alertmanager import labels_by_rule
 from tests.support.film import DOCS_URL, GRAFANA_URL, node_of, run_of
@@ -48,7 +48,7 @@ class Told:
             **labels_by_rule()[self.rule],
             "run": run_of(scenario),
             "instance": node_of(scenario),
-            "job": "trainwatch",
+            "job": "stepscope",
             **self.labels,
         }
         return [
@@ -64,7 +64,7 @@ class Told:
         assert_says(annotations["description"], self.description.format(**words))
         assert annotations["recommendation"] == all_rules()[self.rule].recommendation
         assert annotations["dashboard_url"] == (
-            f"{GRAFANA_URL}/d/trainwatch-run?var-run={labels['run']}&var-instance={labels['instance']}"
+            f"{GRAFANA_URL}/d/stepscope-run?var-run={labels['run']}&var-instance={labels['instance']}"
         )
         assert annotations["runbook_url"] == f"{DOCS_URL}/heuristics.md#{self.rule.lower()}"
 

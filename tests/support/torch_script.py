@@ -1,4 +1,4 @@
-"""Unmodified PyTorch scripts for tests, run as under `trainwatch run`, and the ledgers of their ranks."""
+"""Unmodified PyTorch scripts for tests, run as under `stepscope run`, and the ledgers of their ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from trainwatch.run.hooks import STARTUP
-from trainwatch.training.layout import COMPONENTS
-from trainwatch.training.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord, open_ledgers
+from stepscope.run.hooks import STARTUP
+from stepscope.training.layout import COMPONENTS
+from stepscope.training.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine
@@ -101,13 +101,13 @@ def train(*script: str, folder: Path, ranks: int = 0, status: int = 0, **environ
     file.write_text(PREAMBLE + start + "\n".join(map(textwrap.dedent, script)) + end)
     ledgers = folder / "ledgers"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     ended = subprocess.run(
         [sys.executable, *(torchrun if ranks else ()), str(file)],
         env={
             **clean,
-            "TRAINWATCH_INSTRUMENT": "1",
-            "TRAINWATCH_LEDGER_DIR": str(ledgers),
+            "STEPSCOPE_INSTRUMENT": "1",
+            "STEPSCOPE_LEDGER_DIR": str(ledgers),
             "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
             "OMP_NUM_THREADS": "1",
             **environment,

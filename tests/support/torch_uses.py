@@ -795,12 +795,12 @@ def main() -> None:
 
 
 def functions_of_ours() -> list[str]:
-    """Returns the functions of Trainwatch in classes of PyTorch."""
+    """Returns the functions of Stepscope in classes of PyTorch."""
     return sorted(
         f"{kind.__name__}.{name}"
         for kind in classes().values()
         for name, value in vars(kind).items()
-        if "trainwatch" in getattr(getattr(value, "__code__", None), "co_filename", "")
+        if "stepscope" in getattr(getattr(value, "__code__", None), "co_filename", "")
     )
 
 

@@ -1,22 +1,22 @@
-"""A rule that is not part of Trainwatch: this one file is all that it consists of."""
+"""A rule that is not part of Stepscope: this one file is all that it consists of."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from trainwatch.measurements.measure import Measure, Portion, RunMeasurements
-from trainwatch.measurements.scraped import Moment, Scraped, column, dropped, spellings
-from trainwatch.measurements.starved import StarvedSamples
-from trainwatch.rules.base import Rule, Verdict, status_of
-from trainwatch.rules.judgement import Judgement, Tallies, judgement
-from trainwatch.rules.parameters import Parameters, Percent, fraction
-from trainwatch.rules.promql import Alert, PrometheusRules, Record, Scraping, ratio
-from trainwatch.rules.registry import rule
-from trainwatch.rules.topics import IDLE_GPUS
+from stepscope.measurements.measure import Measure, Portion, RunMeasurements
+from stepscope.measurements.scraped import Moment, Scraped, column, dropped, spellings
+from stepscope.measurements.starved import StarvedSamples
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parameters import Parameters, Percent, fraction
+from stepscope.rules.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from stepscope.rules.registry import rule
+from stepscope.rules.topics import IDLE_GPUS
 
 BUSY, HALF = "toy:busy_while_idle:ratio", 50
-SAMPLES = "trainwatch_samples_total"
+SAMPLES = "stepscope_samples_total"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ToyRule(Rule[ToyRuleParameters, Portion]):
         return judgement(view.seen > 10, (view.ratio, view.ratio > fraction(self.parameters.threshold)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        counter = 'trainwatch_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
+        counter = 'stepscope_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
         expression = f"{counter} / ignoring (cause, cause_above, gpu_below) {SAMPLES}"
         return PrometheusRules(
             targets=SAMPLES,
@@ -56,7 +56,7 @@ class ToyRule(Rule[ToyRuleParameters, Portion]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
         samples = now(SAMPLES)
         cells = f'cause="cpu",cause_above=~"{spellings(HALF)}",gpu_below=~"{spellings(HALF)}"'
-        counted = now("trainwatch_gpu_starved_samples_total", cells)
+        counted = now("stepscope_gpu_starved_samples_total", cells)
         starved = dropped(counted, "cause", "cause_above", "gpu_below")
         taken = column(samples, starved)
         view = Portion(taken, taken, column(starved, starved))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainwatch.training.launch import Launch
+from stepscope.training.launch import Launch
 
 # Reads Python, one repr a line, runs it and answers. With a clock of the test's own where it wants
 # one: `clock.now` is what every clock of the process says, so that durations are exact.
@@ -22,8 +22,8 @@ if len(sys.argv) > 1:
     clock.now = float(sys.argv[1])
     for name in ("perf_counter", "time", "monotonic"):
         setattr(time, name, lambda: clock.now)
-import trainwatch
-scope = {"clock": clock, "trainwatch": trainwatch}
+import stepscope
+scope = {"clock": clock, "stepscope": stepscope}
 print("ready", flush=True)
 for line in sys.stdin:
     exec(eval(line), scope)
@@ -60,10 +60,10 @@ class TrainingProcess:
         sandbox: Sequence[str] = (),
         launch: str = LAUNCH,
     ) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
-        environment |= {"TRAINWATCH_RUN": run, "TRAINWATCH_LAUNCH": launch}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+        environment |= {"STEPSCOPE_RUN": run, "STEPSCOPE_LAUNCH": launch}
         if ledgers is not None:
-            environment["TRAINWATCH_LEDGER_DIR"] = str(ledgers)
+            environment["STEPSCOPE_LEDGER_DIR"] = str(ledgers)
         environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         words = [*sandbox, sys.executable, "-c", PROGRAM, *([] if clock is None else [str(clock)])]
         self.process = subprocess.Popen(
@@ -78,7 +78,7 @@ class TrainingProcess:
         self.end()
 
     def do(self, code: str) -> None:
-        """Runs Python in the process, where `trainwatch` and `clock` are known, and waits for it."""
+        """Runs Python in the process, where `stepscope` and `clock` are known, and waits for it."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{code!r}\n")
         self.process.stdin.flush()
@@ -87,7 +87,7 @@ class TrainingProcess:
     def steps(self, *durations: float, phase: str = "train") -> None:
         """Takes steps that last exactly so many seconds of the process's own clock."""
         for duration in durations:
-            self.do(f"trainwatch.begin_step({phase!r}); clock.now += {duration!r}; trainwatch.end_step()")
+            self.do(f"stepscope.begin_step({phase!r}); clock.now += {duration!r}; stepscope.end_step()")
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwatch.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
+from stepscope.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds, for what takes milliseconds
@@ -21,7 +21,7 @@ DEADLINE = 300.0  # seconds, for what takes milliseconds
 # What the scripts start with: `say` tells the test that a point is reached, `hold` waits for the test.
 PREAMBLE = """\
 import os, sys, time
-import trainwatch
+import stepscope
 def say(text="ready"):
     os.write(1, f"{text}\\n".encode())  # print() raises if a signal's handler also prints
 def hold():
@@ -58,7 +58,7 @@ def training(
     if file is not None:
         file.write_text(text)
         arguments = [sys.executable, "-W", "error", str(file)]
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINWATCH", "SLURM", "OMPI"))}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STEPSCOPE", "SLURM", "OMPI"))}
     process = subprocess.Popen(
         [*launcher, *arguments],
         stdin=subprocess.PIPE,
@@ -68,7 +68,7 @@ def training(
         env={
             **inherited,
             "PYTHONPATH": EXPORTER,
-            "TRAINWATCH_LEDGER_DIR": str(directory),
+            "STEPSCOPE_LEDGER_DIR": str(directory),
             **(environment or {}),
         },
     )

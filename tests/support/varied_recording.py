@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from trainwatch.ledgers.ages import Place
-from trainwatch.ledgers.presence import Presence
-from trainwatch.runs.model import COMPONENTS
-from trainwatch.runs.recording.writer import RecordingWriter
-from trainwatch.sampling.sample import GpuSample, Sample
-from trainwatch.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
+from stepscope.ledgers.ages import Place
+from stepscope.ledgers.presence import Presence
+from stepscope.runs.model import COMPONENTS
+from stepscope.runs.recording.writer import RecordingWriter
+from stepscope.sampling.sample import GpuSample, Sample
+from stepscope.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
 RUN = "varied"
 START = 1_700_000_040.0  # a whole minute

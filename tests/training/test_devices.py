@@ -9,7 +9,7 @@ from tests.support.training_script import only_ledger, training
 # A `torch` that counts what it is asked. CUDA is up once `torch.cuda.up` is set.
 TORCH = """
 import sys, types
-import trainwatch
+import stepscope
 asked = []
 def properties(device):
     asked.append(device)
@@ -19,7 +19,7 @@ cuda.is_initialized = lambda: cuda.up
 sys.modules["torch"] = types.SimpleNamespace(__version__="2.13", cuda=cuda)
 def steps(number, phase="train"):
     for _ in range(number):
-        with trainwatch.step(phase):
+        with stepscope.step(phase):
             pass
 """
 

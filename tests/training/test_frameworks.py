@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.run.hooks import STARTUP
-from trainwatch.runs.model import COMPONENTS
-from trainwatch.training.reader import LedgerReader, open_ledgers
+from stepscope.run.hooks import STARTUP
+from stepscope.runs.model import COMPONENTS
+from stepscope.training.reader import LedgerReader, open_ledgers
 
 SCRIPTS = Path(__file__).parent / "framework_scripts"
 STEPS, BATCHES = 12, 36
@@ -34,8 +34,8 @@ def test_each_step_of_three_batches_is_one_step_and_numbers_of_the_framework_are
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
     environment = {
-        "TRAINWATCH_INSTRUMENT": "1",
-        "TRAINWATCH_LEDGER_DIR": str(tmp_path),
+        "STEPSCOPE_INSTRUMENT": "1",
+        "STEPSCOPE_LEDGER_DIR": str(tmp_path),
         "PYTHONPATH": str(STARTUP),
     }
     if package == "deepspeed":
@@ -49,7 +49,7 @@ def test_each_step_of_three_batches_is_one_step_and_numbers_of_the_framework_are
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "trainwatch" not in ended.stderr
+    assert "stepscope" not in ended.stderr
     [path] = open_ledgers(tmp_path)
     with LedgerReader(path) as reader:
         steps = [step for step in reader.new_steps()[0] if step.phase == "train"]

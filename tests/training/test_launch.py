@@ -16,23 +16,23 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from trainwatch.training import launch as launches
-from trainwatch.training.launch import NODE_KEY, Launch, read_launch
-from trainwatch.training.ranks import read_ranks
-from trainwatch.training.reader import LedgerHeader, LedgerReader, open_ledgers
+from stepscope.training import launch as launches
+from stepscope.training.launch import NODE_KEY, Launch, read_launch
+from stepscope.training.ranks import read_ranks
+from stepscope.training.reader import LedgerHeader, LedgerReader, open_ledgers
 
 from tests.support.training_script import EXPORTER, go_on, only_ledger, run_to_end, training, wait_for_line
 
 TORCHRUN = Path(sys.executable).with_name("torchrun")
 with_torch = pytest.mark.skipif(not TORCHRUN.exists(), reason="torch is not installed")
 
-STEP = "with trainwatch.step(): pass\n"
-TRAINS = f"import trainwatch\n{STEP}"
+STEP = "with stepscope.step(): pass\n"
+TRAINS = f"import stepscope\n{STEP}"
 TRAINS_TOGETHER = f"""\
 import os, sys
 import torch.distributed
-import trainwatch
-trainwatch.start()
+import stepscope
+stepscope.start()
 torch.distributed.init_process_group("gloo")
 {STEP}
 torch.distributed.barrier()
@@ -57,8 +57,8 @@ def runs(ledgers: Path) -> dict[str, set[int]]:
 
 
 def environment(ledgers: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRAINWATCH", "SLURM"))}
-    return {**kept, "PYTHONPATH": EXPORTER, "TRAINWATCH_LEDGER_DIR": str(ledgers), **(more or {})}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPSCOPE", "SLURM"))}
+    return {**kept, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers), **(more or {})}
 
 
 def shell(script: str, ledgers: Path, more: Mapping[str, str] | None = None) -> None:
@@ -177,14 +177,14 @@ def test_a_script_that_starts_itself_again_stays_one_run(ledgers: Path) -> None:
 
 
 def test_a_process_that_starts_a_second_run_has_two(ledgers: Path) -> None:
-    with training(f"{STEP}\ntrainwatch.finish()\ntrainwatch.start()\n", ledgers) as process:
+    with training(f"{STEP}\nstepscope.finish()\nstepscope.start()\n", ledgers) as process:
         assert process.communicate(timeout=60)[1] == ""
     assert len(runs(ledgers)) == 2
 
 
 def test_a_name_that_is_given_names_the_run_and_the_key_its_digits(ledgers: Path) -> None:
-    given = {"TRAINWATCH_RUN": "resnet", "TRAINWATCH_LAUNCH": "one", "SLURM_JOB_ID": "7"}
-    run_to_end("trainwatch.start()", ledgers, given)
+    given = {"STEPSCOPE_RUN": "resnet", "STEPSCOPE_LAUNCH": "one", "SLURM_JOB_ID": "7"}
+    run_to_end("stepscope.start()", ledgers, given)
     with only_ledger(ledgers) as reader:
         assert (reader.header.name, reader.header.run) == ("resnet", Launch("resnet", "one").run)
         assert reader.header.launch_key == "one"
@@ -198,7 +198,7 @@ KEYLESS = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PO
 
 def test_a_run_whose_launches_look_alike_gets_its_label_at_the_first_step_and_says_so(ledgers: Path) -> None:
     with training(
-        "trainwatch.start(run='train')\nhold()\n" + STEP + "hold()\n" + STEP, ledgers, KEYLESS
+        "stepscope.start(run='train')\nhold()\n" + STEP + "hold()\n" + STEP, ledgers, KEYLESS
     ) as process:
         wait_for_line(process)
         with only_ledger(ledgers) as reader:
@@ -212,17 +212,17 @@ def test_a_run_whose_launches_look_alike_gets_its_label_at_the_first_step_and_sa
             assert reader.header.run == provisional == Launch("train", "10.0.0.1/29500").run
         _, errors = process.communicate("\n", timeout=60)
     assert errors == (
-        "trainwatch: launches of this job look like one run, because its nodes share no unique text: set "
-        "TRAINWATCH_LAUNCH to one, or start torchrun with --rdzv-id\n"
+        "stepscope: launches of this job look like one run, because its nodes share no unique text: set "
+        "STEPSCOPE_LAUNCH to one, or start torchrun with --rdzv-id\n"
     )
 
 
 def test_under_a_command_the_nodes_without_a_common_key_are_runs_of_their_own_and_say_so(
     ledgers: Path,
 ) -> None:
-    with training(f"trainwatch.start(run='train')\n{STEP}", ledgers, KEYLESS | {NODE_KEY: "one"}) as process:
+    with training(f"stepscope.start(run='train')\n{STEP}", ledgers, KEYLESS | {NODE_KEY: "one"}) as process:
         _, errors = process.communicate("\n", timeout=60)
-    assert errors.startswith("trainwatch: nodes of this job look like runs of their own, because its nodes")
+    assert errors.startswith("stepscope: nodes of this job look like runs of their own, because its nodes")
     with only_ledger(ledgers) as reader:
         assert reader.header.launch_key == "one"
         assert reader.header.run == Launch("train", "one").run
@@ -241,7 +241,7 @@ STORES = {
 def test_a_store_that_gives_no_key_never_stops_training(ledgers: Path, store: str) -> None:
     prepare = f"""
     import types
-    from trainwatch.training import launch
+    from stepscope.training import launch
     launch.shared_key.__defaults__ = (0.05,)
     c10d = types.SimpleNamespace(is_initialized=lambda: True)
     {STORES[store]}
@@ -271,7 +271,7 @@ def test_all_ranks_get_the_key_of_the_first_that_asks(monkeypatch: pytest.Monkey
     first = launches.shared_key()
     assert first is not None
     assert launches.shared_key() == first
-    assert list(keys) == ["trainwatch/launch"]
+    assert list(keys) == ["stepscope/launch"]
 
 
 # -- environments --------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ def launched(environment: Mapping[str, str]) -> Launch:
         (torchrun(0, "job"), "torchrun:job", True, False),
         (torchrun(0), "one", False, True),
         (slurm(0), "slurm::1234.0", True, False),
-        (torchrun(0, TRAINWATCH_LAUNCH="given"), "given", True, False),
+        (torchrun(0, STEPSCOPE_LAUNCH="given"), "given", True, False),
     ],
 )
 def test_the_key_of_a_nodes_command_is_for_ranks_that_share_none_with_other_nodes(
@@ -451,7 +451,7 @@ def test_torchrun_in_the_pods_of_a_kubeflow_job_needs_a_launch_of_its_own_to_be_
     pods = [kubeflow(rank // 2) | torchrun(rank, MASTER_ADDR="bert-master-0") for rank in range(4)]
     assert [read_ranks(pod).rank for pod in pods] == [0, 1, 2, 3]
     assert {(launched(pod).scheduler_job, launched(pod).unique) for pod in pods} == {("bert", False)}
-    given = [launched({**pod, "TRAINWATCH_LAUNCH": "bert-1", "TRAINWATCH_RUN": "bert"}) for pod in pods]
+    given = [launched({**pod, "STEPSCOPE_LAUNCH": "bert-1", "STEPSCOPE_RUN": "bert"}) for pod in pods]
     assert all(launch.unique for launch in given)
     assert {launch.run for launch in given} == {Launch("bert", "bert-1").run}
 
@@ -470,7 +470,7 @@ def test_the_job_of_the_page_gives_all_its_replicas_one_run_of_its_name() -> Non
 
 
 def test_workers_of_ray_in_pods_are_one_run_of_rays_job_and_their_driver_is_none_of_them() -> None:
-    in_pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "research", "TRAINWATCH_RUN": "resnet"}
+    in_pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "research", "STEPSCOPE_RUN": "resnet"}
     workers = [launched({**ray(rank), **in_pod, "HOSTNAME": f"ray-worker-{rank // 2}"}) for rank in range(4)]
     (run,) = {worker.run for worker in workers}
     assert run.startswith("resnet-")
@@ -487,7 +487,7 @@ def test_workers_of_ray_in_pods_are_one_run_of_rays_job_and_their_driver_is_none
     [
         (slurm(0), ("slurm", "1234", "slurm-1234-")),
         (slurm(0, SLURM_ARRAY_JOB_ID="1230", SLURM_ARRAY_TASK_ID="7"), ("slurm", "1230_7", "slurm-1230_7-")),
-        (slurm(0, TRAINWATCH_RUN="bert"), ("slurm", "1234", "")),
+        (slurm(0, STEPSCOPE_RUN="bert"), ("slurm", "1234", "")),
         (ray(0), ("ray", "01000000", "")),
         (
             {"KUBERNETES_SERVICE_HOST": "", "JOB_COMPLETION_INDEX": "2", "HOSTNAME": "a-b-2"},
@@ -532,6 +532,6 @@ def test_equal_pids_in_two_containers_are_two_launches(tmp_path: Path) -> None:
 def test_many_launches_of_one_node_are_many_runs(ledgers: Path) -> None:
     with ExitStack() as running:
         for _ in range(5):
-            process = running.enter_context(training("trainwatch.start()\nhold()", ledgers))
+            process = running.enter_context(training("stepscope.start()\nhold()", ledgers))
             wait_for_line(process)
         assert len(runs(ledgers)) == 5

@@ -15,23 +15,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trainwatch
-from trainwatch.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
-from trainwatch.run.hooks import command_environment
-from trainwatch.training import line_layout as layout
-from trainwatch.training.launch import Launch
-from trainwatch.training.ledger_checks import LedgerError
-from trainwatch.training.line_names import LineNames
-from trainwatch.training.line_sampler import Turns
-from trainwatch.training.line_table import LineTable
-from trainwatch.training.main_stack import Frame
+import stepscope
+from stepscope.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
+from stepscope.run.hooks import command_environment
+from stepscope.training import line_layout as layout
+from stepscope.training.launch import Launch
+from stepscope.training.ledger_checks import LedgerError
+from stepscope.training.line_names import LineNames
+from stepscope.training.line_sampler import Turns
+from stepscope.training.line_table import LineTable
+from stepscope.training.main_stack import Frame
 
 from tests.support.pythons import VERSIONS, pythons
 from tests.support.training_script import EXPORTER
 
-RUN = "TRAINWATCH_RUN", "lines"
+RUN = "STEPSCOPE_RUN", "lines"
 # All ticks are sampled, also where a busy machine makes them expensive.
-SAMPLING = "from trainwatch.training import line_sampler; line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
+SAMPLING = "from stepscope.training import line_sampler; line_sampler.ALLOWED = 1.0; line_sampler.start()\n"
 LONG_ENOUGH = 1.6  # seconds of the processes' own clock, for what is sampled after one second
 
 BURN = """
@@ -53,14 +53,14 @@ def sampled(
     """Runs a script with line samples, warnings being errors, and returns what its processes left."""
     path = tmp_path / "slow.py"
     path.write_text(SAMPLING + BURN + script)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     process = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
         env={
             **clean,
             "PYTHONPATH": EXPORTER,
-            "TRAINWATCH_LEDGER_DIR": str(ledgers),
-            "TRAINWATCH_LAUNCH": "one",
+            "STEPSCOPE_LEDGER_DIR": str(ledgers),
+            "STEPSCOPE_LAUNCH": "one",
             RUN[0]: RUN[1],
             **(environment or {}),
         },
@@ -274,7 +274,7 @@ for thread in threads: thread.join()
 
 
 LIBRARY = os.path.dirname(os.__file__)
-OURS = os.path.dirname(trainwatch.__file__)
+OURS = os.path.dirname(stepscope.__file__)
 
 
 def named(*frames: Frame) -> dict[str, str]:
@@ -318,7 +318,7 @@ def test_a_hook_between_the_user_and_the_library_is_not_the_function_that_was_ca
 def test_a_main_module_in_site_packages_and_code_after_c_are_the_users_own(tmp_path: Path) -> None:
     module = tmp_path / "site-packages" / "of_a_package.py"
     module.parent.mkdir()
-    ask = "from trainwatch.training.line_names import LineNames\nprint(LineNames()._is_own({}))\n"
+    ask = "from stepscope.training.line_names import LineNames\nprint(LineNames()._is_own({}))\n"
     module.write_text(ask.format("__file__"))
     environment = {**os.environ, "PYTHONPATH": f"{EXPORTER}:{module.parent}"}
     for words in (["-m", "of_a_package"], [str(module)], ["-c", ask.format("'<string>'")]):
@@ -373,7 +373,7 @@ def test_no_code_of_ours_in_a_training_process_touches_the_frames_of_another_thr
     }
     touched = [
         f"{path.name}: {name}"
-        for path in [*Path(OURS, "training").rglob("*.py"), Path(EXPORTER, "trainwatch_startup.py")]
+        for path in [*Path(OURS, "training").rglob("*.py"), Path(EXPORTER, "stepscope_startup.py")]
         for node in ast.walk(ast.parse(path.read_text()))
         if (name := getattr(node, "attr", getattr(node, "name", ""))) in frames
     ]
@@ -400,7 +400,7 @@ for _ in range(20):
 print("main goes on")
 """)
     environment = command_environment(
-        {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")},
+        {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")},
         Launch("lines", "one"),
         ledgers,
     )
@@ -417,7 +417,7 @@ def test_a_stack_is_read_with_its_innermost_100_frames_and_names_that_are_not_as
     script = tmp_path / f"{name}\\n.py"
     script.write_text(f"""
 from _thread import allocate_lock, start_new_thread
-from trainwatch.training.main_stack import NOT_ASCII, stack_of_this_thread
+from stepscope.training.main_stack import NOT_ASCII, stack_of_this_thread
 open_stack, read, go_on = stack_of_this_thread(), [], allocate_lock()
 def look():
     stack = open_stack()
@@ -568,7 +568,7 @@ def test_a_full_directory_costs_the_samples_and_says_so_once(tmp_path: Path, led
     (ledgers / "startup").mkdir(parents=True)
     path.write_text(SAMPLING + BURN + f"until({LONG_ENOUGH}, lambda: spin(1000))\nprint('done')")
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh", sys.executable, "-W", "error", str(path))
-    environment = {**os.environ, "PYTHONPATH": EXPORTER, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
     process = subprocess.run(limited, env=environment, text=True, capture_output=True, timeout=60)
     assert (process.returncode, process.stdout) == (0, "done\n")
     assert process.stderr == ""
@@ -590,7 +590,7 @@ def test_a_python_without_a_sound_way_to_read_a_stack_is_not_sampled(
 ) -> None:
     (ledgers / "startup").mkdir(parents=True)
     script = f"import sys; {python}\n{SAMPLING}assert line_sampler._sampler is None"
-    environment = {**os.environ, "PYTHONPATH": EXPORTER, "TRAINWATCH_LEDGER_DIR": str(ledgers)}
+    environment = {**os.environ, "PYTHONPATH": EXPORTER, "STEPSCOPE_LEDGER_DIR": str(ledgers)}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=60)
     assert f": {reason}" in (ledgers / "startup" / "no_lines").read_text()
 
@@ -607,7 +607,7 @@ def test_the_interpreter_lock_is_among_cpythons_own_variables_and_no_lock_of_a_p
 ) -> None:
     script = f"""
 import _thread
-from trainwatch.training.main_thread import variables_of_the_interpreter
+from stepscope.training.main_thread import variables_of_the_interpreter
 print(variables_of_the_interpreter(), flush=True)
 if {waits == "for the interpreter lock"}:
     _thread.start_new_thread(sum, (range(10**12),))  # one long call never gives the interpreter lock back

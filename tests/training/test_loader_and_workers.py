@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from trainwatch.shared_files import is_locked, open_private
-from trainwatch.training import layout
+from stepscope.shared_files import is_locked, open_private
+from stepscope.training import layout
 
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
 
@@ -22,8 +22,8 @@ def test_a_wait_right_before_a_step_belongs_to_that_step(ledgers: Path) -> None:
                 time.sleep(0.02)
                 yield i
         settings = dict(workers=4, pin_memory=True, prefetch_factor=2, batch_size=32)
-        for batch in trainwatch.watch(batches(), **settings):
-            with trainwatch.step(), trainwatch.component("forward"): time.sleep(0.001)
+        for batch in stepscope.watch(batches(), **settings):
+            with stepscope.step(), stepscope.component("forward"): time.sleep(0.001)
         """,
         ledgers,
     )
@@ -47,11 +47,11 @@ def test_a_wait_inside_a_step_belongs_to_it_and_one_before_no_step_to_none(ledge
             while True:
                 time.sleep(0.02)
                 yield 1
-        loader = iter(trainwatch.watch(batches(), phase="eval"))
+        loader = iter(stepscope.watch(batches(), phase="eval"))
         next(loader)                                # no step follows
         next(loader)                                # before a step
-        with trainwatch.step("eval"):
-            with trainwatch.component("forward"):
+        with stepscope.step("eval"):
+            with stepscope.component("forward"):
                 next(loader)                        # inside
         """,
         ledgers,
@@ -69,9 +69,9 @@ def test_a_wait_inside_a_step_belongs_to_it_and_one_before_no_step_to_none(ledge
 def test_a_component_between_batch_and_step_belongs_to_that_step(ledgers: Path) -> None:
     run = run_to_end(
         """
-        for batch in trainwatch.watch([1, 2]):
-            with trainwatch.component("host_to_device"): time.sleep(0.01)
-            with trainwatch.step(): pass
+        for batch in stepscope.watch([1, 2]):
+            with stepscope.component("host_to_device"): time.sleep(0.01)
+            with stepscope.step(): pass
         """,
         ledgers,
     )
@@ -86,9 +86,9 @@ def test_a_timed_step_counts_its_watched_wait_once(ledgers: Path) -> None:
                 time.sleep(0.01)
                 yield i
         start = time.perf_counter()
-        for batch in trainwatch.watch(batches()):
+        for batch in stepscope.watch(batches()):
             end = time.perf_counter()
-            trainwatch.record_step("train", start, end, data_wait=end - start)
+            stepscope.record_step("train", start, end, data_wait=end - start)
             start = end
         """,
         ledgers,
@@ -104,12 +104,12 @@ def test_a_watched_loader_stands_in_for_the_loader(ledgers: Path) -> None:
             num_workers, pin_memory, prefetch_factor, batch_size = 3, False, 5, 16
             sampler = "mine"
         loader = Loader([1, 2, 3])
-        watched = trainwatch.watch(loader)
+        watched = stepscope.watch(loader)
         assert len(watched) == 3 and watched.sampler == "mine"
         assert list(watched) == [1, 2, 3] and list(watched) == [1, 2, 3]
         try: watched.missing
         except AttributeError as error: say(error)
-        try: len(trainwatch.watch(iter(loader)))
+        try: len(stepscope.watch(iter(loader)))
         except TypeError as error: say(error)
         """,
         ledgers,
@@ -130,7 +130,7 @@ def test_an_exception_of_the_loader_goes_through(ledgers: Path) -> None:
             yield 1
             raise OSError("disk on fire")
         try:
-            for _ in trainwatch.watch(broken()): pass
+            for _ in stepscope.watch(broken()): pass
         except OSError as error: say(error)
         """,
         ledgers,
@@ -144,7 +144,7 @@ def test_watching_keeps_no_batch_in_memory(ledgers: Path) -> None:
         """
         import weakref
         class Batch: pass
-        iterator = iter(trainwatch.watch(Batch() for _ in range(2)))
+        iterator = iter(stepscope.watch(Batch() for _ in range(2)))
         batch = next(iterator)
         gone = weakref.ref(batch)
         del batch
@@ -156,7 +156,7 @@ def test_watching_keeps_no_batch_in_memory(ledgers: Path) -> None:
 
 WORKERS = """
 import multiprocessing
-@trainwatch.fetch
+@stepscope.fetch
 def load(i):
     time.sleep(0.001)
     sum(range(10_000))
@@ -170,7 +170,7 @@ def run(method):
     for worker in workers: worker.join()
     assert [worker.exitcode for worker in workers] == [0, 0, 0]
 if __name__ == "__main__":
-    with trainwatch.step(): pass
+    with stepscope.step(): pass
 """
 
 
@@ -193,10 +193,10 @@ def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Pat
         import multiprocessing, os, time
         def work(one_core):
             os.sched_setaffinity(0, {one_core})
-            with trainwatch.fetch:
+            with stepscope.fetch:
                 while time.thread_time() < 0.3: pass
-            with trainwatch.fetch: time.sleep(1)
-        trainwatch.start()
+            with stepscope.fetch: time.sleep(1)
+        stepscope.start()
         core = min(os.sched_getaffinity(0))
         fork = multiprocessing.get_context("fork")
         workers = [fork.Process(target=work, args=(core,)) for _ in range(3)]
@@ -214,15 +214,15 @@ def test_a_fetch_that_waits_for_a_core_is_told_from_one_that_sleeps(ledgers: Pat
 def test_fetches_without_workers_start_the_run_and_nested_or_failed_ones_do_not_count(ledgers: Path) -> None:
     run = run_to_end(
         """
-        with trainwatch.fetch:
-            with trainwatch.fetch: pass
+        with stepscope.fetch:
+            with stepscope.fetch: pass
         try:
-            with trainwatch.fetch: raise KeyError
+            with stepscope.fetch: raise KeyError
         except KeyError: pass
         import threading
         def fetches():
             for _ in range(1000):
-                with trainwatch.fetch: pass
+                with stepscope.fetch: pass
         threads = [threading.Thread(target=fetches) for _ in range(4)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
@@ -239,11 +239,11 @@ def test_a_killed_workers_fetches_stay_counted_and_its_slot_is_claimed_again(led
         pid = os.fork()
         if pid: return pid
         for _ in range(count):
-            with trainwatch.fetch: pass
+            with stepscope.fetch: pass
         say("counted")
         if then == "hang": time.sleep(600)
         os._exit(0)
-    trainwatch.start()
+    stepscope.start()
     first = worker(7, "hang")
     sys.stdin.readline()
     os.kill(first, signal.SIGKILL)
@@ -275,7 +275,7 @@ def test_a_killed_workers_fetches_stay_counted_and_its_slot_is_claimed_again(led
 def test_more_workers_than_slots_give_one_warning_and_no_error(ledgers: Path) -> None:
     run = run_to_end(
         f"""
-        trainwatch.start()
+        stepscope.start()
         hold_open, release = os.pipe()
         pids = []
         for _ in range({layout.WORKER_SLOTS} + 1):
@@ -283,7 +283,7 @@ def test_more_workers_than_slots_give_one_warning_and_no_error(ledgers: Path) ->
             pid = os.fork()
             if pid == 0:
                 os.close(release)
-                with trainwatch.fetch: pass
+                with stepscope.fetch: pass
                 os.write(told, b"x")
                 os.read(hold_open, 1)
                 os._exit(0)
@@ -295,7 +295,7 @@ def test_more_workers_than_slots_give_one_warning_and_no_error(ledgers: Path) ->
         """,
         ledgers,
     )
-    assert run.errors == "trainwatch: more than 128 loader workers at once: the rest are not timed\n"
+    assert run.errors == "stepscope: more than 128 loader workers at once: the rest are not timed\n"
     assert sum(run.totals.fetch_counts) == layout.WORKER_SLOTS
 
 
@@ -329,11 +329,11 @@ def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(
 if __name__ == "__main__":
     loader = DataLoader(Numbers(), batch_size=4, num_workers=2, prefetch_factor=3,
         worker_init_fn=worker_started, multiprocessing_context={method!r})
-    watched = trainwatch.watch(trainwatch.watch(loader))
-    watched = trainwatch.watch(loader)
+    watched = stepscope.watch(stepscope.watch(loader))
+    watched = stepscope.watch(loader)
     for epoch in range(2):
         for batch in watched:
-            with trainwatch.step("train"), trainwatch.component("forward"): batch.sum()
+            with stepscope.step("train"), stepscope.component("forward"): batch.sum()
     with open(os.environ["STARTED"]) as file:
         assert sorted(file.read().split()) == ["0", "0", "1", "1"]
 """
@@ -356,10 +356,10 @@ def test_pytorch_loaders_without_workers_or_over_streams_are_watched(ledgers: Pa
         + """
 if __name__ == "__main__":
     sampler = torch.utils.data.BatchSampler(range(12), batch_size=4, drop_last=False)
-    for batch in trainwatch.watch(DataLoader(Numbers(), batch_sampler=sampler), phase="eval"):
-        with trainwatch.step("eval"): pass
-    for batch in trainwatch.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
-        with trainwatch.step("train"): pass
+    for batch in stepscope.watch(DataLoader(Numbers(), batch_sampler=sampler), phase="eval"):
+        with stepscope.step("eval"): pass
+    for batch in stepscope.watch(DataLoader(Stream(), batch_size=4, num_workers=1), phase="train"):
+        with stepscope.step("train"): pass
 """
     )
     run = run_to_end(script, ledgers, file=tmp_path / "train.py")

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from trainwatch.training import layout
-from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.training import layout
+from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.training_script import (
     go_on,
@@ -25,10 +25,10 @@ def test_the_open_step_and_the_wait_for_a_batch_are_seen_with_their_begin(ledger
         yield 1
         hold()
         yield 2
-    trainwatch.record_step("eval", 1.0, 2.0)
+    stepscope.record_step("eval", 1.0, 2.0)
     hold()
-    for batch in trainwatch.watch(batches()):
-        with trainwatch.step("train"): hold()
+    for batch in stepscope.watch(batches()):
+        with stepscope.step("train"): hold()
         hold()
     """
     began = time.time()
@@ -53,10 +53,10 @@ def test_the_open_step_and_the_wait_for_a_batch_are_seen_with_their_begin(ledger
 def test_gauges_are_published_by_name_and_keep_their_last_value(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.gauge("loss", 2)
-        for step in range(3): trainwatch.gauge("loss", 0.5 / (step + 1))
-        trainwatch.gauge("learning rate, warm-up", 1e-4)
-        trainwatch.gauge("grad_norm", float("nan"))
+        stepscope.gauge("loss", 2)
+        for step in range(3): stepscope.gauge("loss", 0.5 / (step + 1))
+        stepscope.gauge("learning rate, warm-up", 1e-4)
+        stepscope.gauge("grad_norm", float("nan"))
         """,
         ledgers,
     )
@@ -71,11 +71,11 @@ def test_counts_grow_by_name_from_every_thread(ledgers: Path) -> None:
         """
         import threading
         def work():
-            for _ in range(1000): trainwatch.count("tokens", 2)
+            for _ in range(1000): stepscope.count("tokens", 2)
         threads = [threading.Thread(target=work) for _ in range(4)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
-        trainwatch.count("samples"); trainwatch.count("samples")
+        stepscope.count("samples"); stepscope.count("samples")
         """,
         ledgers,
     )
@@ -86,13 +86,13 @@ def test_counts_wait_for_the_ledger_that_another_thread_makes(ledgers: Path) -> 
     run = run_to_end(
         """
         import threading, time
-        from trainwatch.training import session
+        from stepscope.training import session
         create = session.create_ledger
         def slowly(*arguments):
             time.sleep(0.3)
             return create(*arguments)
         session.create_ledger = slowly
-        threads = [threading.Thread(target=trainwatch.count, args=("tokens", 2)) for _ in range(4)]
+        threads = [threading.Thread(target=stepscope.count, args=("tokens", 2)) for _ in range(4)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         """,
@@ -105,17 +105,17 @@ def test_threads_that_add_names_at_once_keep_all_of_them(ledgers: Path) -> None:
     run = run_to_end(
         """
         import threading, time
-        from trainwatch.training import ledger
+        from stepscope.training import ledger
         put = ledger._put_text
         def slowly(*arguments):
             time.sleep(0.2)
             put(*arguments)
-        trainwatch.count("first")
+        stepscope.count("first")
         ledger._put_text = slowly
         def work(number):
-            trainwatch.count("tokens", 2)
-            trainwatch.count(f"count {number}")
-            trainwatch.gauge(f"gauge {number}", number)
+            stepscope.count("tokens", 2)
+            stepscope.count(f"count {number}")
+            stepscope.gauge(f"gauge {number}", number)
         threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
@@ -127,7 +127,7 @@ def test_threads_that_add_names_at_once_keep_all_of_them(ledgers: Path) -> None:
 
 
 def test_a_count_that_cannot_be_costs_only_its_ledger(ledgers: Path) -> None:
-    run_to_end("trainwatch.count('tokens', 5)", ledgers)
+    run_to_end("stepscope.count('tokens', 5)", ledgers)
     (path,) = open_ledgers(ledgers)
     for value, reason in ((3.0, "falling"), (math.nan, "counter"), (-1.0, "counter")):
         content = bytearray(path.read_bytes())
@@ -145,38 +145,38 @@ def test_a_count_that_cannot_be_costs_only_its_ledger(ledgers: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        ("trainwatch.count('', 1)", "ValueError: count name ''"),
-        ("trainwatch.count('tokens', -1)", "ValueError: count 'tokens': -1.0 cannot be added"),
-        ("trainwatch.count('tokens', float('nan'))", "ValueError: count 'tokens': nan cannot be added"),
-        ("trainwatch.count('tokens', 1e21)", "ValueError: count 'tokens': 1e+21 cannot be added"),
-        ("[trainwatch.count(f'c{i}') for i in range(17)]", "ValueError: count 'c16' is one too many"),
-        ("trainwatch.gauge('', 1)", "ValueError: gauge name ''"),
-        ("trainwatch.gauge('a\\nb', 1)", "ValueError: gauge name 'a\\\\nb'"),
-        ("trainwatch.gauge('x' * 56, 1)", "ValueError: gauge name"),
-        ("trainwatch.gauge('loss', 'low')", "ValueError: could not convert"),
-        ("[trainwatch.gauge(f'g{i}', i) for i in range(33)]", "ValueError: gauge 'g32' is one too many"),
-        ("trainwatch.record_step('train', 1.0, 2.0, data_wait=float('inf'))", "ValueError: inf seconds"),
-        ("trainwatch.record_step('train', 1.0, 2.0, gc=1e9)", "ValueError: 1000000000.0 seconds"),
-        ("trainwatch.record_step('train', 1.0, 2e9)", "ValueError: a step cannot start at 1.0"),
-        ("trainwatch.record_step('train', 1e300, 1e300)", "ValueError: a step cannot start at 1e+300"),
-        ("trainwatch.watch([], workers=float('inf'))", "ValueError: workers=inf: use 0 to"),
-        ("trainwatch.watch([], prefetch_factor=-1)", "ValueError: prefetch_factor=-1: use 0 to"),
-        ("trainwatch.watch([], batch_size=2**40)", "ValueError: batch_size=1099511627776: use 0 to"),
-        ("trainwatch.start(rank=2**31)", "ValueError: rank 2147483648 of"),
-        ("trainwatch.start(rank=-1)", "ValueError: rank -1 of"),
-        ("trainwatch.start(rank=3, world_size=2)", "ValueError: rank 3 of 2"),
-        ("trainwatch.start(local_rank=-2)", "ValueError: local rank -2"),
-        ("trainwatch.start(run='two\\nlines')", "ValueError: run name 'two"),
+        ("stepscope.count('', 1)", "ValueError: count name ''"),
+        ("stepscope.count('tokens', -1)", "ValueError: count 'tokens': -1.0 cannot be added"),
+        ("stepscope.count('tokens', float('nan'))", "ValueError: count 'tokens': nan cannot be added"),
+        ("stepscope.count('tokens', 1e21)", "ValueError: count 'tokens': 1e+21 cannot be added"),
+        ("[stepscope.count(f'c{i}') for i in range(17)]", "ValueError: count 'c16' is one too many"),
+        ("stepscope.gauge('', 1)", "ValueError: gauge name ''"),
+        ("stepscope.gauge('a\\nb', 1)", "ValueError: gauge name 'a\\\\nb'"),
+        ("stepscope.gauge('x' * 56, 1)", "ValueError: gauge name"),
+        ("stepscope.gauge('loss', 'low')", "ValueError: could not convert"),
+        ("[stepscope.gauge(f'g{i}', i) for i in range(33)]", "ValueError: gauge 'g32' is one too many"),
+        ("stepscope.record_step('train', 1.0, 2.0, data_wait=float('inf'))", "ValueError: inf seconds"),
+        ("stepscope.record_step('train', 1.0, 2.0, gc=1e9)", "ValueError: 1000000000.0 seconds"),
+        ("stepscope.record_step('train', 1.0, 2e9)", "ValueError: a step cannot start at 1.0"),
+        ("stepscope.record_step('train', 1e300, 1e300)", "ValueError: a step cannot start at 1e+300"),
+        ("stepscope.watch([], workers=float('inf'))", "ValueError: workers=inf: use 0 to"),
+        ("stepscope.watch([], prefetch_factor=-1)", "ValueError: prefetch_factor=-1: use 0 to"),
+        ("stepscope.watch([], batch_size=2**40)", "ValueError: batch_size=1099511627776: use 0 to"),
+        ("stepscope.start(rank=2**31)", "ValueError: rank 2147483648 of"),
+        ("stepscope.start(rank=-1)", "ValueError: rank -1 of"),
+        ("stepscope.start(rank=3, world_size=2)", "ValueError: rank 3 of 2"),
+        ("stepscope.start(local_rank=-2)", "ValueError: local rank -2"),
+        ("stepscope.start(run='two\\nlines')", "ValueError: run name 'two"),
     ],
 )
 def test_what_a_reader_would_refuse_is_refused_at_the_call(ledgers: Path, call: str, error: str) -> None:
     script = f"""
     try: {call}
     except ValueError as error: say(f"ValueError: {{error}}")
-    trainwatch.record_step("train", 1.0, 2.0, forward=0.5)
+    stepscope.record_step("train", 1.0, 2.0, forward=0.5)
     try: {call}
     except ValueError: pass
-    trainwatch.record_step("train", 2.0, 3.0, forward=0.5)
+    stepscope.record_step("train", 2.0, 3.0, forward=0.5)
     """
     run = run_to_end(script, ledgers)
     assert run.output.startswith(error.replace("\\\\", "\\"))
@@ -186,8 +186,8 @@ def test_what_a_reader_would_refuse_is_refused_at_the_call(ledgers: Path, call: 
 
 
 def test_an_environment_that_cannot_be_never_stops_training(ledgers: Path) -> None:
-    environment = {"RANK": str(2**31), "WORLD_SIZE": "4", "TRAINWATCH_RUN": "bell\a and\nlines"}
-    run = run_to_end("trainwatch.record_step('train', 1.0, 2.0)", ledgers, environment)
+    environment = {"RANK": str(2**31), "WORLD_SIZE": "4", "STEPSCOPE_RUN": "bell\a and\nlines"}
+    run = run_to_end("stepscope.record_step('train', 1.0, 2.0)", ledgers, environment)
     (path,) = open_ledgers(ledgers)
     with only_ledger(ledgers) as reader:
         assert (reader.header.name, reader.header.rank) == ("bell_ and_lines", 0)
@@ -198,12 +198,12 @@ def test_an_environment_that_cannot_be_never_stops_training(ledgers: Path) -> No
 def test_a_launch_its_attempt_and_its_devices_are_in_the_header(ledgers: Path) -> None:
     run_to_end(
         """
-        from trainwatch.training.session import session
-        trainwatch.start()
+        from stepscope.training.session import session
+        stepscope.start()
         session.ledger.name_devices([f"GPU-{i}" for i in range(20)])
         """,
         ledgers,
-        {"TORCHELASTIC_RESTART_COUNT": "2", "TRAINWATCH_LAUNCH": "boot-1/4711/12345"},
+        {"TORCHELASTIC_RESTART_COUNT": "2", "STEPSCOPE_LAUNCH": "boot-1/4711/12345"},
     )
     with only_ledger(ledgers) as reader:
         assert (reader.header.attempt, reader.header.launch_key) == (2, "boot-1/4711/12345")
@@ -224,6 +224,6 @@ def test_the_devices_that_a_process_may_see_are_in_the_header(
     ledgers: Path, environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    run_to_end("trainwatch.start()", ledgers, environment)
+    run_to_end("stepscope.start()", ledgers, environment)
     with only_ledger(ledgers) as reader:
         assert reader.header.visible_devices == expected

@@ -1,4 +1,4 @@
-"""TrainwatchCollector in registries of the real prometheus_client, in real training processes."""
+"""StepscopeCollector in registries of the real prometheus_client, in real training processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.support.training_script import go_on, only_ledger, run_to_end, traini
 
 SERVE = """
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
-from trainwatch.prometheus import TrainwatchCollector
+from stepscope.prometheus import StepscopeCollector
 """
 TRAIN = """
-trainwatch.start(run="mine")
-for _ in range(3): trainwatch.record_step("train", 1.0, 1.25, 0.125)
-trainwatch.count("tokens", 4096)
-trainwatch.gauge("loss", 0.5)
+stepscope.start(run="mine")
+for _ in range(3): stepscope.record_step("train", 1.0, 1.25, 0.125)
+stepscope.count("tokens", 4096)
+stepscope.gauge("loss", 0.5)
 """
 
 
@@ -34,29 +34,29 @@ def test_own_steps_are_served_next_to_the_metrics_of_the_script(ledgers: Path) -
     run = run_to_end(
         f"""{SERVE}
 Counter("mine", "Of the script.").inc(7)
-TrainwatchCollector(){TRAIN}
+StepscopeCollector(){TRAIN}
 sys.stdout.write(generate_latest(REGISTRY).decode())
 """,
         ledgers,
     )
     found = samples(run.output)
     assert found["mine_total", ""] == 7
-    assert found["trainwatch_step_duration_seconds_count", "0"] == 3
-    assert found["trainwatch_step_duration_seconds_bucket", "0"] == 3  # +Inf
-    assert found["trainwatch_step_duration_seconds_sum", "0"] == 0.75
-    assert found["trainwatch_run_counted_total", "0"] == 4096
-    assert found["trainwatch_run_gauge", "0"] == 0.5
-    assert found["trainwatch_run_info", ""] == 1
+    assert found["stepscope_step_duration_seconds_count", "0"] == 3
+    assert found["stepscope_step_duration_seconds_bucket", "0"] == 3  # +Inf
+    assert found["stepscope_step_duration_seconds_sum", "0"] == 0.75
+    assert found["stepscope_run_counted_total", "0"] == 4096
+    assert found["stepscope_run_gauge", "0"] == 0.5
+    assert found["stepscope_run_info", ""] == 1
     assert not any("age_seconds" in name for name, _ in found)
 
 
 def test_a_scrape_does_not_make_the_process_look_dead_and_its_end_loses_no_step(ledgers: Path) -> None:
     script = f"""{SERVE}
-TrainwatchCollector(){TRAIN}
+StepscopeCollector(){TRAIN}
 for _ in range(2): generate_latest(REGISTRY)
 hold()
-trainwatch.record_step("train", 2.0, 2.5)
-trainwatch.finish()
+stepscope.record_step("train", 2.0, 2.5)
+stepscope.finish()
 sys.stdout.write(generate_latest(REGISTRY).decode())
 """
     with training(script, ledgers) as process:
@@ -66,15 +66,15 @@ sys.stdout.write(generate_latest(REGISTRY).decode())
         go_on(process)
         output, errors = process.communicate(timeout=60)
     assert errors == ""
-    assert samples(output)["trainwatch_step_duration_seconds_count", "0"] == 4
+    assert samples(output)["stepscope_step_duration_seconds_count", "0"] == 4
 
 
 def test_a_second_collector_in_a_registry_is_refused(ledgers: Path) -> None:
     run = run_to_end(
         f"""{SERVE}
-trainwatch.start(run="mine")
-TrainwatchCollector()
-try: TrainwatchCollector()
+stepscope.start(run="mine")
+StepscopeCollector()
+try: StepscopeCollector()
 except ValueError as error: print(error)
 """,
         ledgers,
@@ -88,13 +88,13 @@ def test_in_multiprocess_mode_any_process_serves_every_rank_of_the_run(
 ) -> None:
     values = tmp_path / "values"
     values.mkdir()
-    environment = {"PROMETHEUS_MULTIPROC_DIR": str(values), "TRAINWATCH_LAUNCH": "one", "WORLD_SIZE": "2"}
+    environment = {"PROMETHEUS_MULTIPROC_DIR": str(values), "STEPSCOPE_LAUNCH": "one", "WORLD_SIZE": "2"}
     worker = f"{SERVE}Counter('mine', 'Of the script.').inc(7){TRAIN}hold()"
     server = f"""{SERVE}
 from prometheus_client import multiprocess
 registry = CollectorRegistry()
 multiprocess.MultiProcessCollector(registry)
-TrainwatchCollector(registry)
+StepscopeCollector(registry)
 {TRAIN if trains else ""}
 sys.stdout.write(generate_latest(registry).decode())
 """

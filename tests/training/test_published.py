@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.training_script import Finished, run_to_end
 
 PREPARE = """
-from trainwatch.training.frameworks.published import after, publish
+from stepscope.training.frameworks.published import after, publish
 class Trainer:
     def log(self, values): return values.get("loss")
 after(Trainer, "log", lambda result, trainer, values: publish(values))
@@ -21,7 +21,7 @@ def run(script: str, ledgers: Path, **environment: str) -> Finished:
 def test_numbers_that_a_framework_logs_are_published_and_what_it_returns_stays(ledgers: Path) -> None:
     found = run(
         """
-trainwatch.start()
+stepscope.start()
 assert Trainer().log({"loss": 2, "rate": 0.5, "name": "linear", "tensor": object(), "a" * 99: 1}) == 2
 assert Trainer.log.__name__ == "log"
 """,
@@ -31,21 +31,21 @@ assert Trainer.log.__name__ == "log"
 
 
 def test_before_the_run_has_started_nothing_is_published_and_no_run_starts(ledgers: Path) -> None:
-    found = run('Trainer().log({"loss": 2}); trainwatch.start()', ledgers)
+    found = run('Trainer().log({"loss": 2}); stepscope.start()', ledgers)
     assert found.totals.gauges == {}
 
 
 def test_only_rank_0_publishes_because_all_ranks_log_the_same(ledgers: Path) -> None:
-    found = run('trainwatch.start(rank=1, world_size=2); Trainer().log({"loss": 2})', ledgers)
+    found = run('stepscope.start(rank=1, world_size=2); Trainer().log({"loss": 2})', ledgers)
     assert found.totals.gauges == {}
 
 
 def test_a_gauge_of_the_script_wins_over_the_framework_s(ledgers: Path) -> None:
     found = run(
         """
-trainwatch.gauge("loss", 1)
+stepscope.gauge("loss", 1)
 Trainer().log({"loss": 2, "epoch": 3})
-trainwatch.gauge("epoch", 4)
+stepscope.gauge("epoch", 4)
 Trainer().log({"loss": 5, "epoch": 6})
 """,
         ledgers,
@@ -56,9 +56,9 @@ Trainer().log({"loss": 5, "epoch": 6})
 def test_a_framework_that_logs_much_leaves_the_script_all_its_gauges(ledgers: Path) -> None:
     found = run(
         """
-trainwatch.start()
+stepscope.start()
 Trainer().log({f"metric {number}": number for number in range(100)})
-for number in range(32): trainwatch.gauge(f"own {number}", number)
+for number in range(32): stepscope.gauge(f"own {number}", number)
 """,
         ledgers,
     )
@@ -69,7 +69,7 @@ for number in range(32): trainwatch.gauge(f"own {number}", number)
 def test_a_failure_is_said_once_ends_the_hook_and_never_reaches_the_script(ledgers: Path) -> None:
     found = run(
         """
-trainwatch.start()
+stepscope.start()
 class Broken(dict):
     def items(self): raise RuntimeError("no items")
 assert Trainer().log(Broken(loss=1)) == 1
@@ -77,11 +77,9 @@ assert Trainer().log(Broken(loss=2)) == 2
 """,
         ledgers,
     )
-    assert found.errors == "trainwatch: numbers of log are no longer published: RuntimeError: no items\n"
+    assert found.errors == "stepscope: numbers of log are no longer published: RuntimeError: no items\n"
 
 
 def test_a_version_without_the_function_is_left_alone(ledgers: Path) -> None:
-    found = run(
-        'after(Trainer, "renamed", publish); after(None, "log", publish); trainwatch.start()', ledgers
-    )
+    found = run('after(Trainer, "renamed", publish); after(None, "log", publish); stepscope.start()', ledgers)
     assert found.errors == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.training.ranks import read_ranks, read_run_name
+from stepscope.training.ranks import read_ranks, read_run_name
 
 from tests.support.training_script import only_ledger, training
 
@@ -54,7 +54,7 @@ def test_the_most_specific_launcher_tells_the_rank(
         ("", {}, "python"),
         ("train.py", {"SLURM_JOB_ID": "4711"}, "train"),
         ("/venv/tool/__main__.py", {}, "tool"),
-        ("train.py", {"SLURM_JOB_ID": "4711", "TRAINWATCH_RUN": "resnet"}, "resnet"),
+        ("train.py", {"SLURM_JOB_ID": "4711", "STEPSCOPE_RUN": "resnet"}, "resnet"),
     ],
 )
 def test_the_run_is_named_by_the_user_or_the_script(
@@ -66,7 +66,7 @@ def test_the_run_is_named_by_the_user_or_the_script(
 
 def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
     script = """
-    trainwatch.start(run="größe/../1 2", framework="numpy", framework_version="2.4")
+    stepscope.start(run="größe/../1 2", framework="numpy", framework_version="2.4")
     say(os.getpid())
     """
     with training(script, ledgers, TORCHRUN) as process:
@@ -80,7 +80,7 @@ def test_the_header_holds_run_ranks_and_framework(ledgers: Path) -> None:
 
 
 def test_what_is_given_to_start_goes_before_the_environment(ledgers: Path) -> None:
-    with training("trainwatch.start(rank=1, world_size=2, local_rank=0)", ledgers, TORCHRUN) as process:
+    with training("stepscope.start(rank=1, world_size=2, local_rank=0)", ledgers, TORCHRUN) as process:
         process.communicate(timeout=60)
     with only_ledger(ledgers) as reader:
         assert (reader.header.rank, reader.header.local_rank, reader.header.world_size) == (1, 0, 2)

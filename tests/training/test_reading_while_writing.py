@@ -6,18 +6,18 @@ import signal
 from pathlib import Path
 
 import pytest
-from trainwatch.training import layout
-from trainwatch.training.reader import LedgerReader, StepRecord
+from stepscope.training import layout
+from stepscope.training.reader import LedgerReader, StepRecord
 
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line, wait_until
 
 # Durations and components are sums of powers of two, so that all sums are exact.
 FULL_SPEED = """
-trainwatch.start()
+stepscope.start()
 hold()
 for i in range(640_000):
     d = (i % 64 + 1) / 1024
-    trainwatch.record_step("train", 1.0, 1.0 + d, d / 2, d / 4, d / 8)
+    stepscope.record_step("train", 1.0, 1.0 + d, d / 2, d / 4, d / 8)
 hold()
 """
 
@@ -57,10 +57,10 @@ def test_an_overrun_of_the_ring_is_counted_as_lost_and_the_counters_stay_exact(l
     count = layout.RING_RECORDS * 2 + 100
     script = f"""
     for i in range({count}):
-        trainwatch.record_step("train", 1.0, 1.5, 0.25)
+        stepscope.record_step("train", 1.0, 1.5, 0.25)
     hold()
     for i in range(10):
-        trainwatch.record_step("eval", 1.0, 1.5, 0.25)
+        stepscope.record_step("eval", 1.0, 1.5, 0.25)
     hold()
     """
     with training(script, ledgers) as process:
@@ -86,11 +86,11 @@ def test_an_overrun_of_the_ring_is_counted_as_lost_and_the_counters_stay_exact(l
 
 def test_a_killed_trainer_leaves_a_readable_ledger_that_is_not_alive(ledgers: Path) -> None:
     script = """
-    with trainwatch.component("checkpoint"): pass
+    with stepscope.component("checkpoint"): pass
     say()
     i = 0
     while True:
-        trainwatch.record_step("train", 1.0, 1.5, 0.25)
+        stepscope.record_step("train", 1.0, 1.5, 0.25)
         i += 1
         if i == 5000: say("5000")
     """
@@ -114,9 +114,9 @@ def test_a_killed_trainer_leaves_a_readable_ledger_that_is_not_alive(ledgers: Pa
 
 def test_an_exporter_that_starts_late_or_again_finds_everything(ledgers: Path) -> None:
     script = """
-    for i in range(100): trainwatch.record_step("train", 1.0, 1.5)
+    for i in range(100): stepscope.record_step("train", 1.0, 1.5)
     hold()
-    for i in range(50): trainwatch.record_step("train", 1.0, 1.5)
+    for i in range(50): stepscope.record_step("train", 1.0, 1.5)
     hold()
     """
     with training(script, ledgers) as process:

@@ -1,4 +1,4 @@
-"""The start of Python under TRAINWATCH_INSTRUMENT: which processes are hooked, when, and what stays."""
+"""The start of Python under STEPSCOPE_INSTRUMENT: which processes are hooked, when, and what stays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import trainwatch_startup
-from trainwatch.run.hooks import STARTUP
+import stepscope_startup
+from stepscope.run.hooks import STARTUP
 
 from tests.support.small_torch import environment_of
 
@@ -17,9 +17,9 @@ HOOKED = "any(type(finder).__name__ == 'AfterImport' for finder in sys.meta_path
 
 
 def python(*words: str, path: str = "", **environment: str) -> str:
-    """Returns what a Python prints that starts as under `trainwatch run`."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
-    hooks = {"TRAINWATCH_INSTRUMENT": "1", "PYTHONPATH": f"{STARTUP}:{path}" if path else str(STARTUP)}
+    """Returns what a Python prints that starts as under `stepscope run`."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+    hooks = {"STEPSCOPE_INSTRUMENT": "1", "PYTHONPATH": f"{STARTUP}:{path}" if path else str(STARTUP)}
     ended = subprocess.run(
         [sys.executable, "-W", "error", *words],
         env={**clean, **hooks, **environment},
@@ -41,7 +41,7 @@ def test_a_script_is_hooked() -> None:
 
 
 @pytest.mark.parametrize(
-    "environment", [{"TRAINWATCH_INSTRUMENT": "0"}, {"TRAINWATCH": "off"}, {"TRAINWATCH": "False"}]
+    "environment", [{"STEPSCOPE_INSTRUMENT": "0"}, {"STEPSCOPE": "off"}, {"STEPSCOPE": "False"}]
 )
 def test_the_environment_removes_everything(environment: dict[str, str]) -> None:
     assert not hooked(**environment)
@@ -57,8 +57,8 @@ def package(folder: Path) -> Path:
 
 
 IMPORTS = """
-import importlib, sys, trainwatch_startup
-trainwatch_startup.AfterImport({"circular": lambda: print("complete", sys.modules["circular"].complete)})
+import importlib, sys, stepscope_startup
+stepscope_startup.AfterImport({"circular": lambda: print("complete", sys.modules["circular"].complete)})
 """
 
 
@@ -136,7 +136,7 @@ LAUNCHERS = [
     "accelerate",
     "deepspeed",
     "pip",
-    "trainwatch",
+    "stepscope",
     "torch/_inductor/compile_worker/__main__.py",
 ]
 
@@ -189,46 +189,46 @@ def test_an_error_in_the_users_sitecustomize_is_reported_by_python_as_without_us
         subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         for environment in (
             {"PYTHONPATH": str(tmp_path)},
-            {"PYTHONPATH": f"{STARTUP}:{tmp_path}", "TRAINWATCH_INSTRUMENT": "1"},
+            {"PYTHONPATH": f"{STARTUP}:{tmp_path}", "STEPSCOPE_INSTRUMENT": "1"},
         )
     )
     assert (bare.stderr, bare.stdout, ours.stdout) == (ours.stderr, "False\n", "True\n")
 
 
-def test_a_module_of_the_user_called_trainwatch_stays_and_the_hooks_say_why_they_do_not_load(
+def test_a_module_of_the_user_called_stepscope_stays_and_the_hooks_say_why_they_do_not_load(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "trainwatch.py").write_text("mine = True")
+    (tmp_path / "stepscope.py").write_text("mine = True")
     (tmp_path / "torch.py").touch()
-    (tmp_path / "train.py").write_text("import torch, trainwatch; print(trainwatch.mine)")
+    (tmp_path / "train.py").write_text("import torch, stepscope; print(stepscope.mine)")
     ended = subprocess.run(
         [sys.executable, tmp_path / "train.py"],
-        env={"PYTHONPATH": str(STARTUP), "TRAINWATCH_INSTRUMENT": "1"},
+        env={"PYTHONPATH": str(STARTUP), "STEPSCOPE_INSTRUMENT": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert ended.stdout == "True\n"
     assert ended.stderr == (
-        f"trainwatch: torch is not hooked: ImportError: {tmp_path}/trainwatch.py belongs to another package "
-        "that is also called trainwatch\n"
+        "stepscope: torch is not hooked: ModuleNotFoundError: No module named 'stepscope.training'; "
+        "'stepscope' is not a package\n"
     )
 
 
 def test_a_notebook_is_hooked_when_it_asks_and_once(tmp_path: Path) -> None:
     path = environment_of(tmp_path)
     code = """
-import torch, trainwatch
+import torch, stepscope
 from shown import hooked, show
 show("before")
-trainwatch.instrument()
-trainwatch.instrument()
+stepscope.instrument()
+stepscope.instrument()
 show("after")
 print(len(hooked))"""
-    off = {"TRAINWATCH_INSTRUMENT": "0"}
-    folders = f"{Path(trainwatch_startup.__file__).parent}:{path}"
+    off = {"STEPSCOPE_INSTRUMENT": "0"}
+    folders = f"{Path(stepscope_startup.__file__).parent}:{path}"
     assert python("-c", code, path=folders, **off) == "before False\nafter True\n1\n"
-    assert python("-c", code, path=folders, TRAINWATCH="off", **off) == "before False\nafter False\n0\n"
+    assert python("-c", code, path=folders, STEPSCOPE="off", **off) == "before False\nafter False\n0\n"
 
 
 def test_a_hook_that_fails_is_one_line_and_the_script_goes_on(tmp_path: Path) -> None:
@@ -236,10 +236,10 @@ def test_a_hook_that_fails_is_one_line_and_the_script_goes_on(tmp_path: Path) ->
     (tmp_path / "shown.py").write_text("def hook(): raise AttributeError('gone in this version')")
     ended = subprocess.run(
         [sys.executable, "-c", "import torch; import torch.utils; print('trained')"],
-        env={"PYTHONPATH": f"{STARTUP}:{path}", "TRAINWATCH_INSTRUMENT": "1"},
+        env={"PYTHONPATH": f"{STARTUP}:{path}", "STEPSCOPE_INSTRUMENT": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
     assert ended.stdout == "trained\n"
-    assert ended.stderr == "trainwatch: torch is not hooked: AttributeError: gone in this version\n"
+    assert ended.stderr == "stepscope: torch is not hooked: AttributeError: gone in this version\n"

@@ -1,4 +1,4 @@
-"""Real PyTorch, started as under `trainwatch run`: torchrun and its ranks, loaders and their workers."""
+"""Real PyTorch, started as under `stepscope run`: torchrun and its ranks, loaders and their workers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.run.hooks import STARTUP
+from stepscope.run.hooks import STARTUP
 
 pytest.importorskip("torch")
 
-HOOKED = "'trainwatch.training.frameworks.torch_hooks' in sys.modules"
+HOOKED = "'stepscope.training.frameworks.torch_hooks' in sys.modules"
 
 LOADERS = f"""
 import os, sys, torch
@@ -54,13 +54,13 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
     (folder / "train.py").write_text(script)
     ledgers = folder / "ledgers"
     ledgers.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     environment |= {
-        "TRAINWATCH_INSTRUMENT": "1",
-        "TRAINWATCH_LINES": "1",
+        "STEPSCOPE_INSTRUMENT": "1",
+        "STEPSCOPE_LINES": "1",
         "PYTHONPATH": f"{STARTUP}:{folder}",
     }
-    environment |= {"TRAINWATCH_LEDGER_DIR": str(ledgers), "OMP_NUM_THREADS": "1"}
+    environment |= {"STEPSCOPE_LEDGER_DIR": str(ledgers), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         [sys.executable, *words, str(folder / "train.py")],
         env=environment,
@@ -70,7 +70,7 @@ def python(folder: Path, script: str, *words: str) -> list[str]:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "trainwatch:" not in ended.stderr
+    assert "stepscope:" not in ended.stderr
     return ended.stdout.splitlines()
 
 

@@ -5,39 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.training.layout import COMPONENTS, STEP_BOUNDS
+from stepscope.training.layout import COMPONENTS, STEP_BOUNDS
 
 from tests.support.training_script import run_to_end
 
 PLAIN = """
 for _ in range(3):
-    trainwatch.begin_step("train")
-    trainwatch.begin_component("forward"); time.sleep(0.002); trainwatch.end_component()
-    trainwatch.begin_component("backward"); time.sleep(0.004); trainwatch.end_component()
-    trainwatch.end_step()
+    stepscope.begin_step("train")
+    stepscope.begin_component("forward"); time.sleep(0.002); stepscope.end_component()
+    stepscope.begin_component("backward"); time.sleep(0.004); stepscope.end_component()
+    stepscope.end_step()
 """
 CONTEXT_MANAGERS = """
 for _ in range(3):
-    with trainwatch.step("train"):
-        with trainwatch.component("forward"): time.sleep(0.002)
-        with trainwatch.component("backward"): time.sleep(0.004)
+    with stepscope.step("train"):
+        with stepscope.component("forward"): time.sleep(0.002)
+        with stepscope.component("backward"): time.sleep(0.004)
 """
 DECORATORS = """
-@trainwatch.component("forward")
+@stepscope.component("forward")
 def forward(x): time.sleep(0.002); return x + 1
-@trainwatch.component("backward")
+@stepscope.component("backward")
 def backward(x): time.sleep(0.004); return x + 1
-@trainwatch.step("train")
+@stepscope.step("train")
 def train(x, *, more): return backward(forward(x)) + more
 assert [train(i, more=10) for i in range(3)] == [12, 13, 14]
 assert train.__name__ == "train"
 """
 MARKS = """
 for _ in range(3):
-    trainwatch.begin_step("train")
-    time.sleep(0.002); trainwatch.mark("forward")
-    time.sleep(0.004); trainwatch.mark("backward")
-    trainwatch.end_step()
+    stepscope.begin_step("train")
+    time.sleep(0.002); stepscope.mark("forward")
+    time.sleep(0.004); stepscope.mark("backward")
+    stepscope.end_step()
 """
 RECORDED = """
 clock = time.perf_counter
@@ -45,7 +45,7 @@ for _ in range(3):
     start = clock()
     time.sleep(0.002); middle = clock()
     time.sleep(0.004); end = clock()
-    trainwatch.record_step("train", start, end, forward=middle - start, backward=end - middle)
+    stepscope.record_step("train", start, end, forward=middle - start, backward=end - middle)
 """
 
 
@@ -69,7 +69,7 @@ def test_totals_histogram_and_squares_are_the_sums_of_the_steps(ledgers: Path) -
         end = time.perf_counter()
         for i in range(300):
             phase = ("train", "train", "eval")[i % 3]
-            trainwatch.record_step(phase, end - i / 64, end, i / 256, 0.0, i / 512)
+            stepscope.record_step(phase, end - i / 64, end, i / 256, 0.0, i / 512)
         """,
         ledgers,
     )
@@ -94,7 +94,7 @@ def test_totals_histogram_and_squares_are_the_sums_of_the_steps(ledgers: Path) -
 def test_own_time_is_that_of_training_steps_without_communication(ledgers: Path) -> None:
     run = run_to_end(
         """
-        record = trainwatch.record_step
+        record = stepscope.record_step
         for phase in ("train", "eval", "train"):
             record(phase, 1.0, 2.0, communication=0.25)
             record(phase, 1.0, 2.5, communication=9.0)
@@ -110,10 +110,10 @@ def test_own_time_is_that_of_training_steps_without_communication(ledgers: Path)
 def test_phases_with_initialization_other_and_finalization_fill_the_whole_run(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.start()
+        stepscope.start()
         time.sleep(0.02)
         for phase in ("train", "eval", "train"):
-            with trainwatch.step(phase): time.sleep(0.01)
+            with stepscope.step(phase): time.sleep(0.01)
             time.sleep(0.01)
         """,
         ledgers,
@@ -129,9 +129,9 @@ def test_phases_with_initialization_other_and_finalization_fill_the_whole_run(le
 def test_a_component_in_a_component_pauses_the_outer_one(ledgers: Path) -> None:
     run = run_to_end(
         """
-        with trainwatch.step():
-            with trainwatch.component("backward"):
-                with trainwatch.component("communication"): time.sleep(0.2)
+        with stepscope.step():
+            with stepscope.component("backward"):
+                with stepscope.component("communication"): time.sleep(0.2)
         """,
         ledgers,
     )
@@ -143,9 +143,9 @@ def test_a_component_in_a_component_pauses_the_outer_one(ledgers: Path) -> None:
 def test_a_component_outside_a_step_counts_as_time_but_for_no_step(ledgers: Path) -> None:
     run = run_to_end(
         """
-        with trainwatch.step(): pass
-        with trainwatch.component("checkpoint"): time.sleep(0.01)
-        with trainwatch.step(): pass
+        with stepscope.step(): pass
+        with stepscope.component("checkpoint"): time.sleep(0.01)
+        with stepscope.step(): pass
         """,
         ledgers,
     )
@@ -157,11 +157,11 @@ def test_a_component_outside_a_step_counts_as_time_but_for_no_step(ledgers: Path
 def test_a_step_inside_a_step_belongs_to_the_outer_one(ledgers: Path) -> None:
     run = run_to_end(
         """
-        outer = trainwatch.step("train")
+        outer = stepscope.step("train")
         with outer:
             with outer:
-                with trainwatch.step("eval"), trainwatch.component("forward"): time.sleep(0.01)
-            with trainwatch.component("forward"): time.sleep(0.01)
+                with stepscope.step("eval"), stepscope.component("forward"): time.sleep(0.01)
+            with stepscope.component("forward"): time.sleep(0.01)
         """,
         ledgers,
     )
@@ -174,12 +174,12 @@ def test_a_step_left_by_an_exception_is_not_counted_but_its_components_are_time(
     run = run_to_end(
         """
         try:
-            with trainwatch.step(), trainwatch.component("forward"):
+            with stepscope.step(), stepscope.component("forward"):
                 time.sleep(0.01)
                 raise MemoryError("as the user's")
         except MemoryError as error:
             say(error)
-        with trainwatch.step(): pass
+        with stepscope.step(): pass
         """,
         ledgers,
     )
@@ -192,10 +192,10 @@ def test_a_step_left_by_an_exception_is_not_counted_but_its_components_are_time(
 def test_a_step_begun_and_never_ended_gives_way_to_the_next(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.begin_step("train")
-        trainwatch.begin_component("forward")
-        trainwatch.begin_step("train")
-        trainwatch.end_step()
+        stepscope.begin_step("train")
+        stepscope.begin_component("forward")
+        stepscope.begin_step("train")
+        stepscope.end_step()
         """,
         ledgers,
     )
@@ -207,10 +207,10 @@ def test_a_step_begun_and_never_ended_gives_way_to_the_next(ledgers: Path) -> No
 def test_ends_without_a_begin_and_marks_outside_a_step_do_nothing(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.end_step(); trainwatch.end_component(); trainwatch.mark("forward")
-        with trainwatch.component("gc"):
-            with trainwatch.step(): pass
-        trainwatch.end_step(); trainwatch.end_component(); trainwatch.mark("forward")
+        stepscope.end_step(); stepscope.end_component(); stepscope.mark("forward")
+        with stepscope.component("gc"):
+            with stepscope.step(): pass
+        stepscope.end_step(); stepscope.end_component(); stepscope.mark("forward")
         """,
         ledgers,
     )
@@ -222,11 +222,11 @@ def test_ends_without_a_begin_and_marks_outside_a_step_do_nothing(ledgers: Path)
 def test_components_still_open_end_with_their_step(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.begin_step()
-        trainwatch.begin_component("forward"); time.sleep(0.01)
-        trainwatch.end_step()
-        trainwatch.end_component()
-        with trainwatch.step(): pass
+        stepscope.begin_step()
+        stepscope.begin_component("forward"); time.sleep(0.01)
+        stepscope.end_step()
+        stepscope.end_component()
+        with stepscope.step(): pass
         """,
         ledgers,
     )
@@ -237,18 +237,18 @@ def test_components_still_open_end_with_their_step(ledgers: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("trainwatch.step('test')", "unknown phase 'test': use one of train, eval, predict, global"),
-        ("trainwatch.begin_step('test')", "unknown phase 'test'"),
-        ("trainwatch.watch([], phase='test')", "unknown phase 'test'"),
-        ("trainwatch.record_step('test', 0.0, 1.0)", "unknown phase 'test'"),
-        ("trainwatch.record_step('train', 2.0, 1.0)", "a step cannot start at 2.0 and end at 1.0"),
-        ("trainwatch.record_step('train', 0.0, float('nan'))", "a step cannot start at 0.0 and end at nan"),
+        ("stepscope.step('test')", "unknown phase 'test': use one of train, eval, predict, global"),
+        ("stepscope.begin_step('test')", "unknown phase 'test'"),
+        ("stepscope.watch([], phase='test')", "unknown phase 'test'"),
+        ("stepscope.record_step('test', 0.0, 1.0)", "unknown phase 'test'"),
+        ("stepscope.record_step('train', 2.0, 1.0)", "a step cannot start at 2.0 and end at 1.0"),
+        ("stepscope.record_step('train', 0.0, float('nan'))", "a step cannot start at 0.0 and end at nan"),
     ],
 )
 def test_a_programming_error_says_at_once_what_is_valid(call: str, message: str, ledgers: Path) -> None:
     run = run_to_end(
         f"""
-        trainwatch.start()
+        stepscope.start()
         try:
             {call}
         except ValueError as error:
@@ -263,24 +263,24 @@ def test_a_programming_error_says_at_once_what_is_valid(call: str, message: str,
 @pytest.mark.parametrize(
     "inside",
     [
-        "with trainwatch.component('forwrad'): time.sleep(0.02)",
-        "trainwatch.begin_component('forwrad'); time.sleep(0.02); trainwatch.end_component()",
-        "time.sleep(0.02); trainwatch.mark('forwrad')",
+        "with stepscope.component('forwrad'): time.sleep(0.02)",
+        "stepscope.begin_component('forwrad'); time.sleep(0.02); stepscope.end_component()",
+        "time.sleep(0.02); stepscope.mark('forwrad')",
     ],
 )
 def test_an_unknown_component_gives_one_warning_and_counts_as_other(inside: str, ledgers: Path) -> None:
     run = run_to_end(
         f"""
         for _ in range(2):
-            trainwatch.begin_step()
+            stepscope.begin_step()
             {inside}
-            with trainwatch.component("optimizer"): time.sleep(0.01)
-            trainwatch.end_step()
+            with stepscope.component("optimizer"): time.sleep(0.01)
+            stepscope.end_step()
         """,
         ledgers,
     )
     warning = "unknown component 'forwrad': its time counts as other; did you mean forward?"
-    assert run.errors == f"trainwatch: {warning}\n"
+    assert run.errors == f"stepscope: {warning}\n"
     assert run.totals.steps == {"train": 2}
     assert all(step.components[3] >= 0.01 for step in run.steps)
     assert all(step.duration - sum(step.components) >= 0.02 for step in run.steps)
@@ -289,11 +289,11 @@ def test_an_unknown_component_gives_one_warning_and_counts_as_other(inside: str,
 def test_an_unknown_component_pauses_the_one_around_it(ledgers: Path) -> None:
     run = run_to_end(
         """
-        with trainwatch.step():
-            with trainwatch.component("backward"):
-                with trainwatch.component("zzz"): time.sleep(0.05)
+        with stepscope.step():
+            with stepscope.component("backward"):
+                with stepscope.component("zzz"): time.sleep(0.05)
                 time.sleep(0.01)
-            with trainwatch.component("optimizer"): time.sleep(0.01)
+            with stepscope.component("optimizer"): time.sleep(0.01)
         """,
         ledgers,
     )
@@ -307,10 +307,10 @@ def test_an_unknown_component_pauses_the_one_around_it(ledgers: Path) -> None:
 def test_a_generator_or_coroutine_cannot_be_decorated(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.start()
+        stepscope.start()
         def generator(): yield 1
         async def coroutine(): pass
-        for decorate in (trainwatch.step("train"), trainwatch.component("forward"), trainwatch.fetch):
+        for decorate in (stepscope.step("train"), stepscope.component("forward"), stepscope.fetch):
             for function in (generator, coroutine):
                 try: decorate(function)
                 except TypeError as error: say(error)
@@ -329,16 +329,16 @@ def test_calls_of_another_thread_leave_the_steps_alone(ledgers: Path) -> None:
         def disturb():
             try:
                 while not stop.is_set():
-                    trainwatch.begin_component("gc"); trainwatch.mark("gc"); trainwatch.end_component()
-                    trainwatch.end_step()
+                    stepscope.begin_component("gc"); stepscope.mark("gc"); stepscope.end_component()
+                    stepscope.end_step()
             except BaseException as error:
                 errors.append(error)
         threads = [threading.Thread(target=disturb) for _ in range(2)]
         sys.setswitchinterval(1e-5)
-        with trainwatch.step(): pass
+        with stepscope.step(): pass
         for thread in threads: thread.start()
         for _ in range(3000):
-            with trainwatch.step(), trainwatch.component("forward"): pass
+            with stepscope.step(), stepscope.component("forward"): pass
         stop.set()
         for thread in threads: thread.join()
         assert not errors, errors
@@ -356,9 +356,9 @@ def test_threads_that_all_step_never_corrupt_the_ledger(ledgers: Path) -> None:
         import threading
         def steps():
             for _ in range(2000):
-                trainwatch.begin_step("train"); trainwatch.mark("forward"); trainwatch.end_step()
+                stepscope.begin_step("train"); stepscope.mark("forward"); stepscope.end_step()
                 now = time.perf_counter()
-                trainwatch.record_step("eval", now - 1.0, now)
+                stepscope.record_step("eval", now - 1.0, now)
         sys.setswitchinterval(1e-5)
         threads = [threading.Thread(target=steps) for _ in range(3)]
         for thread in threads: thread.start()

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from trainwatch.training import layout
-from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.training import layout
+from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.training_script import (
     EXPORTER,
@@ -26,11 +26,11 @@ from tests.support.training_script import (
 )
 
 STEPS = """
-for batch in trainwatch.watch([1, 2, 3]):
-    with trainwatch.step("train"), trainwatch.component("forward"): pass
-    with trainwatch.fetch: pass
-    trainwatch.begin_step(); trainwatch.mark("forward"); trainwatch.end_step()
-    trainwatch.record_step("train", 1.0, 2.0)
+for batch in stepscope.watch([1, 2, 3]):
+    with stepscope.step("train"), stepscope.component("forward"): pass
+    with stepscope.fetch: pass
+    stepscope.begin_step(); stepscope.mark("forward"); stepscope.end_step()
+    stepscope.record_step("train", 1.0, 2.0)
 say("trained")
 """
 
@@ -47,7 +47,7 @@ def test_a_directory_that_cannot_be_made_gives_one_warning_and_training_goes_on(
     (tmp_path / "file").write_text("")
     errors = run_without_ledger(tmp_path / "file" / "ledgers")
     assert errors == (
-        f"trainwatch: no ledger in {tmp_path}/file/ledgers (Not a directory): training continues unrecorded\n"
+        f"stepscope: no ledger in {tmp_path}/file/ledgers (Not a directory): training continues unrecorded\n"
     )
 
 
@@ -61,14 +61,14 @@ def test_a_read_only_directory_gives_one_warning_and_training_goes_on(ledgers: P
     drop = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups") if os.getuid() == 0 else ()
     errors = run_without_ledger(ledgers, launcher=drop)
     reason = f"no ledger in {ledgers} (Permission denied)"
-    assert errors == f"trainwatch: {reason}: training continues unrecorded\n"
+    assert errors == f"stepscope: {reason}: training continues unrecorded\n"
     assert list(ledgers.iterdir()) == []
 
 
 def test_no_room_for_the_ledger_gives_one_warning_and_leaves_nothing_behind(ledgers: Path) -> None:
     limit = ("sh", "-c", 'ulimit -f 100; exec "$@"', "sh")  # blocks of 512 or 1024 bytes: less than a ledger
     errors = run_without_ledger(ledgers, launcher=limit)
-    assert errors == f"trainwatch: no ledger in {ledgers} (File too large): training continues unrecorded\n"
+    assert errors == f"stepscope: no ledger in {ledgers} (File too large): training continues unrecorded\n"
     assert list(ledgers.iterdir()) == []
 
 
@@ -88,14 +88,14 @@ def test_a_full_file_system_gives_one_warning_and_training_goes_on(tmp_path: Pat
 
 def test_a_symbolic_link_in_place_of_the_default_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "trainwatch").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "stepscope").symlink_to(tmp_path / "elsewhere")
     code = """
-import trainwatch
-from trainwatch.training import session
+import stepscope
+from stepscope.training import session
 session.ledger_directory = lambda: PLACE
-trainwatch.start()
-""".replace("PLACE", repr(str(tmp_path / "trainwatch")))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINWATCH")}
+stepscope.start()
+""".replace("PLACE", repr(str(tmp_path / "stepscope")))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("STEPSCOPE")}
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment, "PYTHONPATH": EXPORTER},
@@ -127,21 +127,21 @@ def test_a_private_directory_that_the_user_chose_stays_private(ledgers: Path) ->
 def test_a_forked_child_never_writes_its_parents_steps(ledgers: Path) -> None:
     run = run_to_end(
         """
-        trainwatch.begin_step("train")
+        stepscope.begin_step("train")
         children = []
         for _ in range(3):
             pid = os.fork()
             if pid == 0:
-                trainwatch.mark("forward"); trainwatch.end_step()
-                for _ in trainwatch.watch([1, 2]):
-                    with trainwatch.step("eval"), trainwatch.component("gc"): pass
-                trainwatch.record_step("predict", 1.0, 2.0)
-                trainwatch.finish()
+                stepscope.mark("forward"); stepscope.end_step()
+                for _ in stepscope.watch([1, 2]):
+                    with stepscope.step("eval"), stepscope.component("gc"): pass
+                stepscope.record_step("predict", 1.0, 2.0)
+                stepscope.finish()
                 os._exit(0)
             children.append(pid)
         for pid in children: assert os.waitpid(pid, 0)[1] == 0
-        trainwatch.mark("backward")
-        trainwatch.end_step()
+        stepscope.mark("backward")
+        stepscope.end_step()
         """,
         ledgers,
     )
@@ -155,7 +155,7 @@ def test_a_forked_child_never_writes_its_parents_steps(ledgers: Path) -> None:
 
 def test_a_forked_child_that_outlives_its_parent_keeps_no_ledger_alive(ledgers: Path) -> None:
     script = """
-    trainwatch.start()
+    stepscope.start()
     pid = os.fork()
     if pid == 0:
         time.sleep(600)
@@ -177,15 +177,15 @@ def test_a_forked_child_that_outlives_its_parent_keeps_no_ledger_alive(ledgers: 
 
 def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path) -> None:
     script = """
-    with trainwatch.step("train"): pass
+    with stepscope.step("train"): pass
     pid = os.fork()
     if pid == 0:
-        trainwatch.start()
+        stepscope.start()
         for _ in range(5):
-            with trainwatch.step("eval"): pass
+            with stepscope.step("eval"): pass
         sys.exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    with trainwatch.step("train"): pass
+    with stepscope.step("train"): pass
     """
     with training(script, ledgers) as process:
         _, errors = process.communicate(timeout=60)
@@ -199,13 +199,13 @@ def test_a_forked_child_that_starts_a_run_gets_a_ledger_of_its_own(ledgers: Path
 
 def test_after_finish_nothing_is_recorded_until_another_start(ledgers: Path) -> None:
     script = """
-    trainwatch.start(run="first")
-    with trainwatch.step(): pass
-    trainwatch.finish()
-    with trainwatch.step(): pass
-    trainwatch.start(run="second")
+    stepscope.start(run="first")
+    with stepscope.step(): pass
+    stepscope.finish()
+    with stepscope.step(): pass
+    stepscope.start(run="second")
     for _ in range(3):
-        with trainwatch.step(): pass
+        with stepscope.step(): pass
     """
     with training(script, ledgers) as process:
         _, errors = process.communicate(timeout=60)
@@ -234,7 +234,7 @@ def read_all(path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "data", "message"),
     [
-        (0, b"GARBAGE!", "not a ledger of Trainwatch"),
+        (0, b"GARBAGE!", "not a ledger of Stepscope"),
         (16, struct.pack("<q", 12345), f"corrupt ledger: {layout.FILE_BYTES} bytes long, and says 12345"),
         (layout.COUNTERS_AT, struct.pack("<d", float("nan")), "corrupt ledger"),
         (layout.COUNTERS_AT, struct.pack("<d", 1e300), "corrupt ledger"),
@@ -288,24 +288,24 @@ def test_switched_off_everything_works_and_nothing_is_written(word: str, ledgers
     script = (
         STEPS
         + """
-assert trainwatch.watch(loader := [1]) is loader
+assert stepscope.watch(loader := [1]) is loader
 def f(): pass
-for decorate in (trainwatch.step("train"), trainwatch.component("forward"), trainwatch.fetch):
+for decorate in (stepscope.step("train"), stepscope.component("forward"), stepscope.fetch):
     assert decorate(f) is f
-trainwatch.start(run="x"); trainwatch.finish()
+stepscope.start(run="x"); stepscope.finish()
 assert "mmap" not in sys.modules
 """
     )
-    with training(script, ledgers, {"TRAINWATCH": word}) as process:
+    with training(script, ledgers, {"STEPSCOPE": word}) as process:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, "trained\n", "")
     assert not ledgers.exists()
 
 
-def test_importing_trainwatch_imports_nothing_but_the_standard_library() -> None:
+def test_importing_stepscope_imports_nothing_but_the_standard_library() -> None:
     code = """
 import sys
-import trainwatch
+import stepscope
 foreign = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
 print(sorted(name for name in foreign if not name.startswith(("_", "site", "usercustom"))))
 costly = ("typing", "re", "dataclasses", "inspect", "numpy", "contextlib")
@@ -318,7 +318,7 @@ print([name for name in costly if name in sys.modules])
         text=True,
         check=True,
     ).stdout
-    assert output == "['trainwatch']\n[]\n"
+    assert output == "['stepscope']\n[]\n"
 
 
 def test_closed_stderr_does_not_break_training(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_closed_stderr_does_not_break_training(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_watched_from_before_its_first_step(ledgers: Path) -> None:
-    with training("trainwatch.start(run='early')\nhold()\nhold()", ledgers) as process:
+    with training("stepscope.start(run='early')\nhold()\nhold()", ledgers) as process:
         wait_for_line(process)
         with only_ledger(ledgers) as reader:
             assert reader.header.name == "early"

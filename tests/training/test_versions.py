@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trainwatch.training import layout
-from trainwatch.training.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.training import layout
+from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.training_script import run_to_end
 
@@ -19,9 +19,9 @@ def written(ledgers: Path) -> Path:
     """A ledger of this version with everything in it."""
     run_to_end(
         """
-        for _ in range(3): trainwatch.record_step("train", 1.0, 1.5, 0.25)
-        trainwatch.gauge("loss", 0.5)
-        trainwatch.count("tokens", 4096)
+        for _ in range(3): stepscope.record_step("train", 1.0, 1.5, 0.25)
+        stepscope.gauge("loss", 0.5)
+        stepscope.count("tokens", 4096)
         """,
         ledgers,
     )
@@ -60,7 +60,7 @@ def test_a_ledger_of_the_next_version_that_suits_this_reader_gives_the_same_figu
 
 def test_a_ledger_of_a_version_that_needs_a_newer_reader_says_to_upgrade_the_exporter(written: Path) -> None:
     written.write_bytes(of_a_later_version(written.read_bytes(), layout.VERSION + 1))
-    with pytest.raises(LedgerError, match=r"version 2, .* reads 1: upgrade Trainwatch in the exporter"):
+    with pytest.raises(LedgerError, match=r"version 2, .* reads 1: upgrade Stepscope in the exporter"):
         LedgerReader(written)
 
 
@@ -69,7 +69,7 @@ def test_a_ledger_older_than_every_version_says_to_upgrade_the_training(written:
     content = bytearray(written.read_bytes())
     content[8:16] = version.to_bytes(8, "little", signed=True)
     written.write_bytes(content)
-    with pytest.raises(LedgerError, match="upgrade Trainwatch in the training environment") as caught:
+    with pytest.raises(LedgerError, match="upgrade Stepscope in the training environment") as caught:
         LedgerReader(written)
     assert caught.value.reason == "version"
 

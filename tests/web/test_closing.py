@@ -6,9 +6,9 @@ import asyncio
 from http import HTTPStatus
 
 import pytest
-from trainwatch.web.limits import Limits
-from trainwatch.web.messages import Request, Response
-from trainwatch.web.server import Address, Server, bind
+from stepscope.web.limits import Limits
+from stepscope.web.messages import Request, Response
+from stepscope.web.server import Address, Server, bind
 
 HOUR = 3600.0
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -7,8 +7,8 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
-from trainwatch.web.hosts import Hosts, external_url
-from trainwatch.web.messages import Request, RequestError
+from stepscope.web.hosts import Hosts, external_url
+from stepscope.web.messages import Request, RequestError
 
 from tests.support.exporter_process import ExporterProcess
 
@@ -71,7 +71,7 @@ def test_what_is_no_host_name_is_refused(host: str) -> None:
 
 
 def test_metrics_are_served_for_any_name_and_for_none() -> None:
-    assert refusal("trainwatch.monitoring.svc", "/metrics") == ""
+    assert refusal("stepscope.monitoring.svc", "/metrics") == ""
     Hosts().check(Request("GET", "/report", {}))  # HTTP/1.0: not a browser
 
 
@@ -98,5 +98,5 @@ def test_a_page_that_rebinds_its_name_gets_nothing_but_metrics(tmp_path: Path) -
             assert "secret" not in refused.text
             assert node.get(path, headers={"Host": "proxy.example"}).status_code in (200, 404)
         assert node.get("/metrics", headers={"Host": "evil.example"}).status_code == 200
-        assert node.scrape().value("trainwatch_web_refused_total", reason="host") == 6
+        assert node.scrape().value("stepscope_web_refused_total", reason="host") == 6
     assert sum("--web.external-url" in line for line in node.log) == 1  # not once per request

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from trainwatch.report.html import render_html
+from stepscope.report.html import render_html
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, open_page
@@ -16,7 +16,7 @@ from tests.support.exporter_process import SECONDS, ExporterProcess
 
 pytestmark = pytest.mark.browser
 
-DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(trainwatch.draw)"
+DRAW_ALL = "document.querySelectorAll('[data-chart]').forEach(stepscope.draw)"
 DRAWN = "return [...document.querySelectorAll('[data-chart]')].every((one) => one.querySelector('canvas'))"
 
 
@@ -86,7 +86,7 @@ def test_the_landing_page_has_its_style_and_no_complaint(
     assert browser.execute_script("return getComputedStyle(document.body).maxWidth") == "640px"
     assert console_errors(browser) == []
     browser.find_element("link text", "Metrics").click()
-    assert "trainwatch_exporter_build_info" in browser.page_source
+    assert "stepscope_exporter_build_info" in browser.page_source
 
 
 def test_no_other_page_can_frame_one(

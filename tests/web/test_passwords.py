@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import bcrypt
 import pytest
-from trainwatch.web.messages import Request, RequestError
-from trainwatch.web.passwords import WAITING, WAITING_PER_CLIENT, BasicAuthentication
+from stepscope.web.messages import Request, RequestError
+from stepscope.web.passwords import WAITING, WAITING_PER_CLIENT, BasicAuthentication
 
 SLOW = bcrypt.hashpw(b"secret", bcrypt.gensalt(11))  # a check takes about 0.1 s
 OTHER = bcrypt.hashpw(b"another", bcrypt.gensalt(4))

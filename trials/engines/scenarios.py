@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trainwatch.crosscheck.server import Series
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.command import simulated_directory
-from trainwatch.demo.node import INTERVAL, make_exporter
-from trainwatch.demo.scenarios import all_scenarios
-from trainwatch.demo.simulation import Simulation
+from stepscope.crosscheck.server import Series
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.command import simulated_directory
+from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.demo.simulation import Simulation
 
 from trials.shared_cluster.judge import needed, rule_groups
 from trials.shared_cluster.machine import Scrapes

@@ -17,16 +17,16 @@ from typing import Any, Protocol, TypeVar
 
 import requests
 import yaml
-from trainwatch.crosscheck.offline.check import evaluate_in_turn
-from trainwatch.crosscheck.offline.prometheus import LocalPrometheus, free_address, local_prometheus
-from trainwatch.crosscheck.rule_files import FileGroup
-from trainwatch.crosscheck.server import Grid, Series, Server
-from trainwatch.durations import parse_duration
-from trainwatch.prometheus_rules.engines import PROMETHEUS
-from trainwatch.prometheus_rules.files import META, RULES, render
-from trainwatch.prometheus_rules.groups import Group
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import Scraping
+from stepscope.crosscheck.offline.check import evaluate_in_turn
+from stepscope.crosscheck.offline.prometheus import LocalPrometheus, free_address, local_prometheus
+from stepscope.crosscheck.rule_files import FileGroup
+from stepscope.crosscheck.server import Grid, Series, Server
+from stepscope.durations import parse_duration
+from stepscope.prometheus_rules.engines import PROMETHEUS
+from stepscope.prometheus_rules.files import META, RULES, render
+from stepscope.prometheus_rules.groups import Group
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import Scraping
 
 from trials.shared_cluster.judge import FiringAlert, fired, firing, rule_groups
 from trials.shared_cluster.plan import START
@@ -212,7 +212,7 @@ class LocalVictoriaMetrics(LocalPrometheus):
 def local_victoriametrics(program: Path) -> Iterator[LocalVictoriaMetrics]:
     """Yields a server that runs inside the `with`."""
     address = free_address()
-    with tempfile.TemporaryDirectory(prefix="trainwatch-victoriametrics-") as directory:
+    with tempfile.TemporaryDirectory(prefix="stepscope-victoriametrics-") as directory:
         flags = [
             f"-storageDataPath={directory}/data",
             f"-httpListenAddr={address}",

@@ -1,4 +1,4 @@
-"""Plants faults in simulated runs, and scores what Trainwatch says of them."""
+"""Plants faults in simulated runs, and scores what Stepscope says of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from random import Random
 
-from trainwatch.crosscheck.server import Series
+from stepscope.crosscheck.server import Series
 
 from trials.fault_matrix.alerts import alerts_by_instance, series_read
 from trials.fault_matrix.case import LONGEST_INTERVAL, Case, cases

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trainwatch.crosscheck.offline.prometheus import local_prometheus
-from trainwatch.crosscheck.rule_files import FileGroup, read_groups
-from trainwatch.crosscheck.server import Series
+from stepscope.crosscheck.offline.prometheus import local_prometheus
+from stepscope.crosscheck.rule_files import FileGroup, read_groups
+from stepscope.crosscheck.server import Series
 
 from trials.fault_matrix.play import SCRAPE_SECONDS, Alert
 from trials.shared_cluster.judge import FiringAlert, firing, needed, rule_groups
@@ -22,19 +22,19 @@ groups:
     rules:
       - alert: {GPU_BY_HAND}
         expr: |
-          avg_over_time(trainwatch_gpu_utilization_ratio[5m]) < 0.5
-          and trainwatch_gpu_memory_used_bytes / trainwatch_gpu_memory_total_bytes > 0.1
+          avg_over_time(stepscope_gpu_utilization_ratio[5m]) < 0.5
+          and stepscope_gpu_memory_used_bytes / stepscope_gpu_memory_total_bytes > 0.1
         for: 5m
       - alert: {CPU_BY_HAND}
         expr: |
-          sum by (instance) (avg_over_time(trainwatch_cpu_utilization_ratio[5m]))
-          / on (instance) max by (instance) (trainwatch_run_cpus) > 0.9
+          sum by (instance) (avg_over_time(stepscope_cpu_utilization_ratio[5m]))
+          / on (instance) max by (instance) (stepscope_run_cpus) > 0.9
         for: 5m
 """
 
 
 def groups_of_rules() -> list[FileGroup]:
-    """Returns Trainwatch's rules and those by hand."""
+    """Returns Stepscope's rules and those by hand."""
     return [*rule_groups(SCRAPE_SECONDS), *read_groups(BY_HAND, "by hand")]
 
 

@@ -12,13 +12,13 @@ from random import Random
 from typing import ClassVar
 
 import pynvml
-from trainwatch.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
-from trainwatch.demo.node import INTERVAL
-from trainwatch.demo.processes import MAIN_THREAD
-from trainwatch.demo.runs import SimulatedRun
-from trainwatch.demo.scenario import Busy, Step, Work
-from trainwatch.demo.simulation import SimulatedNode
-from trainwatch.nvidia.nvml import NvmlError
+from stepscope.demo.gpus import CLOCK_MEGAHERTZ, HOT_CLOCK_MEGAHERTZ, SimulatedNvml
+from stepscope.demo.node import INTERVAL
+from stepscope.demo.processes import MAIN_THREAD
+from stepscope.demo.runs import SimulatedRun
+from stepscope.demo.scenario import Busy, Step, Work
+from stepscope.demo.simulation import SimulatedNode
+from stepscope.nvidia.nvml import NvmlError
 
 from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from trainwatch.demo.scenario import Work
+from stepscope.demo.scenario import Work
 
 from trials.fault_matrix.training import Training
 

@@ -78,7 +78,7 @@ def _circumstances(which: str, stored: Stored) -> list[str]:
     known = {result.case.kind for result in stored.results}
     later = [fault.name for fault in FAULTS if fault.name not in known]
     return [
-        f"The {which} matrix was measured on {stored.date} with Trainwatch {stored.version}, seed {seeds}. "
+        f"The {which} matrix was measured on {stored.date} with Stepscope {stored.version}, seed {seeds}. "
         f"It has {faults} faulty and {len(stored.results) - faults} healthy runs, in random order."
         + (f" It is older than these faults: {', '.join(later)}." if later else "")
         + f" Machine: {stored.machine}.",

@@ -1,4 +1,4 @@
-"""Plays a case on a simulated node, and reads what Trainwatch says of it: report.json, terminal, scrapes."""
+"""Plays a case on a simulated node, and reads what Stepscope says of it: report.json, terminal, scrapes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwatch.cli import main as trainwatch
-from trainwatch.crosscheck.server import Series
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.command import simulated_directory
-from trainwatch.demo.node import INTERVAL, make_exporter
-from trainwatch.demo.runs import Place, SimulatedRun
-from trainwatch.demo.simulation import SimulatedNode
-from trainwatch.demo.write import Written
-from trainwatch.sampling.sample import Sample
+from stepscope.cli import main as stepscope
+from stepscope.crosscheck.server import Series
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.command import simulated_directory
+from stepscope.demo.node import INTERVAL, make_exporter
+from stepscope.demo.runs import Place, SimulatedRun
+from stepscope.demo.simulation import SimulatedNode
+from stepscope.demo.write import Written
+from stepscope.sampling.sample import Sample
 
 from trials.fault_matrix.case import Case
 from trials.fault_matrix.training import Training
@@ -119,10 +119,10 @@ def _place(training: Training) -> Place:
 
 
 def report(recording: Path, out: Path) -> Seen:
-    """Returns what `trainwatch report` writes and prints about a recording."""
+    """Returns what `stepscope report` writes and prints about a recording."""
     terminal = io.StringIO()
     with redirect_stdout(terminal), redirect_stderr(terminal):
-        status = trainwatch(["report", str(recording), "--out", str(out)])
+        status = stepscope(["report", str(recording), "--out", str(out)])
     if status:
         raise RuntimeError(f"{recording}: the report failed:\n{terminal.getvalue()}")
     return read_report(json.loads((out / "report.json").read_text()), terminal.getvalue())

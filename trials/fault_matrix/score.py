@@ -39,7 +39,7 @@ class Result:
 
     @property
     def own_alerts(self) -> list[Alert]:
-        """Returns the alerts of Trainwatch."""
+        """Returns the alerts of Stepscope."""
         return [alert for alert in self.seen.alerts if alert.rule not in BY_HAND]
 
     @property

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainwatch import __version__
+from stepscope import __version__
 
 from benchmarks.page import machine
 from trials.fault_matrix.case import Case
@@ -26,7 +26,7 @@ class Stored:
     """The results of a matrix."""
 
     date: str
-    version: str  # of Trainwatch
+    version: str  # of Stepscope
     machine: str
     results: Sequence[Result]
 

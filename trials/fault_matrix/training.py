@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
-from trainwatch.demo.gpus import SimulatedNvml
-from trainwatch.demo.runs import SimulatedRun
-from trainwatch.demo.scenario import Scenario, Work, compute
-from trainwatch.demo.simulation import SimulatedNode
+from stepscope.demo.gpus import SimulatedNvml
+from stepscope.demo.runs import SimulatedRun
+from stepscope.demo.scenario import Scenario, Work, compute
+from stepscope.demo.simulation import SimulatedNode
 
 SECONDS = 12 * 60.0  # of a run
 SETUP = 12.0  # until the first step

@@ -8,8 +8,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from trainwatch.training import line_layout, line_sampler
-from trainwatch.training.line_table import LineTable
+from stepscope.training import line_layout, line_sampler
+from stepscope.training.line_table import LineTable
 
 FASTER = 100
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Literal
 
-from trainwatch.demo.scenario import Busy, Scenario, Step, Work, compute
+from stepscope.demo.scenario import Busy, Scenario, Step, Work, compute
 
 Strength = Literal["clear", "near", "miss"]
 MINUTE = 60.0

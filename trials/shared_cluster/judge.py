@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from trainwatch.crosscheck.offline.check import evaluate
-from trainwatch.crosscheck.offline.prometheus import LocalPrometheus
-from trainwatch.crosscheck.rule_files import FileGroup, metrics, read_groups
-from trainwatch.crosscheck.server import Server
-from trainwatch.prometheus_rules.engines import PROMETHEUS
-from trainwatch.prometheus_rules.files import META, RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.report.terminal import shown
-from trainwatch.rules.promql import Scraping
+from stepscope.crosscheck.offline.check import evaluate
+from stepscope.crosscheck.offline.prometheus import LocalPrometheus
+from stepscope.crosscheck.rule_files import FileGroup, metrics, read_groups
+from stepscope.crosscheck.server import Server
+from stepscope.prometheus_rules.engines import PROMETHEUS
+from stepscope.prometheus_rules.files import META, RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.report.terminal import shown
+from stepscope.rules.promql import Scraping
 
 from trials.shared_cluster.faults import MINUTE
 from trials.shared_cluster.plan import START, Plan, Planted
@@ -104,7 +104,7 @@ def fired(server: Server, groups: Sequence[FileGroup], start: int, end: int) -> 
 
 def _alert(labels: Mapping[str, str], begin: int, end: int) -> FiringAlert:
     return FiringAlert(
-        labels.get("rule", labels["alertname"].removeprefix("Trainwatch")),
+        labels.get("rule", labels["alertname"].removeprefix("Stepscope")),
         labels,
         begin / 1000 - START,
         end / 1000 - START,

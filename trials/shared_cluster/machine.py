@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from trainwatch.crosscheck.server import Series
-from trainwatch.demo.clock import SimulatedClock
-from trainwatch.demo.command import simulated_directory
-from trainwatch.demo.node import INTERVAL, SimulatedGpus, make_exporter
-from trainwatch.demo.runs import Place, SimulatedRun
-from trainwatch.demo.simulation import SimulatedNode
-from trainwatch.exporter.exporter import Exporter
-from trainwatch.nvidia.session import Reading
-from trainwatch.sampling.sample import Sample
+from stepscope.crosscheck.server import Series
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.command import simulated_directory
+from stepscope.demo.node import INTERVAL, SimulatedGpus, make_exporter
+from stepscope.demo.runs import Place, SimulatedRun
+from stepscope.demo.simulation import SimulatedNode
+from stepscope.exporter.exporter import Exporter
+from stepscope.nvidia.session import Reading
+from stepscope.sampling.sample import Sample
 
 from trials.shared_cluster.plan import MIG_DEVICES, START, Plan, PlannedRun
 
@@ -152,7 +152,7 @@ class Scrapes:
     """The samples of a target, by series."""
 
     def __init__(self, target: dict[str, str]) -> None:
-        self._target = {"job": "trainwatch", **target}
+        self._target = {"job": "stepscope", **target}
         self._points: dict[str, list[tuple[int, float | None]]] = {}
         self._read: dict[str, bool] = {}
         self._present: set[str] = set()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
 
-from trainwatch.demo.scenario import GPUS
-from trainwatch.training.launch import Launch
+from stepscope.demo.scenario import GPUS
+from stepscope.training.launch import Launch
 
 from trials.shared_cluster.faults import (
     FAULTS,
@@ -307,7 +307,7 @@ def _break_gpus(plan: Plan, random: Random) -> None:
             end = begin + MEMORY_OF_ERRORS
         else:
             node.lost, node.gpus = (begin, end), (gpu, node.gpus[1])
-        may = frozenset({"LowGPUUtilization", "GPUError", "TrainwatchGPULost"})
+        may = frozenset({"LowGPUUtilization", "GPUError", "StepscopeGPULost"})
         plan.planted.append(Planted(rule, "clear", run.number, labels, may, begin, end))
 
 

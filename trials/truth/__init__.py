@@ -1,6 +1,6 @@
-"""Is the slow rank named, with its cause, in scripts that know nothing of Trainwatch, and nobody else?
+"""Is the slow rank named, with its cause, in scripts that know nothing of Stepscope, and nobody else?
 
 `python -m trials.truth` trains with PyTorch's DistributedDataParallel and FSDP2 on the CPU, under
-`trainwatch run -- torchrun train.py`. The script delays one of its ranks at one place, and the report must
+`stepscope run -- torchrun train.py`. The script delays one of its ranks at one place, and the report must
 name both. docs/accuracy.md describes it and has its table.
 """

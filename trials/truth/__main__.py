@@ -1,4 +1,4 @@
-"""Plants faults in training scripts that know nothing of Trainwatch, and counts what reports say of them."""
+"""Plants faults in training scripts that know nothing of Stepscope, and counts what reports say of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.page import DOCS, markdown, write_table
 from trials.truth.judge import HEAD, Outcome, holds, judge, table
-from trials.truth.observed import Observer, Seen, Tool, Trainwatch, slow_network_is_possible
+from trials.truth.observed import Observer, Seen, Stepscope, Tool, slow_network_is_possible
 from trials.truth.plan import LIGHTNING, OTHERS, TRAINER, Case, full, short, some
 from trials.truth.rival import PACKAGE, Rival
 
@@ -66,7 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rival",
         action="store_true",
-        help=f"try {PACKAGE} in place of Trainwatch, in a temporary environment; the exit status is 0",
+        help=f"try {PACKAGE} in place of Stepscope, in a temporary environment; the exit status is 0",
     )
     parser.add_argument("--markdown", action="store_true", help=f"also write the table into docs/{PAGE.name}")
     arguments = parser.parse_args(words)
@@ -85,9 +85,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if not cases:
         parser.error("none of these cases can be tried on this machine")
     if not arguments.rival:
-        results = _tried(cases, everything, Trainwatch(), arguments)
+        results = _tried(cases, everything, Stepscope(), arguments)
         return 0 if (len(results) == len(cases) or arguments.minutes < inf) and holds(results) else 1
-    with TemporaryDirectory(prefix="trainwatch-rival-") as folder:
+    with TemporaryDirectory(prefix="stepscope-rival-") as folder:
         try:
             rival = Rival(Path(folder))
         except subprocess.CalledProcessError:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trainwatch.crosscheck.offline.check import evaluate
-from trainwatch.crosscheck.offline.prometheus import local_prometheus
-from trainwatch.crosscheck.replay.run import RecordedRun
-from trainwatch.crosscheck.rule_files import metrics, read_groups
-from trainwatch.crosscheck.server import Grid, Server
-from trainwatch.prometheus_rules.files import RULES, render
-from trainwatch.prometheus_rules.options import Options
-from trainwatch.rules.promql import Scraping
+from stepscope.crosscheck.offline.check import evaluate
+from stepscope.crosscheck.offline.prometheus import local_prometheus
+from stepscope.crosscheck.replay.run import RecordedRun
+from stepscope.crosscheck.rule_files import metrics, read_groups
+from stepscope.crosscheck.server import Grid, Server
+from stepscope.prometheus_rules.files import RULES, render
+from stepscope.prometheus_rules.options import Options
+from stepscope.rules.promql import Scraping
 
 SCRAPE_SECONDS = 5.0  # and rules are evaluated as often: a run lasts for less than a minute
-FIRING = 'ALERTS{alertname="TrainwatchStraggler", alertstate="firing"}'
+FIRING = 'ALERTS{alertname="StepscopeStraggler", alertstate="firing"}'
 
 
 def alerting_ranks(recording: Path) -> set[int]:
@@ -25,7 +25,7 @@ def alerting_ranks(recording: Path) -> set[int]:
     groups = [
         replace(group, interval=interval)
         for group in read_groups(text, RULES)
-        if group.name == "trainwatch-Straggler"
+        if group.name == "stepscope-Straggler"
     ]
     run = RecordedRun(recording)
     begin, end = round(1000 * run.start), round(1000 * run.end)

@@ -1,4 +1,4 @@
-"""Runs one case under `trainwatch run -- torchrun train.py`, and reads who was accused of what."""
+"""Runs one case under `stepscope run -- torchrun train.py`, and reads who was accused of what."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trials.truth.plan import ALONE, LIGHTNING, OTHERS, RANKS, TRAINER, Case
 
 SCRIPT = Path(__file__).with_name("train.py")
 OTHER_SCRIPTS = {TRAINER: "train_hugging_face.py", LIGHTNING: "train_lightning.py", ALONE: "train_alone.py"}
-TRAINWATCH = (sys.executable, "-m", "trainwatch")
+STEPSCOPE = (sys.executable, "-m", "stepscope")
 FIRST = {  # words of first findings, and the component that they name
     "waited for data": "data_wait",
     "collected garbage": "gc",
@@ -71,12 +71,12 @@ class Tool(Protocol):
         """Returns what it reported."""
 
 
-class Trainwatch:
-    """`trainwatch run`, with the script as it is."""
+class Stepscope:
+    """`stepscope run`, with the script as it is."""
 
     def words(self, case: Case, folder: Path) -> list[str]:
         """Returns the command."""
-        words = [*TRAINWATCH, "run", "--name", "train", "--out", str(folder / "run"), "--", *training(case)]
+        words = [*STEPSCOPE, "run", "--name", "train", "--out", str(folder / "run"), "--", *training(case)]
         if case.kind == "slow network":
             return ["unshare", "--net", "sh", "-c", SLOW_NETWORK, "sh", *words]
         return words
@@ -148,7 +148,7 @@ class Observer:
         begin = time.monotonic()
         if begin > self._until:
             return None
-        with tempfile.TemporaryDirectory(prefix="trainwatch-truth-", ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(prefix="stepscope-truth-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
             status = self._run(self._tool.words(case, place), environment(case), place)
             terminal = (place / "log").read_text(errors="replace")

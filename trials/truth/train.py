@@ -1,6 +1,6 @@
 """Trains on the CPU, as any script of PyTorch does: `torchrun --nproc-per-node 4 train.py`.
 
-It knows nothing of Trainwatch. PLANTED=forward:2:0.05:wait delays rank 2 by 50 ms in each step: it sleeps.
+It knows nothing of Stepscope. PLANTED=forward:2:0.05:wait delays rank 2 by 50 ms in each step: it sleeps.
 With `compute` it uses a core instead.
 """
 

@@ -1,6 +1,6 @@
 """Trains on the CPU in one process, without `torch.distributed`: `python train_alone.py`.
 
-It knows nothing of Trainwatch either, and is delayed as train.py is.
+It knows nothing of Stepscope either, and is delayed as train.py is.
 """
 
 from __future__ import annotations

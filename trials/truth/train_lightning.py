@@ -1,6 +1,6 @@
 """Trains on the CPU with Lightning: `torchrun --nproc-per-node 2 train_lightning.py`.
 
-It knows nothing of Trainwatch either, and delays a rank as train.py does.
+It knows nothing of Stepscope either, and delays a rank as train.py does.
 """
 
 # mypy: allow-subclassing-any, allow-untyped-calls

@@ -1,13 +1,13 @@
-{{- define "trainwatch.labels" -}}
-app.kubernetes.io/part-of: trainwatch
+{{- define "stepscope.labels" -}}
+app.kubernetes.io/part-of: stepscope
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{/* The pods of all pools. */}}
-{{- define "trainwatch.exporter" -}}
-app.kubernetes.io/name: trainwatch-exporter
+{{- define "stepscope.exporter" -}}
+app.kubernetes.io/name: stepscope-exporter
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -15,7 +15,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 `instance` is the node, and `job` is the same for all: the rules join by them. No label of the pod is kept, so a
 replaced pod continues the series of its node.
 */}}
-{{- define "trainwatch.endpoint" -}}
+{{- define "stepscope.endpoint" -}}
 port: metrics
 interval: {{ .Values.monitor.interval }}
 scheme: {{ .Values.monitor.scheme }}
@@ -29,13 +29,13 @@ relabelings:
   - sourceLabels: [__meta_kubernetes_pod_node_name]
     targetLabel: instance
   - targetLabel: job
-    replacement: trainwatch
+    replacement: stepscope
   - action: labeldrop
     regex: namespace|pod|container|endpoint|service
 {{- end }}
 
 {{/* Rule files by name: your own, or those of the chart. */}}
-{{- define "trainwatch.rules" -}}
+{{- define "stepscope.rules" -}}
 {{- $files := .Values.rules.files -}}
 {{- if not $files -}}
 {{- $files = dict -}}
@@ -46,6 +46,6 @@ relabelings:
 {{- toJson $files -}}
 {{- end }}
 
-{{- define "trainwatch.image" -}}
+{{- define "stepscope.image" -}}
 {{ required "image.repository: build the image from the Dockerfile, push it to your registry, and name it here" .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}

@@ -52,12 +52,12 @@ for kind in (torch.optim.SGD, torch.optim.AdamW):
     for how in ("step", "function", "loop"): count(kind, how)
 """
 BY_HAND = """
-import trainwatch
+import stepscope
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x, y in DataLoader(data, batch_size=8):
-    with trainwatch.step("train"):
-        with trainwatch.component("host_to_device"):
+    with stepscope.step("train"):
+        with stepscope.component("host_to_device"):
             time.sleep(0.01); out = model(x); loss = loss_of(out, y)
         loss.backward()
         optimizer.step()
@@ -67,7 +67,7 @@ for x, y in DataLoader(data, batch_size=8):
 
 def test_dynamo_makes_the_same_graphs_with_and_without_hooks(tmp_path: Path) -> None:
     hooked = train(COMPILED, folder=tmp_path)
-    bare = train(COMPILED, folder=tmp_path, TRAINWATCH="off")
+    bare = train(COMPILED, folder=tmp_path, STEPSCOPE="off")
     assert hooked.output == bare.output
     assert hooked.output.count("'unique_graphs'") == 4
     assert hooked.only.totals.steps["train"] == 15
@@ -76,7 +76,7 @@ def test_dynamo_makes_the_same_graphs_with_and_without_hooks(tmp_path: Path) -> 
 
 def test_a_compiled_step_of_an_optimizer_ends_a_step_and_is_compiled_as_without_hooks(tmp_path: Path) -> None:
     hooked = train(COMPILED_STEPS, folder=tmp_path)
-    bare = train(COMPILED_STEPS, folder=tmp_path, TRAINWATCH="off")
+    bare = train(COMPILED_STEPS, folder=tmp_path, STEPSCOPE="off")
     assert hooked.output == bare.output
     rank = hooked.only
     assert rank.totals.steps == {"train": 6 * 12}

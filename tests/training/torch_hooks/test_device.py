@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from trainwatch.training.frameworks.torch_hooks.device import MOST_UNREAD, STEPS, DeviceTimes
+from stepscope.training.frameworks.torch_hooks.device import MOST_UNREAD, STEPS, DeviceTimes
 
 FORWARD, BACKWARD, COMMUNICATION = 1, 2, 4
 

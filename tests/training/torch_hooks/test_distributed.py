@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.checkpoint import checkpoint
-import trainwatch
+import stepscope
 
 class SlowForward(torch.autograd.Function):
     @staticmethod
@@ -52,7 +52,7 @@ def one_per_layer(model):
 def sharded_states(model):
     return [ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)]
 def loop(name, model, batches=1, make_optimizers=one):
-    trainwatch.start(run=name)
+    stepscope.start(run=name)
     optimizers = make_optimizers(model)
     for i, (x, y) in enumerate(DataLoader(data, batch_size=len(data) // {STEPS} // batches), 1):
         is_last = i % batches == 0
@@ -60,8 +60,8 @@ def loop(name, model, batches=1, make_optimizers=one):
             loss_of(model(x), y).backward()
         if is_last:
             for optimizer in optimizers: optimizer.step(); optimizer.zero_grad()
-    trainwatch.finish()
-trainwatch.finish()  # of the run that began with the process group
+    stepscope.finish()
+stepscope.finish()  # of the run that began with the process group
 
 def fsdp1(model):
     return FSDP(model, device_id=torch.device("cpu"), auto_wrap_policy=ModuleWrapPolicy({{nn.Sequential}}))
@@ -93,12 +93,12 @@ class SlowDisk(distributed_checkpoint.FileSystemWriter):
         return super().write_data(*arguments)
 model = Model(SlowForward)
 save = getattr(distributed_checkpoint, "save", None) or distributed_checkpoint.save_state_dict  # before 2.2
-trainwatch.start(run="distributed checkpoint")
+stepscope.start(run="distributed checkpoint")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for x, y in DataLoader(data, batch_size=len(data) // {STEPS}):
     loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
     save(model.state_dict(), storage_writer=SlowDisk(sys.argv[0] + ".checkpoint"))
-trainwatch.finish()
+stepscope.finish()
 """
 
 # How often rank 1 sleeps per step, in the forward and in the backward pass.

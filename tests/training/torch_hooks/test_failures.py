@@ -11,8 +11,8 @@ from tests.support.torch_script import train
 pytest.importorskip("torch")
 
 LOOP = """
-from trainwatch.training.automatic import automatic
-from trainwatch.training.frameworks.torch_hooks import batches, passes, steps
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.torch_hooks import batches, passes, steps
 fails = 0
 def fail(*_):
     global fails
@@ -41,7 +41,7 @@ DAMAGES = {
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     script = LOOP.format(damage="pass")
-    return train(script, folder=tmp_path_factory.mktemp("off"), TRAINWATCH="off").output.splitlines()[-1]
+    return train(script, folder=tmp_path_factory.mktemp("off"), STEPSCOPE="off").output.splitlines()[-1]
 
 
 @pytest.mark.parametrize("hook", DAMAGES)
@@ -50,7 +50,7 @@ def test_a_hook_that_fails_is_off_and_reported_once(tmp_path: Path, undisturbed:
     fails, total = trained.output.splitlines()
     # The start of a loader asks the same function as the wait for a batch, and is off by itself.
     assert fails == ("fails 2" if hook == "the wait for a batch" else "fails 1")
-    line = f"trainwatch: {hook} is no longer timed: RuntimeError: broken on purpose"
+    line = f"stepscope: {hook} is no longer timed: RuntimeError: broken on purpose"
     assert trained.errors.count(line) == 1
     assert total == undisturbed
     rank = trained.only

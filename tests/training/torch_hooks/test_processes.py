@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from trainwatch.ledgers.line_files import read_line_file
-from trainwatch.training import line_layout
+from stepscope.ledgers.line_files import read_line_file
+from stepscope.training import line_layout
 
 from tests.support.torch_script import LEAVE, train
 
@@ -60,14 +60,14 @@ def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
 
 
 WORKERS = """
-import trainwatch
+import stepscope
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 24
     def __getitem__(self, i): time.sleep(0.002); return data[i]
 
 if __name__ == "__main__":
     for method in ("fork", "spawn"):
-        trainwatch.start(run=method)
+        stepscope.start(run=method)
         loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
                             persistent_workers=True)
         model = Net()
@@ -76,12 +76,12 @@ if __name__ == "__main__":
             for x, y in loader:
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
         del loader
-        trainwatch.finish()
+        stepscope.finish()
 """
 
 
 def test_forked_and_spawned_workers_count_their_fetches_and_nothing_else(tmp_path: Path) -> None:
-    trained = train(WORKERS, folder=tmp_path, TRAINWATCH_LINES="1")
+    trained = train(WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
     assert trained.errors == ""
     for method in ("fork", "spawn"):
         (rank,) = trained.of(method)
@@ -94,7 +94,7 @@ def test_forked_and_spawned_workers_count_their_fetches_and_nothing_else(tmp_pat
 
 
 LINES_OF_WORKERS = """
-import trainwatch
+import stepscope
 def decode(i):
     time.sleep(0.02)
     return data[i]
@@ -103,7 +103,7 @@ class Slow(torch.utils.data.Dataset):
     def __getitem__(self, i): return decode(i)
 
 if __name__ == "__main__":
-    trainwatch.start(run=sys.argv[0])
+    stepscope.start(run=sys.argv[0])
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for method in ("fork", "spawn"):
@@ -117,7 +117,7 @@ if __name__ == "__main__":
 
 
 def test_the_lines_of_forked_and_spawned_workers_are_those_that_load_the_data(tmp_path: Path) -> None:
-    trained = train(LINES_OF_WORKERS, folder=tmp_path, TRAINWATCH_LINES="1")
+    trained = train(LINES_OF_WORKERS, folder=tmp_path, STEPSCOPE_LINES="1")
     assert trained.errors == ""
     files = [read_line_file(path) for path in (tmp_path / "ledgers").glob("*.lines")]
     workers = [file for file in files if file.thread.role == "loader worker"]
@@ -151,4 +151,4 @@ def test_an_error_ends_the_script_as_without_hooks_and_its_steps_stay(tmp_path: 
     assert trained.errors.splitlines()[-1].startswith(
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied"
     )
-    assert "trainwatch:" not in trained.errors
+    assert "stepscope:" not in trained.errors

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from trainwatch.training.layout import COMPONENTS
+from stepscope.training.layout import COMPONENTS
 
 from tests.support.torch_script import Trained, train
 
@@ -57,7 +57,7 @@ def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp
 
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
     script = """
-    from trainwatch.training.automatic import AutomaticSteps, automatic
+    from stepscope.training.automatic import AutomaticSteps, automatic
     class Slow(torch.utils.data.Dataset):
         def __len__(self): return 30
         def __getitem__(self, i): time.sleep(0.005); return data[i]
@@ -273,10 +273,10 @@ def loop(name):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     {body}
     print(name, sum(p.double().sum().item() for p in model.parameters()))
-import gc, trainwatch
-trainwatch.start(run={name!r})
+import gc, stepscope
+stepscope.start(run={name!r})
 loop({name!r})
-trainwatch.finish()
+stepscope.finish()
 gc.collect()  # optimizers that the loop has left, in cycles
 """
 
@@ -301,7 +301,7 @@ def test_loops_of_all_kinds_have_their_steps(hooked: Trained, name: str) -> None
 
 def test_all_loops_train_alike_without_hooks(hooked: Trained, tmp_path: Path) -> None:
     assert hooked.errors == ""
-    bare = train(*ALL, folder=tmp_path, TRAINWATCH="off")
+    bare = train(*ALL, folder=tmp_path, STEPSCOPE="off")
     assert bare.output == hooked.output
     assert bare.ranks == []
 

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from trainwatch.run.hooks import STARTUP
-from trainwatch.training.reader import LedgerReader, open_ledgers
+from stepscope.run.hooks import STARTUP
+from stepscope.training.reader import LedgerReader, open_ledgers
 
 from tests.support.torch_script import DEADLINE, EXPORTER
 
@@ -22,7 +22,7 @@ USES = Path(__file__).parents[2] / "support" / "torch_uses.py"
 # Puts hooks into a process that has imported Dynamo before, as a spawned rank may have.
 LATE = """
 import runpy, sys, torch, torch._dynamo
-from trainwatch.training.frameworks import torch_hooks
+from stepscope.training.frameworks import torch_hooks
 torch_hooks.install()
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -39,12 +39,12 @@ REPLACED = {
 
 def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, str], set[str]]:
     """Runs the uses of PyTorch. Returns what they show, and the functions of ours in the classes of torch."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("TRAINWATCH")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
     ended = subprocess.run(
         [sys.executable, *arguments],
         env={
             **clean,
-            "TRAINWATCH_LEDGER_DIR": str(folder / "ledgers"),
+            "STEPSCOPE_LEDGER_DIR": str(folder / "ledgers"),
             "PYTHONPATH": f"{STARTUP}{os.pathsep}{EXPORTER}",
             "PYTHONHASHSEED": "0",
             "OMP_NUM_THREADS": "1",
@@ -56,7 +56,7 @@ def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, 
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "trainwatch:" not in ended.stderr
+    assert "stepscope:" not in ended.stderr
     *lines, ours = ended.stdout.splitlines()
     parts = [line.split(": ", 2) for line in lines]
     return {f"{when}: {use}": fact for when, use, fact in parts}, set(ours.split()[1:])
@@ -65,7 +65,7 @@ def facts(folder: Path, *arguments: str, **environment: str) -> tuple[dict[str, 
 def test_no_use_of_pytorch_shows_the_hooks(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         uses = partial(facts, tmp_path, str(USES))
-        hooks = threads.submit(uses, str(tmp_path / "hooked.pt"), TRAINWATCH_INSTRUMENT="1")
+        hooks = threads.submit(uses, str(tmp_path / "hooked.pt"), STEPSCOPE_INSTRUMENT="1")
         (bare, none), (hooked, ours) = uses(str(tmp_path / "bare.pt")), hooks.result()
     assert len(bare) > 50
     assert {use for use in bare if hooked.get(use) != bare[use]} == set()

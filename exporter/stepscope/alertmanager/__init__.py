@@ -1,0 +1,1 @@
+"""`stepscope alertmanager`: Alertmanager's configuration and templates."""

@@ -1,0 +1,274 @@
+"""Arrow tables of steps, ranks, findings and comparisons, with the units in the columns' metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stepscope.compare.figures import Figure
+from stepscope.errors import UserError
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.measurements.usage import UsageRow
+from stepscope.runs.model import COMPONENTS, PHASES, Gap, RankFacts, Steps, Times
+
+ENCODED = pa.dictionary(pa.int16(), pa.string())  # few different names in many rows
+BASE_UNITS = {  # by the unit that the report shows
+    "%": "ratio",
+    "B/s": "bytes/second",
+    "s": "seconds",
+    "J": "joules",
+    "$": "dollars",
+    "steps/s": "steps/second",
+    "items/s": "items/second",
+    "tokens/s": "tokens/second",
+    "samples/s": "samples/second",
+    "": "",  # a count
+}
+
+
+def column(name: str, kind: pa.DataType, unit: str = "") -> pa.Field:
+    """Returns a field with its unit as metadata; names and sentences have no unit."""
+    return pa.field(name, kind, metadata={"unit": unit} if unit else None)
+
+
+def moment(time: float | None) -> datetime | None:
+    """Returns a time since the epoch in UTC; None if it is unknown."""
+    return None if time is None else datetime.fromtimestamp(time, UTC)
+
+
+def columns(kind: pa.DataType, unit: str, *names: str) -> list[pa.Field]:
+    """Returns fields of the same kind and unit."""
+    return [column(name, kind, unit) for name in names]
+
+
+_RANK = [column("node", pa.string()), column("rank", pa.int32())]
+STEPS = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("number", pa.int64()),
+        column("start", pa.timestamp("us", tz="UTC")),
+        column("elapsed_seconds", pa.float64(), "seconds"),
+        *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
+    ]
+)
+RANK_PHASES = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("steps", pa.int64(), "steps"),
+        column("seconds", pa.float64(), "seconds"),
+    ]
+)
+RANK_COMPONENTS = pa.schema(
+    [
+        *_RANK,
+        column("component", pa.string()),
+        column("seconds", pa.float64(), "seconds"),
+        column("step_time_ratio", pa.float64(), "ratio"),
+    ]
+)
+GAPS = pa.schema(
+    [
+        *columns(pa.string(), "", "what", "node"),
+        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+        column("count", pa.int64()),
+        column("reason", pa.string()),
+    ]
+)
+FINDINGS = pa.schema(
+    [
+        *columns(pa.string(), "", "rule", "status"),
+        column("seconds_lost", pa.float64(), "seconds"),
+        *columns(pa.string(), "", "finding", "recommendation", "question"),
+        column("triggered", pa.int64(), "scans"),
+        *columns(pa.int64(), "", "violations", "datapoints"),
+    ]
+)
+BANDS = pa.schema(
+    [
+        *columns(pa.string(), "", "rule", "node", "subject"),
+        *columns(pa.timestamp("us", tz="UTC"), "", "start", "end"),
+        column("lasts", pa.bool_()),
+        column("worst", pa.float64(), "see words"),
+        column("words", pa.string()),
+    ]
+)
+USAGE = pa.schema(
+    [
+        *columns(pa.string(), "", "node", "resource", "unit"),
+        *columns(pa.float64(), "see unit", "max", "p99", "p95", "p50", "min"),
+    ]
+)
+LOADERS = pa.schema(
+    [
+        *_RANK,
+        column("phase", pa.string()),
+        column("workers", pa.int32(), "processes"),
+        column("pin_memory", pa.bool_()),
+        column("prefetch_factor", pa.int32(), "batches"),
+        column("batch_size", pa.int64(), "items"),
+        column("fetches", pa.int64(), "fetches"),
+        *columns(pa.float64(), "seconds", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds"),
+    ]
+)
+FIGURES = pa.schema(
+    [
+        *columns(pa.string(), "", "figure", "name", "unit"),
+        *columns(pa.float64(), "see unit", "a", "b"),
+        *columns(pa.float64(), "ratio", "change_ratio", "change_low_ratio", "change_high_ratio"),
+    ]
+)
+
+
+def chosen(schema: pa.Schema, names: Sequence[str] | None) -> pa.Schema:
+    """Returns the schema of these columns, in their order. Raises UserError for an unknown one."""
+    if names is None:
+        return schema
+    for name in names:
+        if name not in schema.names:
+            raise UserError(f"columns: {name!r} does not exist; choose from {', '.join(schema.names)}")
+    return pa.schema([schema.field(name) for name in names])
+
+
+def as_table(schema: pa.Schema, values: Mapping[str, Any]) -> pa.Table:
+    """Returns arrays of numbers as a table. NaN becomes null, which Arrow's means skip."""
+    return pa.table([_array(values[field.name], field.type) for field in schema], schema=schema)
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    array = pa.array(values, from_pandas=True) if isinstance(values, np.ndarray) else values
+    return array.cast(kind, safe=False)
+
+
+def timestamps(times: Times) -> pa.Array:
+    """Returns seconds since the epoch as timestamps, to the microsecond."""
+    microseconds = np.rint(times * 1e6).astype(np.int64)
+    return pa.array(microseconds).cast(pa.timestamp("us", tz="UTC"))
+
+
+def elapsed(times: Times, start: float | None) -> Times:
+    """Returns seconds since the run's start; NaN if the start is unknown."""
+    return times - (np.nan if start is None else start)
+
+
+def steps(chunk: Steps, start: float | None) -> pa.Table:
+    """Returns one row per step; `start` is the run's, in seconds since the epoch."""
+    rows = len(chunk)
+    components = {f"{name}_seconds": chunk.components[:, index] for index, name in enumerate(COMPONENTS)}
+    return as_table(
+        STEPS,
+        {
+            "node": pa.repeat(chunk.node, rows),
+            "rank": pa.repeat(chunk.rank, rows),
+            "phase": pa.DictionaryArray.from_arrays(pa.array(chunk.phases), pa.array(PHASES)),
+            "number": chunk.numbers,
+            "start": timestamps(chunk.starts),
+            "elapsed_seconds": elapsed(chunk.starts, start),
+            "duration_seconds": chunk.durations,
+            **components,
+        },
+    )
+
+
+def phases(ranks: Iterable[RankFacts]) -> pa.Table:
+    """Returns one row per rank and phase, summed over the rank's processes."""
+    seconds, finished = _summed(ranks, "phase_seconds"), _summed(ranks, "steps")
+    rows = [
+        {"node": key[0], "rank": key[1], "phase": key[2], "steps": finished.get(key), "seconds": spent}
+        for key, spent in seconds.items()
+    ]
+    return pa.Table.from_pylist(rows, RANK_PHASES)
+
+
+def components(ranks: Iterable[RankFacts]) -> pa.Table:
+    """Returns one row per rank and component, summed over the rank's processes."""
+    in_steps: dict[tuple[str, int], float] = {}
+    for (node, rank, phase), spent in _summed(ranks, "phase_seconds").items():
+        if phase in PHASES:
+            in_steps[node, rank] = in_steps.get((node, rank), 0.0) + spent
+    rows = []
+    for (node, rank, component), spent in _summed(ranks, "component_seconds").items():
+        total = in_steps.get((node, rank))
+        row = {"node": node, "rank": rank, "component": component, "seconds": spent}
+        rows.append({**row, "step_time_ratio": spent / total if total else None})
+    return pa.Table.from_pylist(rows, RANK_COMPONENTS)
+
+
+def _summed(ranks: Iterable[RankFacts], totals: str) -> dict[tuple[str, int, str], float]:
+    """Returns totals by node, rank and name, in the order of the ranks."""
+    sums: dict[tuple[str, int, str], float] = {}
+    for rank in sorted(ranks, key=lambda rank: (rank.rank, rank.node, rank.start)):
+        for name, amount in getattr(rank, totals).items():
+            key = rank.node, rank.rank, name
+            sums[key] = sums.get(key, 0) + amount
+    return sums
+
+
+def findings(rules: Iterable[RuleResult]) -> pa.Table:
+    """Returns one row per rule, in the given order."""
+    rows = [{name: getattr(rule, name) for name in FINDINGS.names} for rule in rules]
+    return pa.Table.from_pylist(rows, FINDINGS)
+
+
+def bands(rules: Iterable[RuleResult]) -> pa.Table:
+    """Returns one row per time in which a rule held."""
+    rows = [
+        {"rule": rule.rule, **asdict(band), "start": moment(band.start), "end": moment(band.end)}
+        for rule in rules
+        for band in rule.bands
+    ]
+    return pa.Table.from_pylist(rows, BANDS)
+
+
+def usage(resources: Iterable[UsageRow]) -> pa.Table:
+    """Returns one row per node and resource, percentages as ratios."""
+    rows = []
+    for row in resources:
+        values = {name: _in_base_unit(getattr(row, name), row.unit) for name in USAGE.names[3:]}
+        rows.append({"node": row.node, "resource": row.resource, "unit": BASE_UNITS[row.unit], **values})
+    return pa.Table.from_pylist(rows, USAGE)
+
+
+def loaders(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Returns one row per data loader."""
+    return pa.Table.from_pylist(list(rows), LOADERS)
+
+
+def figures(compared: Iterable[Figure]) -> pa.Table:
+    """Returns one row per figure of two runs, percentages as ratios; counts have no unit."""
+    rows = []
+    for figure in compared:
+        interval = figure.interval
+        row = {
+            "figure": figure.key,
+            "name": figure.name,
+            "unit": BASE_UNITS[figure.unit],
+            "a": _in_base_unit(figure.a, figure.unit),
+            "b": _in_base_unit(figure.b, figure.unit),
+            "change_ratio": figure.change,
+            "change_low_ratio": interval.low if interval else None,
+            "change_high_ratio": interval.high if interval else None,
+        }
+        rows.append(row)
+    return pa.Table.from_pylist(rows, FIGURES)
+
+
+def gaps(found: Sequence[Gap]) -> pa.Table:
+    """Returns one row per missing part of the run."""
+    rows = [
+        {**asdict(gap), **{name: moment(getattr(gap, name)) for name in ("start", "end")}} for gap in found
+    ]
+    return pa.Table.from_pylist(rows, GAPS)
+
+
+def _in_base_unit(value: float | None, unit: str) -> float | None:
+    """Returns the value; None if it is unknown, which Arrow makes null."""
+    if value is None or not np.isfinite(value):
+        return None
+    return value / 100 if unit == "%" else value

@@ -1,0 +1,98 @@
+"""The simulated node: the real exporter, with collectors that read a simulation."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from stepscope.collectors.cpu import CpuCollector
+from stepscope.collectors.disk import DiskCollector
+from stepscope.collectors.gpu import GpuCollector
+from stepscope.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.collectors.memory import MemoryCollector
+from stepscope.collectors.network import NetworkCollector
+from stepscope.collectors.pressure import PressureCollector
+from stepscope.collectors.rank_pauses import RankPausesCollector
+from stepscope.collectors.run_gpus import RunGpusCollector
+from stepscope.collectors.run_processes import RunProcessesCollector
+from stepscope.collectors.training import TrainingCollector
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.ranks import AliveReader
+from stepscope.demo.simulation import SimulatedNode
+from stepscope.exporter.exporter import Exporter
+from stepscope.sampling.collector import Collector
+from stepscope.sampling.profiles import Profile
+from stepscope.sampling.sample import Sample
+
+NODE = "simulated-node"
+INTERVAL = 0.5  # seconds, simulated ones
+PATIENCE = 60.0  # seconds: no reading of a simulation is dropped because the machine is busy
+
+
+class SimulatedGpus(GpuCollector):
+    """The real collector, reading simulated GPUs."""
+
+    def patience(self, interval: float) -> float:
+        return PATIENCE
+
+
+class SimulatedTraining(TrainingCollector):
+    """The real collector. If the simulation is faster than real time, it moves moments to keep their age."""
+
+    def __init__(self, directory: Path, simulation: SimulatedNode, clock: SimulatedClock) -> None:
+        open_ledger = partial(AliveReader, living=simulation.living, owners=simulation.owners)
+        super().__init__(
+            directory, open_ledger=open_ledger, procfs=directory / "proc", monotonic=clock.monotonic
+        )
+        self._clock = clock
+
+    def collect(self, sample: Sample) -> None:
+        super().collect(sample)
+        if not self._clock.real:
+            self._move_moments(self._clock.lag())
+
+    def _move_moments(self, lag: float) -> None:
+        """Makes `time() - stepscope_run_..._time_seconds` the simulated age of the moment."""
+        for family in self.families:
+            if family.name.endswith("_time_seconds"):
+                family.publish({labels: moment + lag for labels, moment in family.samples.items()})
+
+
+def make_exporter(
+    simulation: SimulatedNode,
+    clock: SimulatedClock,
+    directory: Path,
+    recording: Path | None = None,
+    name: str = NODE,
+    profile: Profile = "default",
+) -> Exporter:
+    """Returns the exporter of the simulated node; `directory` has its ledgers and its /proc.
+
+    Raises UserError if the recording cannot be written.
+    """
+    procfs = directory / "proc"
+    collectors: list[Collector] = [
+        simulation,
+        CpuCollector(procfs),
+        DiskCollector(procfs),
+        MemoryCollector(procfs),
+        NetworkCollector(procfs),
+        PressureCollector(procfs),
+        SimulatedGpus(clock=clock.monotonic, nvml=simulation.nvml),
+        SimulatedTraining(directory, simulation, clock),
+        RunGpusCollector(procfs, clock.monotonic),
+        GpuHoldersCollector(procfs, clock.monotonic),
+        RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
+        RankPausesCollector(procfs, directory / "cgroup"),
+    ]
+    return Exporter(
+        collectors,
+        interval=INTERVAL,
+        node=name,
+        state_directory=directory,
+        recording=recording,
+        clock=clock,
+        profile=profile,
+        simulated=simulation.title,
+        patience=PATIENCE,
+    )

@@ -1,0 +1,1 @@
+"""`stepscope doctor`: what is measured here, what is not, why, and the fix."""

@@ -1,0 +1,209 @@
+"""Holds the results of an evaluation: everything that the terminal, the report and the JSON files show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from stepscope.measurements.counted import Counted
+from stepscope.measurements.energy import Energy
+from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
+from stepscope.measurements.last_steps import LastStep
+from stepscope.measurements.steps import StepDistribution
+from stepscope.measurements.timeline import StepTimeline
+from stepscope.measurements.usage import UsageRow
+from stepscope.rules.base import Rule, Verdict
+from stepscope.rules.topics import About
+from stepscope.runs.malformed import is_date
+from stepscope.runs.model import DeviceTime, Gap, ThreadTime
+from stepscope.status import Status
+
+
+@dataclass(frozen=True)
+class Band:
+    """A time in which a rule held for the live window before, as its alert does. Times are since the epoch.
+
+    It begins with the first scan that fired and ends with the first that did not, or with the last scan.
+    """
+
+    node: str
+    subject: str  # "GPU 0", "rank 3"; "" for the node
+    start: float
+    end: float
+    lasts: bool  # until the end of what was seen
+    worst: float
+    words: str  # the worst value: "83 % of the samples"
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """The result of one rule for the whole run. Counts are as in Debugger (see docs/heuristics.md)."""
+
+    rule: str
+    question: str
+    description: str
+    recommendation: str  # for this run; names the cause if it is known
+    status: Status
+    finding: str  # one sentence with values, or why nothing could be judged
+    triggered: int  # scans that fired
+    violations: int
+    datapoints: int
+    parameters: dict[str, float | int | str | None]
+    about: About
+    seconds_lost: float = 0.0  # an estimate, for the order of rules; 0 if there is none
+    details: dict[str, Any] = field(default_factory=dict)  # JSON values only
+    debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
+    debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
+    bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
+
+    @classmethod
+    def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> RuleResult:
+        return cls(
+            rule=rule.name,
+            question=rule.question,
+            description=rule.description,
+            recommendation=verdict.recommendation or rule.recommendation,
+            status=verdict.status,
+            finding=verdict.finding,
+            triggered=verdict.triggered,
+            violations=verdict.violations,
+            datapoints=verdict.datapoints,
+            parameters=asdict(rule.parameters),
+            about=rule.about(),
+            seconds_lost=verdict.seconds_lost,
+            details=verdict.details,
+            debugger_parameters=rule.debugger_parameters(),
+            debugger_triggered=verdict.debugger_triggered,
+            bands=sorted(bands, key=lambda band: (band.start, band.node, band.subject)),
+        )
+
+
+@dataclass(frozen=True)
+class BoxPlot:
+    """All readings of one device in percent; whiskers extend 1.5 interquartile ranges beyond the box."""
+
+    node: str
+    device: str  # "GPU 0", or "CPU": the mean of the node's cores
+    quantity: Literal["utilisation", "memory"]
+    p5: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class UtilisationHistogram:
+    """The readings of a GPU per bin of 2 points, from 0 to 100 %."""
+
+    node: str
+    gpu: str
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """The use of one GPU over the whole run, in percent; NaN if it was not read."""
+
+    node: str
+    gpu: str  # "GPU 0"
+    mean: float  # of the utilisation, like p50, p95 and max
+    p50: float
+    p95: float
+    max: float
+    memory_p50: float
+    memory_p95: float
+    memory_max: float
+    memory_bytes: float  # the GPU's size; 0 if unknown
+    by: str | None = None  # the evidence that the run uses it; None: not recorded
+
+
+@dataclass(frozen=True)
+class RunCores:
+    """The cores of one node that the run may use, and how many of them were used on average."""
+
+    node: str
+    allowed: float
+    own: float
+    others: float
+
+
+@dataclass(frozen=True)
+class RunUse:
+    """The use of one node by the run's processes, on average; NaN: not known."""
+
+    node: str
+    cores: float
+    allowed: float  # cores that they may use
+    waited_share: float  # of the time in which their main threads could run: they had no core
+    read_per_second: float  # bytes from disks
+    written_per_second: float
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A whole evaluation. Times are seconds since the epoch, None if unknown."""
+
+    run: str  # the label; the name if the label is unknown
+    name: str
+    command: str
+    exit_status: int | None
+    start: float | None
+    first_step_start: float | None
+    last_step_end: float | None
+    end: float | None
+    finished: bool  # False while the run continues, or if the recording was cut off
+    framework: str
+    world_size: int
+    ranks: int
+    nodes: list[str]
+    cores: dict[str, int]  # by node
+    gpus: dict[str, list[str]]  # by node, "0: NVIDIA H100"
+    interval: float
+    samples_taken: int
+    samples_missed: int
+    versions: dict[str, str]
+    unknowns: list[str]
+    rules: list[RuleResult]  # in the order of evaluation/problems.py
+    usage: list[UsageRow]
+    heatmaps: list[Heatmap]
+    steps: list[StepDistribution]
+    phase_seconds: dict[str, float]  # summed over ranks: train, eval, predict, global, other, ...
+    component_seconds: dict[str, float]  # summed over ranks
+    loaders: list[dict[str, Any]]
+    gpu_use: list[GpuUse] = field(default_factory=list)  # by node, in the order of the GPUs
+    energy: Energy | None = None  # None if no GPU's power was read
+    low_gpu_snapshots: list[LowGpuSamples] = field(default_factory=list)
+    timelines: list[StepTimeline] = field(default_factory=list)  # one per node with recorded steps
+    box_plots: list[BoxPlot] = field(default_factory=list)
+    utilisation_histograms: list[UtilisationHistogram] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)  # parts of the run that all figures exclude
+    no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
+    run_cores: list[RunCores] = field(default_factory=list)  # of nodes on which the run's use was measured
+    run_use: list[RunUse] = field(default_factory=list)  # by node
+    gauges: dict[str, float] = field(default_factory=dict)  # of the first rank that has any
+    counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
+    flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
+    threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
+    ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    last_steps: list[LastStep] = field(default_factory=list)  # by rank
+    is_trace: bool = False  # it has neither the run's start nor samples
+    unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
+    devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
+
+    @property
+    def date(self) -> float | None:
+        """Returns when the run began; None also if its times count from its start, as in some profiles."""
+        return _date(self.start)
+
+    @property
+    def end_date(self) -> float | None:
+        """Returns when it ended, likewise."""
+        return _date(self.end)
+
+
+def _date(time: float | None) -> float | None:
+    return time if time is not None and is_date(time) else None

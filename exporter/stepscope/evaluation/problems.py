@@ -1,0 +1,143 @@
+"""Groups findings by problem and orders them: the one order of terminal, report, JSON and comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import inf
+
+from stepscope.evaluation.analysis import RuleResult
+from stepscope.rules.topics import ANY_TOPIC, Effect
+from stepscope.status import Status
+
+# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
+OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: the rule that explains it best, and the other rules that saw it."""
+
+    title: str
+    rule: RuleResult
+    also: list[RuleResult]
+
+    @property
+    def estimate(self) -> RuleResult:
+        """Returns the rule that estimates the time lost: the first one, or otherwise the highest estimate."""
+        return self.rule if self.rule.seconds_lost > 0 else max((self.rule, *self.also), key=_seconds)
+
+    @property
+    def seconds_lost(self) -> float:
+        """Returns an estimate; 0 if no time was lost, or if an amount makes no sense."""
+        return self.estimate.seconds_lost
+
+    @property
+    def is_risk(self) -> bool:
+        """Returns whether the problem endangers the run instead of slowing it down."""
+        return self.rule.about.effect is Effect.RISK
+
+
+def problems(results: Iterable[RuleResult]) -> list[Problem]:
+    """Returns the problems, by the time that they explain; symptoms after causes."""
+    groups: dict[str, list[RuleResult]] = {}
+    for result in results:
+        if result.status is Status.FOUND:
+            groups.setdefault(result.about.topic or result.rule, []).append(result)
+    for group in groups.values():
+        group.sort(key=lambda result: (result.about.distance, -result.seconds_lost, result.rule))
+    every = [Problem(first.about.subject, first, also) for first, *also in _joined(groups.values())]
+    found = sorted(every, key=lambda problem: _place(problem, every))
+    causes = [problem for problem in found if problem.rule.about.topic != ANY_TOPIC]
+    effects = [problem for problem in found if problem.rule.about.topic == ANY_TOPIC]
+    explains = next((cause for cause in causes if any(_explains(cause, effect) for effect in effects)), None)
+    if explains is None:
+        return found
+    explains.also.extend(effect.rule for effect in effects)
+    return causes
+
+
+def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:
+    """Returns the findings in the order of their problems, then other rules by state."""
+    every = list(results)
+    found = [rule for problem in problems(every) for rule in (problem.rule, *problem.also)]
+    rest = [result for result in every if result.status is not Status.FOUND]
+    states = list(Status)
+    rest.sort(key=lambda result: (states.index(result.status), result.about.is_symptom, result.rule))
+    return found + rest
+
+
+def _seconds(result: RuleResult) -> float:
+    return result.seconds_lost
+
+
+def _place(problem: Problem, found: list[Problem]) -> tuple[float, bool, int, str]:
+    """Returns the sort key. A symptom explains no more time than any cause of it that was found."""
+    rule, seconds = problem.rule, problem.seconds_lost
+    if rule.about.is_symptom:
+        causes = (
+            other.seconds_lost
+            for other in found
+            if not other.rule.about.is_symptom and rule.about.symptom == other.rule.about.symptom != ""
+        )
+        seconds = min((seconds, *causes))
+    return -seconds, rule.about.is_symptom, -rule.triggered, rule.rule
+
+
+def _explains(cause: Problem, effect: Problem) -> bool:
+    """Returns whether a problem explains what anything that costs time may cause, such as idle GPUs."""
+    return cause.seconds_lost > 0 or cause.rule.about.symptom == effect.rule.about.symptom != ""
+
+
+def _joined(groups: Iterable[list[RuleResult]]) -> list[list[RuleResult]]:
+    """Joins the groups of rules that fired only for slow ranks, or only for long steps, to that of these."""
+    found = list(groups)
+    for name, belongs in BELONGS.items():
+        named = next((group for group in found if group[0].rule == name), None)
+        if named is not None:
+            same = [group for group in found if belongs(group[0], named[0])]
+            found = [group for group in found if group not in same]
+            named.extend(rule for group in same for rule in group)
+    return found
+
+
+def _is_of_slow_rank(result: RuleResult, slow: RuleResult) -> bool:
+    """Returns whether only slow ranks do longer what the rule is about, or leave GPUs to wait for them."""
+    if result.rule == "LoadBalancing":
+        return slow.seconds_lost > result.seconds_lost / 2
+    is_same = result.rule == OF_SLOW_RANK.get(slow.details.get("component", ""))
+    return is_same and _ranks(result) <= _ranks(slow)
+
+
+def _ranks(result: RuleResult) -> set[tuple[str, int]]:
+    """Returns node and rank of each row of a finding that fired."""
+    rows = result.details.get("ranks") or result.details.get("devices") or []
+    return {(row["node"], row["rank"]) for row in rows if row["triggered"]}
+
+
+def _is_of_long_steps(result: RuleResult, long: RuleResult) -> bool:
+    """Returns whether known work in long steps is most of the communication, or is what stalls training."""
+    series = [each for each in long.details.get("step_details", {}).values() if each["triggered"]]
+    components = {each["component"] for each in series}
+    if result.rule == "CommunicationBound":
+        return components == {"communication"} and long.seconds_lost > result.seconds_lost / 2
+    if result.rule != "TrainingStalled" or not components or None in components:
+        return False
+    steps: dict[int, list[float]] = {}
+    for each in series:
+        steps.setdefault(each["rank"], []).extend(step["seconds"] for step in each["longest"])
+    stalls: dict[int, list[float]] = {}
+    for stall in result.details["stalls"]:
+        lasts = stall["end"] is None  # no step that ended is as long
+        stalls.setdefault(stall["rank"], []).append(inf if lasts else stall["seconds"])
+    return all(_are_in(stalls[rank], steps.get(rank, [])) for rank in stalls)
+
+
+def _are_in(stalls: Sequence[float], steps: Sequence[float]) -> bool:
+    """Returns whether each stall has a long step that is most of it."""
+    pairs = zip_longest(sorted(stalls, reverse=True), sorted(steps, reverse=True)[: len(stalls)], fillvalue=0)
+    return all(step > stall / 2 for stall, step in pairs)
+
+
+BELONGS = {"StepOutlier": _is_of_long_steps, "Straggler": _is_of_slow_rank}

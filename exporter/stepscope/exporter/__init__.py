@@ -1,0 +1,1 @@
+"""`stepscope exporter`: the node exporter, assembled from its parts."""

@@ -1,0 +1,259 @@
+"""The exporter without its server: collectors, sampler, sample counters, recording, and their scrape."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from pathlib import Path
+
+from stepscope.collectors.training import TrainingCollector
+from stepscope.errors import describe
+from stepscope.exporter.process import ProcessMetrics
+from stepscope.sampling.collector import Collector
+from stepscope.sampling.exposition import Exposition, Format
+from stepscope.sampling.families import Family
+from stepscope.sampling.limits import Limits, ReachedLimits
+from stepscope.sampling.profiles import Profile, ProfileFilter
+from stepscope.sampling.registry import PATIENCE_SECONDS, Registry, Sink
+from stepscope.sampling.sample import Sample
+from stepscope.sampling.sample_counters import SampleCounters
+from stepscope.sampling.sampler import Clock, Sampler
+from stepscope.sampling.series_limit import SeriesLimit, series_of
+from stepscope.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+
+class Exporter:
+    """Samples one node. `tick` or, after `start`, a thread takes a sample; `scrape` publishes the metrics.
+
+    `run` is always active, with or without ledgers. The sample counters are kept in `state_directory`
+    (None: they do not survive a restart), and published for `run_retention` seconds after a run's end.
+    `recording` is a directory that gets every sample and step; with `record_lines` also the line samples.
+    What `limits` leave out is counted and named. `profile` says which metrics a scrape has. `watchdog` hears
+    whether samples are taken.
+
+    The last three are for simulations: the clock, the scenario's name, and the seconds that a collector may
+    take, which must suffice on a busy machine.
+    """
+
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        interval: float = 0.5,
+        node: str | None = None,
+        run: str | None = None,
+        state_directory: Path | None = None,
+        run_retention: float = 300.0,
+        recording: Path | None = None,
+        record_lines: bool = False,
+        limits: Limits | None = None,
+        profile: Profile = "default",
+        watchdog: Watchdog | None = None,
+        clock: Clock | None = None,
+        simulated: str = "",
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        clock = clock or Clock()
+        self.simulated = simulated
+        self.node = node or socket.gethostname().partition(".")[0]
+        self._clock = clock
+        self._training = training = next(
+            (each for each in collectors if isinstance(each, TrainingCollector)), None
+        )
+        if training:
+            training.observed_run = run
+        self._reached = ReachedLimits(limits)
+        for collector in collectors:
+            collector.reached = self._reached
+        if training and state_directory:
+            training.remember_in(state_directory)
+        self._recording = (
+            _Recording(recording, self.node, interval, run, training, clock, record_lines)
+            if recording
+            else None
+        )
+        self._counters = SampleCounters(
+            state_directory,
+            lambda: training.active_runs if training else (),
+            run=run,
+            retention=run_retention,
+            now=clock.time(),
+            reached=self._reached,
+            owners=self._owners,
+        )
+        # The disk of the state and that of the recording come last: the sample counters wait for neither.
+        every_sink: dict[str, Sink] = {"counting samples": self._count}
+        every_sink["keeping the sample counters"] = self._counters.save
+        self._kept = {each.name: each.kept for each in collectors if each.kept}
+        for name, kept in self._kept.items():
+            if state_directory:
+                kept.keep_in(state_directory / f"{name}.kept")
+            every_sink[f"keeping the counters of {name}"] = kept.save
+        if self._recording:
+            every_sink["recording"] = self._recording.keep
+        self._registry = Registry(collectors, patience, every_sink)
+        self._sampler = Sampler(self._registry, interval, clock, watchdog)
+        self._process = ProcessMetrics(profile, simulated)
+        self._profile = ProfileFilter(profile)
+        self._exposition = Exposition(self._reached)
+        self._series = SeriesLimit(self._reached)
+
+    def start(self) -> None:
+        """Starts to sample."""
+        self._sampler.start()
+
+    def tick(self) -> None:
+        """Takes one sample now, instead of `start`: for tests, benchmarks and simulations."""
+        self._sampler.tick()
+
+    def ready(self) -> bool:
+        """Returns whether there is a first sample."""
+        return self._sampler.ready
+
+    def scrape(self, format: Format, more: Iterable[Family] = ()) -> bytes:
+        """Returns all current metrics, with `more`; while the sampler hangs, only the exporter's own."""
+        _attempt("reading this process", self._process.read)
+        own = self._profile.of([*self._own_families(), *more])
+        families: Sequence[Family] = ()
+        left_out: set[str] = set()
+        if self._sampler.fresh():
+            if not _attempt("publishing the sample counters", self._counters.publish):
+                for family in self._counters.families:
+                    family.clear()
+            families = self._profile.of([*self._registry.families(), *self._counters.families])
+            runs, owners = self._counters.runs, self._owners()
+            families, left_out = self._series.apply(families, runs, series_of(own), owners)
+        return self._exposition.write(families, format, own, left_out)
+
+    def families(self) -> list[Family]:
+        """Returns every family, in any profile and also without samples."""
+        return [*self._registry.families(), *self._counters.families, *self._own_families()]
+
+    def _own_families(self) -> list[Family]:
+        return [
+            *self._registry.own_families(),
+            *self._sampler.families,
+            *self._reached.families,
+            *self._process.families,
+        ]
+
+    def _count(self, sample: Sample) -> None:
+        if self._training:
+            self._counters.observe(self._training.observed_run)
+        self._counters.count(sample)
+
+    def _owners(self) -> Mapping[str, int]:
+        return self._training.owners if self._training else {}
+
+    def catch_up(self) -> None:
+        """Waits until every sample so far is recorded; a simulation may be faster than the disk."""
+        if self._recording:
+            self._recording.catch_up()
+
+    def close(self) -> None:
+        """Ends the sampling, then records the steps that finished since the last tick."""
+        if not self._sampler.stop():
+            logger.warning("the sampler hangs in a reading; exiting without it")
+            return
+        _attempt("ending the recording", self._end_recording)
+        _attempt("closing the sample counters", self._counters.close)
+        for name, kept in self._kept.items():
+            _attempt(f"closing the counters of {name}", kept.close)
+        self._registry.close()
+
+    def _end_recording(self) -> None:
+        if self._recording and self._training:
+            self._registry.collect_last(self._training, Sample(time=self._clock.time()))
+        if self._recording:
+            self._recording.close()
+
+
+def _attempt(what: str, act: Callable[[], None]) -> bool:
+    """Performs one part of a whole, which continues without it. Returns whether it succeeded."""
+    try:
+        act()
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        logger.error("%s failed: %s", what, describe(error))
+        return False
+    return True
+
+
+class _Recording:
+    """Passes samples, steps and ranks to the recording."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        interval: float,
+        run: str | None,
+        training: TrainingCollector | None,
+        clock: Clock,
+        lines: bool,
+    ) -> None:
+        # numpy and pyarrow, only for recordings
+        from stepscope.runs.recording.lines import continued
+        from stepscope.runs.recording.writer import RecordingWriter, folder_of
+
+        self._told = run  # None: all runs of this node
+        self._writer = RecordingWriter(directory, node, interval, run or directory.absolute().name)
+        self._lines = (
+            continued(training.folder.path, folder_of(directory, node)) if training and lines else None
+        )
+        self._lines_written: deque[Set[str]] = deque()  # files whose samples are recorded
+        self._training = training
+        self._clock = clock
+        self._paused: dict[tuple[str, int], dict[str, float]] = {}  # by run and rank
+        self._refusals = 0  # that the writer knows
+        self.catch_up = self._writer.catch_up
+        if training:
+            training.keep_steps = True
+
+    def keep(self, sample: Sample) -> None:
+        observed = self._training.observed_run if self._training else None
+        if observed and observed != self._told:
+            self._told = observed
+            self._writer.rename(observed)
+        self._writer.sample(sample)
+        for label, run in sample.runs.items():
+            for process in run.processes:
+                if process.paused_seconds:
+                    self._paused[label, process.rank] = process.paused_seconds
+        self._keep_ledgers()
+        self._keep_lines()
+
+    def close(self) -> None:
+        self._keep_ledgers()
+        self._keep_lines(all=True)
+        self._writer.close()
+
+    def _keep_lines(self, all: bool = False) -> None:
+        """Reads some files of line samples; records them once all have been read."""
+        lines = self._lines
+        if lines is None or self._training is None:
+            return
+        while self._lines_written:
+            lines.remove(self._lines_written.popleft())
+        runs: Collection[tuple[str, int]] = self._training.folder.labels
+        if self._told is not None:
+            runs = {(self._told, self._training.owners.get(self._told, os.geteuid()))}
+        if lines.read_all(runs) if all else lines.look(runs):
+            self._writer.lines(
+                lines.counts(), dict(lines.retired), set(lines.removed), self._lines_written.append
+            )
+
+    def _keep_ledgers(self) -> None:
+        if self._training is None:
+            return
+        for header, records in self._training.take_steps():
+            self._writer.steps(header, records)
+        training = self._training
+        self._writer.ranks(training.ranks, self._clock.time(), training.presences, dict(self._paused))
+        if len(training.folder.refusals) > self._refusals:
+            self._refusals = len(training.folder.refusals)
+            refusals = training.folder.refusals.items()
+            self._writer.refused({(run, rank): what for (_, run, rank), what in refusals})

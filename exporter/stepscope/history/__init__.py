@@ -1,0 +1,1 @@
+"""`stepscope list`, `open` and `score`: the runs of a folder, their reports and predictions."""

@@ -1,0 +1,139 @@
+"""Matches the collectives of a group across its ranks: by sequence number, otherwise by order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.measurements.process_groups import BETWEEN_TWO, kind_of
+from stepscope.runs.model import ProcessGroup, RankTrace, Times
+
+Integers = NDArray[np.int64]
+
+# The others of a group may leave these before or after a rank: their ends align no clocks.
+ONE_SIDED = (*BETWEEN_TWO, "broadcast", "reduce", "gather", "scatter")
+MOST_LAGS = 50  # collectives by which one capture may begin later than another
+ALIKE = 5  # ends of ranks of one group differ at most this many times as much as the closest two
+CLOSE = 20e-6  # seconds: ends that close are of one collective
+
+
+class Matched(NamedTuple):
+    """The collectives that members of one group have in common: k ranks, n collectives."""
+
+    group: ProcessGroup
+    kind: str
+    rows: list[int]  # (k,) indices of ranks
+    starts: Times  # (k, n)
+    ends: Times
+    step: Integers  # (n,) index into the common steps
+    aligns: NDArray[np.bool_]  # (n,) whether all ranks leave together
+
+
+class _Calls(NamedTuple):
+    """The calls of one rank in one group."""
+
+    row: int
+    trace: RankTrace
+    indices: Integers  # of the calls
+
+
+def matched_collectives(ranks: Sequence[RankTrace], places: list[Integers]) -> Iterator[Matched]:
+    """Yields the common collectives of each group. `places`: for each rank, its rows of the common steps."""
+    calls: dict[ProcessGroup, list[_Calls]] = {}
+    for row, trace in enumerate(ranks):
+        for index, group in enumerate(trace.groups):
+            indices = np.flatnonzero(trace.group == index)
+            calls.setdefault(group, []).append(_Calls(row, trace, indices))
+    size = len(ranks)
+    for group, members in calls.items():
+        for together in [members] if group.ranks else _communicating(members):
+            common = _in_common(together)
+            if common is None:
+                continue
+            starts, ends = (
+                np.array([getattr(one.trace, name)[at] for one, at in zip(together, common, strict=True)])
+                for name in ("starts", "ends")
+            )
+            operations = [together[0].trace.operations[index] for index in common[0].tolist()]
+            yield Matched(
+                group,
+                kind_of(group, operations, len(together) == size),
+                [one.row for one in together],
+                starts,
+                ends,
+                _step_of(together, common, places),
+                np.array([operation not in ONE_SIDED for operation in operations]),
+            )
+
+
+def _in_common(members: Sequence[_Calls]) -> list[Integers] | None:
+    """Returns for each rank the indices of the calls that all have, in the same order."""
+    if len(members) < 2:
+        return None
+    numbered = all((one.trace.sequence[one.indices] >= 0).all() for one in members)
+    keyed = []
+    for one in members:
+        lag = 0 if numbered else _lag(members[0], one)
+        times: dict[tuple[str, int], int] = {}
+        found: dict[tuple[tuple[str, int], int], int] = {}
+        for position, index in enumerate(one.indices.tolist()):
+            number = int(one.trace.sequence[index]) if numbered else position + lag
+            called = one.trace.operations[index], number
+            times[called] = times.get(called, 0) + 1
+            found[called, times[called]] = index
+        keyed.append(found)
+    common = [key for key in keyed[0] if all(key in found for found in keyed[1:])]
+    if not common:
+        return None
+    return [np.array([found[key] for key in common], np.int64) for found in keyed]
+
+
+def _lag(first: _Calls, other: _Calls) -> int:
+    """Returns how many calls of the first came before the other's: most operations, then the ends agree."""
+    mine, theirs = (
+        np.array([one.trace.operations[index] for index in one.indices.tolist()]) for one in (first, other)
+    )
+    if len(mine) == len(theirs) and (mine == theirs).all():
+        return 0
+    best: tuple[float, float, int] = (-1.0, 0.0, 0)
+    for lag in range(-min(MOST_LAGS, len(theirs) - 1), min(MOST_LAGS, len(mine) - 1) + 1):
+        length = min(len(mine) - max(lag, 0), len(theirs) - max(-lag, 0))
+        here, there = slice(max(lag, 0), max(lag, 0) + length), slice(max(-lag, 0), max(-lag, 0) + length)
+        alike = mine[here] == theirs[there]
+        if not alike.any():
+            continue
+        gaps = other.trace.ends[other.indices[there]] - first.trace.ends[first.indices[here]]
+        best = max(best, (float(alike.sum()), -_spread(gaps[alike]), lag))
+    return best[2]
+
+
+def _spread(values: Times) -> float:
+    return float(np.median(np.abs(values - np.median(values))))
+
+
+def _communicating(members: list[_Calls]) -> Iterator[list[_Calls]]:
+    """Yields the ranks that communicate with each other, if the trace does not say: they depart together."""
+    rest = list(members)
+    while len(rest) > 1:
+        first, spreads = rest[0], {}
+        for one in rest[1:]:
+            common = _in_common([first, one])
+            if common is not None:
+                spreads[one.row] = _spread(one.trace.ends[common[1]] - first.trace.ends[common[0]])
+        limit = max(ALIKE * min(spreads.values(), default=0.0), CLOSE)
+        together = [first, *(one for one in rest[1:] if spreads.get(one.row, np.inf) <= limit)]
+        rest = [one for one in rest if all(one is not found for found in together)]
+        if len(together) > 1:
+            yield together
+
+
+def _step_of(members: Sequence[_Calls], common: list[Integers], places: list[Integers]) -> Integers:
+    """Returns (n,) the common step of each collective: the median of what its ranks say; the nearest."""
+    steps = []
+    for one, at in zip(members, common, strict=True):
+        known = places[one.row]
+        steps.append(np.clip(np.searchsorted(known, one.trace.step[at], "right") - 1, 0, len(known) - 1))
+    return np.asarray(np.median(steps, axis=0), np.int64)

@@ -1,0 +1,74 @@
+"""Says what groups of ranks are for, and finds the stages of a pipeline: by name, otherwise by calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from stepscope.runs.model import ProcessGroup, RankTrace
+
+DATA, TENSOR, PIPELINE, EXPERT, CONTEXT, ALL = "data", "tensor", "pipeline", "expert", "context", "all ranks"
+# Words in a group's description (PyTorch's meshes, Megatron, DeepSpeed), the most telling first.
+KINDS = (
+    (EXPERT, ("expert", "moe", "ep")),
+    (PIPELINE, ("pipeline", "pipe", "pp", "embd", "embedding")),
+    (CONTEXT, ("context", "sequence", "cp", "sp")),
+    (TENSOR, ("tensor", "tp", "mp")),
+    (DATA, ("data", "dp", "ddp", "fsdp", "hsdp", "shard", "replicate", "zero")),
+)
+BETWEEN_TWO = ("send", "recv", "sendrecv", "isend", "irecv", "batchisendirecv", "coalesced")
+
+
+class Stage(NamedTuple):
+    """The ranks that do the same part of a pipeline."""
+
+    place: int
+    rows: list[int]
+
+
+def kind_of(group: ProcessGroup, operations: list[str], everybody: bool) -> str:
+    """Returns what a group is for: by its description, otherwise by what its ranks do."""
+    words = "".join(c if c.isalnum() else " " for c in group.description.lower()).split()
+    for kind, names in KINDS:
+        if any(word in names or (len(name) > 3 and name in word) for word in words for name in names):
+            return kind
+    counts = {name: operations.count(name) for name in set(operations)}
+    between_two = sum(counts.get(name, 0) for name in BETWEEN_TWO)
+    if between_two > len(operations) / 2:
+        return PIPELINE
+    if sum(seen for name, seen in counts.items() if name.startswith("alltoall")) > len(operations) / 2:
+        return EXPERT
+    return ALL if everybody else DATA
+
+
+def pipeline_stages(ranks: Sequence[RankTrace]) -> list[Stage]:
+    """Returns the stages of a pipeline, from its groups or from its sends."""
+    lines: set[tuple[int, ...]] = set()
+    for trace in ranks:
+        for index, group in enumerate(trace.groups):
+            here = np.flatnonzero(trace.group == index)
+            operations = [trace.operations[call] for call in here.tolist()]
+            if kind_of(group, operations, False) == PIPELINE and 1 < len(group.ranks) < len(ranks):
+                lines.add(tuple(sorted(group.ranks)))
+    lines = lines or _lines(ranks)
+    rows = {trace.rank: row for row, trace in enumerate(ranks)}
+    depth = max(map(len, lines), default=0)
+    stages = [
+        sorted({rows[line[index]] for line in lines if index < len(line) and line[index] in rows})
+        for index in range(depth)
+    ]
+    return [Stage(index, found) for index, found in enumerate(stages) if found]
+
+
+def _lines(ranks: Sequence[RankTrace]) -> set[tuple[int, ...]]:
+    """Returns the ranks that are joined by sends, each set in order."""
+    joined = {trace.rank: {trace.rank} for trace in ranks}
+    for trace in ranks:
+        for peer in set(trace.peers[trace.peers >= 0].tolist()):
+            if joined.get(peer, joined[trace.rank]) is not joined[trace.rank]:
+                joined[trace.rank] |= joined[peer]
+                for rank in joined[peer]:
+                    joined[rank] = joined[trace.rank]
+    return {tuple(sorted(line)) for line in joined.values() if len(line) > 1}

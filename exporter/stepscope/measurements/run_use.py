@@ -1,0 +1,68 @@
+"""The use of the host by the processes of a run: CPU time, and bytes from and to disks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.measurements.measure import Measure, Measurement, Views
+from stepscope.measurements.state import Last, Scans, increases
+from stepscope.runs.model import NodeSamples
+
+COUNTERS = (
+    "cpu_seconds",
+    "main_threads_ran_seconds",
+    "main_threads_waited_seconds",
+    "disk_read_bytes",
+    "disk_written_bytes",
+)
+
+
+class RunUse(Measurement[None]):
+    """The totals of one node, and the time in which they were counted."""
+
+    def __init__(self) -> None:
+        self.totals = dict.fromkeys(COUNTERS, 0.0)
+        self.seconds = dict.fromkeys(COUNTERS, 0.0)
+        self.allowed = np.nan  # cores, the last that was read
+        self._first: float | None = None  # sample
+        self._from_start = False  # whether the counters began with the samples
+        self._last = {name: Last() for name in COUNTERS}
+        self._last_time = {name: Last() for name in COUNTERS}
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
+        del scans
+        known = ~np.isnan(allowed := samples.of_run("allowed_cores"))
+        if known.any():
+            self.allowed = float(allowed[known][-1])
+        if self._first is None and len(samples):
+            self._first = float(samples.times[0])
+        for name in COUNTERS:
+            readings = samples.of_run(name)
+            there = ~np.isnan(readings)
+            if there.any() and np.isnan(self._last[name].value):
+                self._begin(name, float(readings[there][0]), float(samples.times[there][0]))
+            self.totals[name] += float(increases(readings[there], self._last[name], after_reset=False).sum())
+            times = increases(samples.times[there], self._last_time[name], after_reset=False)
+            self.seconds[name] += float(times.sum())
+        return ()
+
+    def _begin(self, name: str, reading: float, moment: float) -> None:
+        """Counts the first reading, too, if the processes began after the first sample: they fit into it."""
+        first = moment if self._first is None else self._first
+        if name == "cpu_seconds":
+            self._from_start = reading <= self.allowed * (moment - first + 1)
+        if self._from_start:
+            self._last[name].value, self._last_time[name].value = 0.0, first
+
+    def per_second(self, name: str) -> float:
+        """Returns the mean gain of a counter per second; NaN if it was not read."""
+        return self.totals[name] / self.seconds[name] if self.seconds[name] else np.nan
+
+    @property
+    def waited_share(self) -> float:
+        """Returns the share of the time in which main threads could run that they had no core."""
+        ran, waited = (self.totals[f"main_threads_{what}_seconds"] for what in ("ran", "waited"))
+        return waited / (ran + waited) if ran + waited else np.nan
+
+
+RUN_USE = Measure(RunUse)

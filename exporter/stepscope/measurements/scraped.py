@@ -1,0 +1,341 @@
+"""Reads a run in Prometheus at one moment: vectors of values by labels, and views computed from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Labels = frozenset[tuple[str, str]]  # without the metric's name
+Vector = dict[Labels, float]  # the values of one moment
+Points = tuple[NDArray[np.int64], NDArray[np.float64]]  # milliseconds and values of a series, in order
+
+SAMPLES = "stepscope_samples_total"
+GPU_SAMPLES = "stepscope_gpu_utilization_samples"
+MEMORY_SAMPLES = "stepscope_gpu_memory_samples"
+MEMORY_READINGS = f"{MEMORY_SAMPLES}_count"  # a MIG device has readings of its memory only
+CPU_SAMPLES = "stepscope_cpu_utilization_samples"
+STEPS = "stepscope_step_duration_seconds"
+
+GAP = 60.0  # seconds without scrapes that change no verdict
+
+FAR = 1.1  # of the mean time between samples: an end of the range beyond this was not sampled
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Selection(NamedTuple):
+    """Series of one name; `matchers` are PromQL's, `of_run` selects the series of the checked run."""
+
+    name: str
+    matchers: str = ""
+    of_run: bool = True
+
+
+class Reader(Protocol):
+    """The source of a rule's series at each of its evaluations, which are numbered.
+
+    `ago` and `length` are in milliseconds.
+    """
+
+    @property
+    def limits_late(self) -> bool: ...
+
+    def time(self, index: int) -> float:
+        """Returns the evaluation's time in seconds since the epoch."""
+
+    def vector(self, index: int, chosen: Selection, ago: int, is_raw: bool) -> Vector:
+        """Returns the values of raw or recorded series, `ago` before the evaluation."""
+
+    def held(self, index: int, chosen: Selection, ago: int, hold: int) -> Vector:
+        """Returns the last values of raw series in the `hold` until `ago` before the evaluation."""
+
+    def window(self, index: int, chosen: Selection, length: int, is_raw: bool) -> dict[Labels, Points]:
+        """Returns the samples of a range of this length; leaves out series without samples."""
+
+
+class Moment:
+    """The series that a rule sees when it is evaluated at one moment."""
+
+    def __init__(self, readings: Reader, index: int) -> None:
+        self._readings, self._index = readings, index
+
+    @property
+    def time(self) -> float:
+        """Returns the time in seconds since the epoch."""
+        return self._readings.time(self._index)
+
+    @property
+    def limits_late(self) -> bool:
+        """Returns whether `rate` looks for a counter's zero only as far as it extrapolates: since 2.52."""
+        return self._readings.limits_late
+
+    @property
+    def milliseconds(self) -> int:
+        return round(1000 * self.time)
+
+    def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
+        """Returns the values of a raw series, `ago` seconds earlier; labels without the name."""
+        chosen = Selection(name, matchers, of_run)
+        return self._readings.vector(self._index, chosen, round(1000 * ago), is_raw=True)
+
+    def held(
+        self, name: str, hold: float, matchers: str = "", ago: float = 0.0, of_run: bool = True
+    ) -> Vector:
+        """Returns the last values of a raw series in the `hold` seconds until `ago` seconds earlier."""
+        chosen = Selection(name, matchers, of_run)
+        return self._readings.held(self._index, chosen, round(1000 * ago), round(1000 * hold))
+
+    def recorded(self, name: str, ago: float = 0.0) -> Vector:
+        """Returns the values that another rule of the group has recorded.
+
+        Each recorded value is checked on its own; values computed from it are checked against the stored one.
+        """
+        return self._readings.vector(self._index, Selection(name), round(1000 * ago), is_raw=False)
+
+    def over(
+        self, name: str, seconds: float, matchers: str = "", of_run: bool = True
+    ) -> dict[Labels, Points]:
+        """Returns the samples of a raw series in the last seconds."""
+        chosen = Selection(name, matchers, of_run)
+        return self._readings.window(self._index, chosen, round(1000 * seconds), is_raw=True)
+
+    def recorded_over(self, name: str, seconds: float, ago: float = 0.0) -> dict[Labels, Points]:
+        """Returns the samples of a recorded series in the `seconds` that ended `ago` seconds earlier."""
+        found = self._readings.window(
+            self._index, Selection(name), round(1000 * (seconds + ago)), is_raw=False
+        )
+        if not ago:
+            return found
+        end = self.milliseconds - round(1000 * ago)
+        early = {
+            labels: (times[times <= end], values[times <= end]) for labels, (times, values) in found.items()
+        }
+        return {labels: points for labels, points in early.items() if len(points[0])}
+
+
+@dataclass(frozen=True)
+class Scraped(Generic[V_co]):
+    """A view whose elements are the label sets `labels`, in this order.
+
+    `targets` are all series with a status, 0 or 1. `records` are the values that recording rules must have;
+    the values of conditions are compared too.
+    """
+
+    labels: list[Labels]
+    view: V_co
+    targets: Collection[Labels]
+    records: Mapping[str, Vector] = field(default_factory=dict)
+
+
+def column(vector: Mapping[Labels, float], labels: Collection[Labels]) -> NDArray[np.float64]:
+    """Returns (labels,) values, NaN for labels that the vector lacks."""
+    return np.array([vector.get(series, math.nan) for series in labels], np.float64)
+
+
+@lru_cache(maxsize=100_000)  # the same few labels at every moment
+def without(labels: Labels, *names: str) -> Labels:
+    return frozenset(label for label in labels if label[0] not in names)
+
+
+def grouped(vector: Vector, *names: str) -> dict[Labels, list[float]]:
+    """Returns the values of series that differ only in some labels."""
+    groups: dict[Labels, list[float]] = {}
+    for labels, value in vector.items():
+        groups.setdefault(without(labels, *names), []).append(value)
+    return groups
+
+
+def summed(vector: Vector, *names: str) -> Vector:
+    """Returns the sums over all values of some labels."""
+    return {labels: sum(values) for labels, values in grouped(vector, *names).items()}
+
+
+def dropped(vector: Vector, *names: str) -> Vector:
+    """Returns the vector without some labels, which are equal in all series."""
+    return {without(labels, *names): value for labels, value in vector.items()}
+
+
+def both(left: Vector, right: Vector, combine: Callable[[float, float], float]) -> Vector:
+    """Combines the values of series that both have."""
+    return {labels: combine(value, right[labels]) for labels, value in left.items() if labels in right}
+
+
+def divided(dividend: float, divisor: float) -> float:
+    """Divides as PromQL does: 0 / 0 is NaN."""
+    if divisor:
+        return dividend / divisor
+    return math.copysign(math.inf, dividend) if dividend else math.nan
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last `seconds` before a moment, as rules see them: a scraped value counts for `hold` seconds."""
+
+    seconds: float
+    hold: float
+    sample_interval: float
+
+    @property
+    def samples(self) -> float:
+        """Returns the samples of a full window."""
+        return self.seconds / self.sample_interval
+
+    @property
+    def young(self) -> float:
+        """Returns the samples below which a run began in the window, or its first scrape came in it."""
+        return (self.seconds + self.hold) / self.sample_interval
+
+    def gained(
+        self,
+        now: Moment,
+        name: str,
+        matchers: str = "",
+        each: Callable[[Vector], Vector] = lambda vector: vector,
+        whole: bool = False,
+        of_run: bool = True,
+    ) -> Vector:
+        """Returns the gains of counters; `each` is applied to their values at both ends.
+
+        A counter without the earlier value counts from its beginning, unless the window must be `whole`. A
+        counter that fell has no gain.
+        """
+        late, early = (each(now.held(name, self.hold, matchers, ago, of_run)) for ago in (0, self.seconds))
+        if whole:
+            gains = both(late, early, lambda end, start: end - start)
+        else:
+            known = self._known(now)
+            gains = {
+                labels: value - early.get(labels, 0.0)
+                for labels, value in late.items()
+                if _of_run(labels) in known
+            }
+        return {labels: gain for labels, gain in gains.items() if gain >= 0}
+
+    def _known(self, now: Moment) -> set[Labels]:
+        """Returns the runs, by node, whose counters began in the window or were scraped at its beginning."""
+        samples = now.held(SAMPLES, self.hold)
+        known = {labels for labels, count in samples.items() if count < self.young}
+        known |= now.held(SAMPLES, self.hold, ago=self.seconds).keys()
+        for labels, (_, values) in now.over(SAMPLES, self.seconds + self.hold).items():
+            if (np.diff(values) < 0).any():  # the exporter lost its counts
+                known.discard(labels)
+        return {_of_run(labels) for labels in known}
+
+
+def _of_run(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance", "run"))
+
+
+def going_on(now: Moment, gpus: Collection[Labels], hold: float) -> set[Labels]:
+    """Returns the GPUs of runs that have not ended."""
+    ended = now.held("stepscope_run_end_time_seconds", hold)
+    return {labels for labels in gpus if without(labels, "gpu") not in ended}
+
+
+def of_run(now: Moment, readings: Vector, values: Vector, hold: float) -> Vector:
+    """Returns the value of each GPU for each run that uses it and has not ended."""
+    return {
+        labels: values[gpu]
+        for labels in going_on(now, readings, hold)
+        if (gpu := without(labels, "run")) in values
+    }
+
+
+def lowest(windows: Mapping[Labels, Points]) -> Vector:
+    """Returns the lowest values of series, NaN only if all values are."""
+    return {labels: float(np.fmin.reduce(values)) for labels, (_, values) in windows.items()}
+
+
+def highest(windows: Mapping[Labels, Points]) -> Vector:
+    """Returns the highest values of series, NaN only if all values are."""
+    return {labels: float(np.fmax.reduce(values)) for labels, (_, values) in windows.items()}
+
+
+def spellings(percent: float) -> str:
+    """Returns a pattern of how servers and libraries write a percentage as a bound: 0.7, 0.70; 1, 1.0."""
+    bound = round(percent / 100, 12)
+    return "|".join(
+        dict.fromkeys(text.replace(".", "[.]") for text in (f"{bound:g}", f"{bound:.1f}", f"{bound:.2f}"))
+    )
+
+
+class CountedWindow:
+    """The samples of a window, with the shares at or below some bounds, from histograms.
+
+    A percentile is below a bound if more than its share of the samples is. This is exact, because each
+    threshold is a bound of the histograms.
+    """
+
+    def __init__(
+        self, enough: NDArray[np.bool_], shares: Mapping[tuple[str, float], NDArray[np.float64]]
+    ) -> None:
+        self.enough = enough
+        self._shares = shares  # by quantity and bound in percent
+
+    def below(
+        self, quantity: str, percent: int, bound: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Returns the share of the samples at or below a bound in percent, and where it is enough."""
+        share = self._shares[quantity, bound]
+        return share, np.asarray(share > percent / 100)
+
+    def above(self, quantity: str, percent: int, bound: float) -> NDArray[np.bool_]:
+        """Returns where the percentile is above a bound in percent."""
+        return np.asarray(self._shares[quantity, bound] <= percent / 100)
+
+
+def enough_readings(
+    now: Moment, readings: Vector, gpus: Collection[Labels], patience: int, hold: float
+) -> NDArray[np.bool_]:
+    """Returns which GPUs have more readings than `patience`, in runs that have not ended."""
+    in_runs = going_on(now, readings, hold)
+    return np.array([gpu in in_runs and readings[gpu] > patience for gpu in gpus], bool)
+
+
+def share_of_window(now: Moment, histogram: str, percent: float, window: Window, whole: bool) -> Vector:
+    """Returns the share of the samples in a window that are at or below `percent`."""
+    at_most = window.gained(now, f"{histogram}_bucket", f'le=~"{spellings(percent)}"', whole=whole)
+    return both(dropped(at_most, "le"), window.gained(now, f"{histogram}_count", whole=whole), divided)
+
+
+def rates(now: Moment, name: str, matchers: str, seconds: float, of_run: bool = True) -> Vector:
+    """Returns PromQL's `rate`: what counters gained per second. Counters with one sample are left out."""
+    found = {
+        labels: _rate(points, now.milliseconds, seconds, now.limits_late)
+        for labels, points in now.over(name, seconds, matchers, of_run).items()
+    }
+    return {labels: value for labels, value in found.items() if value is not None}
+
+
+def _rate(points: Points, end: int, seconds: float, limits_late: bool) -> float | None:
+    """Returns what a counter gained per second in the `seconds` up to `end` (ms); None with one sample.
+
+    The increase is extrapolated to the whole range if samples are near its ends, otherwise by half the time
+    between two. It is never extrapolated to before the counter was 0. `limits_late`: see Moment.limits_late.
+    Source: Prometheus, promql/functions.go, extrapolatedRate.
+    """
+    times, values = points
+    if len(times) < 2:
+        return None
+    fell = np.diff(values) < 0  # the counter was reset
+    increase = float(values[-1] - values[0] + values[:-1][fell].sum())
+    sampled = float(times[-1] - times[0]) / 1000
+    between = sampled / (len(times) - 1)
+    at_start = float(times[0] - (end - 1000 * seconds)) / 1000
+    at_end = float(end - times[-1]) / 1000
+    to_zero = sampled * (float(values[0]) / increase) if increase > 0 and values[0] >= 0 else np.inf
+    if limits_late:
+        at_start = min(_stretch(at_start, between), to_zero)
+    else:
+        at_start = _stretch(min(at_start, to_zero), between)
+    return increase * (sampled + at_start + _stretch(at_end, between)) / sampled / seconds
+
+
+def _stretch(to_end: float, between: float) -> float:
+    return to_end if to_end < FAR * between else between / 2

@@ -1,0 +1,106 @@
+"""How much of each resource was used: sketches of a node's readings, and of each GPU's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.measurements.measure import Measure, Measurement, Views
+from stepscope.measurements.sketch import RatioSketch, SizeSketch, Sketch
+from stepscope.measurements.state import Scans, State
+from stepscope.runs.model import Floats, NodeSamples
+
+
+class GpuUsage(State):
+    """All readings of one GPU."""
+
+    def __init__(self) -> None:
+        self.utilisation = RatioSketch()
+        self.memory = RatioSketch()
+
+    @property
+    def idle_readings(self) -> float:
+        """Returns for how many readings' worth of time the GPU did nothing."""
+        return (1 - self.utilisation.mean) * self.utilisation.count
+
+
+class NodeUsage(Measurement[None]):
+    """All readings of a node: ratios, and bytes per second of network and disk."""
+
+    def __init__(self) -> None:
+        self.samples = self.cores = 0
+        self.cpu = RatioSketch()  # the mean of the cores; so the I/O wait
+        self.io_wait = RatioSketch()
+        self.memory = RatioSketch()
+        self.gpu = RatioSketch()  # the mean of the GPUs; so their memory
+        self.gpu_memory = RatioSketch()
+        self.network = SizeSketch()
+        self.disk = SizeSketch()
+        self.gpus: list[GpuUsage] = []
+
+    def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
+        self.samples += len(samples)
+        self.cores = samples.cpu.shape[1]
+        self.cpu.add(samples.cpu_mean)
+        self.io_wait.add(samples.io_wait_mean)
+        self.memory.add(samples.memory)
+        self.gpu.add(_mean(samples.gpu))
+        self.gpu_memory.add(_mean(samples.gpu_memory))
+        self.network.add(samples.network)
+        self.disk.add(samples.disk)
+        self.gpus += [GpuUsage() for _ in range(samples.gpu.shape[1] - len(self.gpus))]
+        for column, gpu in enumerate(self.gpus):
+            gpu.utilisation.add(samples.gpu[:, column])
+            gpu.memory.add(samples.gpu_memory[:, column])
+        return ()
+
+
+USAGE = Measure(NodeUsage)
+
+
+def _mean(values: Floats) -> Floats:
+    """Returns (n,) the mean of each row's readings, NaN where there is none."""
+    there = ~np.isnan(values)
+    with np.errstate(invalid="ignore"):
+        means: Floats = (np.nansum(values, axis=1) / there.sum(axis=1)).astype(np.float32)
+    return means
+
+
+@dataclass(frozen=True)
+class UsageRow:
+    """One resource of one node over the whole run, in `unit` (% or B/s)."""
+
+    node: str
+    resource: str  # CPU, CPU memory, GPU, GPU memory, I/O wait, Network, Disk
+    unit: str
+    max: float
+    p99: float
+    p95: float
+    p50: float
+    min: float
+
+
+def usage_rows(nodes: Mapping[str, NodeUsage]) -> list[UsageRow]:
+    """Returns a row for each resource that was read, node by node."""
+    return [
+        _row(name, resource, sketch)
+        for name, node in nodes.items()
+        for resource, sketch in (
+            ("CPU", node.cpu),
+            ("CPU memory", node.memory),
+            ("GPU", node.gpu),
+            ("GPU memory", node.gpu_memory),
+            ("I/O wait", node.io_wait),
+            ("Network", node.network),
+            ("Disk", node.disk),
+        )
+        if sketch.count
+    ]
+
+
+def _row(node: str, resource: str, sketch: Sketch) -> UsageRow:
+    factor, unit = (100, "%") if isinstance(sketch, RatioSketch) else (1, "B/s")
+    values = [sketch.max, *(sketch.percentile(percent) for percent in (99, 95, 50)), sketch.min]
+    return UsageRow(node, resource, unit, *(round(factor * value, 3) for value in values))

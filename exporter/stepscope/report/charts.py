@@ -1,0 +1,206 @@
+"""The data of the charts: one object of JSON values per chart."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stepscope.evaluation.analysis import Analysis, UtilisationHistogram
+from stepscope.measurements.heatmap import Heatmap
+from stepscope.measurements.steps import StepDistribution
+from stepscope.measurements.timeline import StepTimeline
+from stepscope.report.figures import main_steps
+from stepscope.report.held import strips
+from stepscope.report.rows import details_of, outliers
+from stepscope.report.shares import NAMES, steps_by_phase
+
+# Matplotlib's Viridis at 0, 10, ... 100 %: even to the eye, readable by the colour-blind and in print.
+VIRIDIS = (
+    "#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c",
+    "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725",
+)  # fmt: skip
+KNOWN_TO = 0.02  # of a wait: waits are counted in steps of 1 %, which narrower bins would show
+NOTHING_SAMPLED = 255  # in the bytes of a heatmap or a line; 0..100 are percent
+
+
+def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
+    """Returns the charts by name, as in the `data-chart` attributes of the page."""
+    timelines = {timeline.node: timeline for timeline in analysis.timelines}
+    charts: dict[str, dict[str, Any]] = {}
+    for index, heatmap in enumerate(analysis.heatmaps):
+        charts[f"heatmap-{index}"] = {
+            **_heatmap(heatmap, timelines.get(heatmap.node)),
+            "bands": strips(analysis, heatmap.node),
+        }
+        if heatmap.gpu_memory:
+            charts[f"memory-{index}"] = _memory(heatmap)
+    for phase, rows in steps_by_phase(analysis).items():
+        charts[f"steps-{phase}"] = _step_durations(rows)
+    for index, histograms in enumerate(_by_node(analysis.utilisation_histograms)):
+        charts[f"balance-{index}"] = _utilisation(histograms)
+    if analysis.timelines:
+        charts["durations"] = _durations(
+            analysis, min(analysis.timelines, key=lambda timeline: timeline.rank)
+        )
+    waits = details_of(analysis, "Dataloader").get("dataloading_time")
+    if waits:
+        charts["waits"] = _waits(waits)
+    return charts
+
+
+def marks_on_heatmap(analysis: Analysis, node: str) -> list[tuple[str, str]]:
+    """Returns colour and meaning of the marks above the rows of a node's heatmap."""
+    phases = [phase for line in analysis.timelines if line.node == node for phase in line.phase_seconds]
+    starved = [cause for heatmap in analysis.heatmaps if heatmap.node == node for cause in _starved(heatmap)]
+    held = [("band", "a rule held (over windows)")] if strips(analysis, node) else []
+    marks = [(phase, NAMES[phase].lower()) for phase in phases]
+    return [*held, *marks, *(STARVED[cause][:2] for cause in starved)]
+
+
+# By cause of a bottleneck: the name of its colour, its meaning, and a short name.
+STARVED = {
+    "cpu": ("pinned-core", "GPU low while a core was pinned", "CPU-bound"),
+    "io": ("waiting-core", "GPU low while a core waited for I/O", "I/O-bound"),
+}
+
+
+def _heatmap(heatmap: Heatmap, timeline: StepTimeline | None) -> dict[str, Any]:
+    """Encodes cells as one byte each, row by row, in base64: a tenth of the size of JSON."""
+    return {
+        "kind": "heatmap",
+        "colours": VIRIDIS,
+        **_columns(heatmap),
+        "gpuRows": sum(label.startswith("GPU") for label in heatmap.rows),
+        "rows": heatmap.rows,
+        "cells": _bytes(value for row in heatmap.values for value in row),
+        "starved": [
+            {
+                "colour": STARVED[cause][0],
+                "name": STARVED[cause][2],
+                "cells": _bytes(row),
+            }
+            for cause, row in _starved(heatmap).items()
+        ],
+        "timeline": None if timeline is None else _timeline(timeline),
+    }
+
+
+def _starved(heatmap: Heatmap) -> dict[str, list[int | None]]:
+    """Returns the rows by cause, without those that have nothing to mark."""
+    return {cause: row for cause, row in heatmap.starved.items() if any(row)}
+
+
+def _timeline(timeline: StepTimeline) -> dict[str, Any]:
+    """Returns the share of each phase per column, of all ranks' time, and the marked steps."""
+    whole = timeline.column_seconds * timeline.ranks
+    return {
+        "start": 1000 * timeline.start,
+        "columnMilliseconds": 1000 * timeline.column_seconds,
+        "phases": [
+            {
+                "phase": phase,
+                "name": NAMES[phase],
+                "cells": _bytes(round(100 * seconds / whole) for seconds in columns),
+            }
+            for phase, columns in timeline.phase_seconds.items()
+        ],
+        "marks": [[mark.number, 1000 * mark.start] for mark in timeline.marks],
+    }
+
+
+def _memory(heatmap: Heatmap) -> dict[str, Any]:
+    names = [label for label in heatmap.rows if label.startswith("GPU")]
+    series = zip(names, heatmap.gpu_memory, strict=False)
+    return {
+        "kind": "lines",
+        **_columns(heatmap),
+        "series": [{"name": name, "cells": _bytes(row)} for name, row in series],
+    }
+
+
+def _columns(heatmap: Heatmap) -> dict[str, Any]:
+    return {
+        "start": 1000 * heatmap.times[0] if heatmap.times else 0,
+        "columnMilliseconds": 1000 * heatmap.column_seconds,
+        "columns": len(heatmap.times),
+    }
+
+
+def _step_durations(rows: list[StepDistribution]) -> dict[str, Any]:
+    series = [
+        {
+            "name": f"Rank {row.rank}",
+            "edges": row.edges,
+            "counts": row.counts,
+            "middle": row.p50,
+            "marks": {"mean": row.mean, "p50": row.p50, "p95": row.p95, "p99": row.p99},
+        }
+        for row in rows
+    ]
+    return {
+        "kind": "histogram",
+        "unit": "seconds",
+        "of": "steps",
+        "along": "duration of a step",
+        "series": series,
+    }
+
+
+def _utilisation(histograms: Sequence[UtilisationHistogram]) -> dict[str, Any]:
+    series = []
+    for one in histograms:
+        width = 100 / len(one.counts)
+        edges = [width * edge for edge in range(len(one.counts) + 1)]
+        total = sum(one.counts)
+        middle = (
+            sum(count * (edge + width / 2) for count, edge in zip(one.counts, edges, strict=False)) / total
+        )
+        series.append({"name": one.gpu, "edges": edges, "counts": one.counts, "middle": middle, "marks": {}})
+    return {"kind": "histogram", "unit": "percent", "of": "samples", "along": "utilisation", "series": series}
+
+
+def _waits(waits: dict[str, Any]) -> dict[str, Any]:
+    edges, counts = waits["binedges"], waits["probs"]
+    width = edges[1] - edges[0]
+    merged = max(1, math.ceil(KNOWN_TO * edges[-1] / width)) if width > 0 else 1
+    starts = range(0, len(counts), merged)
+    one = {
+        "name": "Waits",
+        "edges": [*(edges[start] for start in starts), edges[-1]],
+        "counts": [sum(counts[start : start + merged]) for start in starts],
+        "middle": waits["p50"],
+        "marks": {name: waits[name] for name in ("p25", "p50", "p95")},
+    }
+    return {
+        "kind": "histogram",
+        "unit": "seconds",
+        "of": "waits",
+        "along": "duration of a wait",
+        "series": [one],
+    }
+
+
+def _durations(analysis: Analysis, timeline: StepTimeline) -> dict[str, Any]:
+    """Returns number and seconds of the main phase's steps, and the slowest component of outliers."""
+    phase = next((row.phase for row in main_steps(analysis)), "train")
+    return {
+        "kind": "durations",
+        "steps": [[mark.number, mark.seconds] for mark in timeline.marks if mark.phase == phase],
+        "outliers": [
+            [one.number, one.seconds, NAMES.get(one.component, one.component) if one.component else ""]
+            for one in outliers(analysis)
+            if (one.rank, one.phase) == (timeline.rank, phase)
+        ],
+    }
+
+
+def _by_node(histograms: list[UtilisationHistogram]) -> list[list[UtilisationHistogram]]:
+    nodes = dict.fromkeys(one.node for one in histograms)
+    return [[one for one in histograms if one.node == node] for node in nodes]
+
+
+def _bytes(values: Iterable[int | None]) -> str:
+    cells = bytes(NOTHING_SAMPLED if value is None else min(max(value, 0), 100) for value in values)
+    return base64.b64encode(cells).decode("ascii")

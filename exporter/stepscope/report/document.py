@@ -1,0 +1,253 @@
+"""The report as one JSON document for programs: report.json. docs/report.schema.json describes it.
+
+`profiler-reports/<Rule>.json` next to it holds the details of each rule, which have no fixed form.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.as_json import json_value
+from stepscope.evaluation.problems import problems
+from stepscope.measurements.device_times import shares_of
+from stepscope.measurements.steps import StepDistribution
+from stepscope.report import sentences, shares
+from stepscope.report.ended import failed, failure, out_of_memory, signal_name
+from stepscope.report.figures import cost_of_finding, cost_of_run, main_steps
+from stepscope.report.hot_lines import Part, parts
+from stepscope.report.predicted_savings import predicted_savings
+from stepscope.report.right_sizing import predictions
+from stepscope.report.track_record import NO_RECORD, TrackRecord
+from stepscope.report.verdict import verdict
+from stepscope.runs.model import DeviceTime, ThreadTime
+from stepscope.status import Status
+from stepscope.words import JOULES_PER_KWH
+
+LINES = 50  # per rank and role; a recording has more
+
+# Increases if a field disappears or changes its meaning, not for a new field.
+# 3: null instead of 0 for what was not measured or estimated.
+SCHEMA_VERSION = 1
+
+
+def document(
+    analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD
+) -> dict[str, Any]:
+    """Returns the whole report without charts, as JSON values; None for unknown numbers.
+
+    `price`: dollars per hour of one node. `record`: of the predictions of earlier runs.
+    """
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "run": _run(analysis),
+        "gaps": [asdict(gap) for gap in analysis.gaps],
+        "verdict": _verdict(analysis, price),
+        "usage": [asdict(row) for row in analysis.usage],
+        "gpus": [_known(asdict(use), "memory_bytes") for use in analysis.gpu_use],
+        "devices": [_device(device) for device in analysis.devices],
+        "low_gpu_snapshots": [asdict(row) for row in analysis.low_gpu_snapshots],
+        "parts": _parts(shares.parts_of_the_run(analysis)),
+        "phases": _parts(shares.phases(analysis)),
+        "components": _parts(shares.inside_steps(analysis)),
+        "steps": [_steps(row) for row in analysis.steps],
+        "loaders": [_loader(loader) for loader in analysis.loaders],
+        "lines": [_thread(thread) for thread in analysis.threads],
+        "top_lines": [_part(part) for part in parts(analysis)],
+        "processes": [asdict(use) for use in analysis.run_use],
+        "rules": [_rule(rule) for rule in analysis.rules],
+        "energy": _energy(analysis),
+        "cost": _cost(analysis, price),
+        "predictions": [asdict(row) for row in predictions(analysis, price, record.widening)],
+        "predicted_savings": [asdict(saving) for saving in predicted_savings(analysis, record)],
+        "measurement": {
+            "complete": not sentences.measuring_failures(analysis),
+            "failures": sentences.measuring_failures(analysis),
+            "interval": analysis.interval,
+            "samples_taken": analysis.samples_taken,
+            "samples_missed": analysis.samples_missed,
+            "unknowns": analysis.unknowns,
+            "versions": analysis.versions,
+        },
+    }
+    known: dict[str, Any] = json_value(content)
+    return known
+
+
+def render_json(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
+    """Returns the document as text with a newline at the end."""
+    return json.dumps(document(analysis, price, record), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _run(analysis: Analysis) -> dict[str, Any]:
+    return {
+        "name": analysis.name,
+        "run": analysis.run,
+        "command": analysis.command,
+        "exit_status": analysis.exit_status,
+        "ending": _ending(analysis),
+        "finished": analysis.finished,
+        "start": analysis.date,
+        "first_step_start": analysis.first_step_start,
+        "last_step_end": analysis.last_step_end,
+        "no_steps": analysis.no_steps,
+        "end": analysis.end_date,
+        "seconds": shares.run_seconds(analysis),
+        "framework": analysis.framework,
+        **({"gauges": analysis.gauges} if analysis.gauges else {}),
+        **({"counted": [asdict(each) for each in analysis.counted]} if analysis.counted else {}),
+        **({"mfu": analysis.flops_utilisation} if analysis.flops_utilisation is not None else {}),
+        "world_size": analysis.world_size or None,
+        "ranks": analysis.ranks,
+        "nodes": [
+            {"name": name, "cores": analysis.cores.get(name) or None, "gpus": analysis.gpus.get(name, [])}
+            for name in analysis.nodes
+        ],
+    }
+
+
+def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
+    said = verdict(analysis, price)
+    return {
+        "status": said.status,
+        "rules": {state: sentences.counts(analysis).get(state, 0) for state in Status},
+        "sentences": said.sentences,
+        "evidence": said.evidence,
+        "findings": [
+            {
+                "title": problem.title,
+                "rule": problem.rule.rule,
+                "also": [rule.rule for rule in problem.also],
+                "finding": problem.rule.finding,
+                "recommendation": problem.rule.recommendation,
+                "seconds_lost": problem.seconds_lost or None,
+                "share_of_run": _share_of_run(analysis, problem.estimate),
+                "cost": cost_of_finding(analysis, problem.estimate, price),
+            }
+            for problem in problems(analysis.rules)
+        ],
+    }
+
+
+def _share_of_run(analysis: Analysis, rule: RuleResult) -> float | None:
+    whole = shares.run_seconds(analysis)
+    return rule.seconds_lost / whole if whole and 0 < rule.seconds_lost <= whole else None
+
+
+def _parts(whole: shares.Whole) -> dict[str, Any]:
+    return {
+        "seconds": whole.seconds if whole.parts else None,
+        "parts": [
+            {"name": part.key, "seconds": part.seconds, "share": part.fraction} for part in whole.parts
+        ],
+    }
+
+
+def _steps(row: StepDistribution) -> dict[str, Any]:
+    content = asdict(row)
+    histogram = {name: content.pop(name) for name in ("edges", "counts")}
+    return {**content, "histogram": histogram}
+
+
+def _device(device: DeviceTime) -> dict[str, Any]:
+    shares = shares_of([device])
+    return {
+        "node": device.node,
+        "rank": device.rank,
+        "device": device.device,
+        "steps": device.steps,
+        "seconds": device.seconds,
+        "percent": shares.parts if shares else None,
+        "idle_percent": shares.idle_for if shares else None,
+        "idle_seconds": device.idle_for,
+    }
+
+
+def _thread(thread: ThreadTime) -> dict[str, Any]:
+    return {**asdict(thread), "lines": [asdict(line) for line in thread.lines[:LINES]]}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {
+        "node": part.thread.node,
+        "rank": part.thread.rank,
+        "role": part.thread.role,
+        "phase": part.phase,
+        "component": part.component,
+        "seconds": part.seconds,
+        "share": part.share,
+        "words": part.words,
+        "typical_rank": part.typical_rank,
+        "lines": [
+            {
+                "place": hot.line.place,
+                "function": hot.line.function,
+                "library": hot.line.library,
+                "caller_place": hot.line.caller_place,
+                "caller": hot.line.caller,
+                "share": hot.share,
+                "typical_share": hot.typical_share,
+            }
+            for hot in part.lines
+        ],
+    }
+
+
+def _rule(rule: RuleResult) -> dict[str, Any]:
+    content = asdict(rule)
+    del content["details"], content["about"], content["debugger_parameters"], content["debugger_triggered"]
+    return _known(content, "seconds_lost")
+
+
+def _known(content: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Returns the content with null in these fields if they are 0: what they say is not known."""
+    return {name: value or None if name in names else value for name, value in content.items()}
+
+
+def _loader(loader: dict[str, Any]) -> dict[str, Any]:
+    """Returns a loader; its fetches are null if they were not timed."""
+    if loader.get("fetches"):
+        return loader
+    return _known(loader, "fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+
+
+def _ending(analysis: Analysis) -> dict[str, Any] | None:
+    """Returns how the command ended, apart from whether measuring was complete; None if it has not ended."""
+    if not analysis.finished:
+        return None
+    return {
+        "failed": failed(analysis),
+        "words": failure(analysis) if failed(analysis) else None,
+        "signal": signal_name(analysis),
+        "out_of_memory": out_of_memory(analysis) if analysis.ended else None,
+        "last_steps": [asdict(step) for step in analysis.last_steps],
+    }
+
+
+def _energy(analysis: Analysis) -> dict[str, Any] | None:
+    energy = analysis.energy
+    if energy is None:
+        return None
+    steps = max((row.count for row in main_steps(analysis)), default=0)
+    return {
+        "joules": energy.joules,
+        "kilowatt_hours": energy.joules / JOULES_PER_KWH,
+        "joules_per_step": energy.joules / steps if steps else None,
+        "gpus": [asdict(gpu) for gpu in energy.gpus],
+        "gpus_without": energy.gpus_without,
+    }
+
+
+def _cost(analysis: Analysis, price: float | None) -> dict[str, Any] | None:
+    amount = cost_of_run(analysis, price)
+    if amount is None:
+        return None
+    return {
+        "currency": "USD",
+        "price_per_node_hour": price,
+        "nodes": len(analysis.nodes),
+        "seconds": shares.run_seconds(analysis),
+        "amount": amount,
+    }

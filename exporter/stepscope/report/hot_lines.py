@@ -1,0 +1,294 @@
+"""In which lines of the user's code the time of each rank goes, and what a command's main thread does.
+
+Lines are compared between the slow rank, if a rule names one, and the rank in the middle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median_low
+
+from stepscope.evaluation.analysis import Analysis
+from stepscope.runs.model import LineTime, ThreadTime
+from stepscope.status import Status
+from stepscope.words import listing, percent, rate, share
+
+SHOWN = 3  # lines per part of the run
+PARTS = 6  # that are shown
+LEAST = 0.02  # of a thread's time, for a part to be shown
+MEDIAN_GPU_BUSY = 70.0  # percent
+WAITS_FOR_A_CORE, BUSY, ALL_CORES, MORE_THAN_ONE = 0.3, 0.5, 0.8, 1.5
+COMPONENTS = {"data_wait": "data"}  # names in sentences
+# Names of samples in no component. Without a phase there was no ledger: imports, for example.
+PHASES = {
+    "": "outside training",
+    "initialization": "before the first step",
+    "train": "training loop",
+    "eval": "evaluation loop",
+    "finalization": "after the last step",
+}
+WAITS = {
+    "disk": "waits for a disk",
+    "lock": "waits for a lock",
+    "child": "waits for a child process",
+    "other": "waits for a timer, a socket or a pipe",
+}
+
+
+# ------------------------------------------------------------------------------------------- lines
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """A line, and its share of the time of its part; `typical_share`: of the rank in the middle."""
+
+    line: LineTime
+    share: float
+    typical_share: float | None = None
+
+    @property
+    def words(self) -> str:
+        """Returns "62 % in json.loads, called from dataset.py:14"."""
+        return f"{percent(100 * self.share)} {called(self.line)}"
+
+    @property
+    def place(self) -> str:
+        """Returns "json.loads, called from dataset.py:14", "train.py:30 (main)"."""
+        return called(self.line).removeprefix("in ").removeprefix("at ")
+
+    @property
+    def caller(self) -> str:
+        """Returns "train.py:30 (main)"; "" if nobody is known."""
+        line = self.line
+        return f"{line.caller_place} ({line.caller})" if line.caller_place else ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The lines of one thread in one phase and component."""
+
+    thread: ThreadTime
+    phase: str
+    component: str
+    seconds: float
+    share: float  # of the thread's time
+    lines: list[HotLine] = field(default_factory=list)
+    typical_rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Returns "data, rank 3", "before the first step, rank 0", "loader workers of rank 0", "script"."""
+        rank = self.thread.rank
+        if self.thread.role == "loader worker":
+            return "loader workers" if rank is None else f"loader workers of rank {rank}"
+        if self.thread.role != "training":
+            return self.thread.role
+        what = COMPONENTS.get(self.component, self.component.replace("_", " "))
+        if not what:
+            what = PHASES.get(self.phase, self.phase)
+        elif self.phase not in ("train", ""):
+            what = f"{what} ({self.phase})"
+        return f"{what}, rank {rank}"
+
+    @property
+    def rows(self) -> int:
+        return len(self.lines)
+
+    @property
+    def words(self) -> str:
+        """Returns "data, rank 3: 62 % in json.loads, called from dataset.py:14"."""
+        return f"{self.name}: {listing([line.words for line in self.lines])}"
+
+
+def called(line: LineTime) -> str:
+    """Returns "in json.loads, called from dataset.py:14", "at train.py:30 (main)"."""
+    if not line.place:
+        return f"in {line.library}" if line.library else "in other lines"
+    if line.library:
+        return f"in {line.library}, called from {line.place}"
+    return f"at {line.place}" + (f" ({line.function})" if line.function else "")
+
+
+def parts(analysis: Analysis) -> list[Part]:
+    """Returns the parts with most time of the slow rank, or of the rank in the middle, and of other roles."""
+    by_role: dict[str, list[ThreadTime]] = {}
+    for thread in analysis.threads:
+        by_role.setdefault(thread.role, []).append(thread)
+    slow = slow_rank(analysis)
+    found: list[Part] = []
+    for threads in by_role.values():
+        typical = _typical(threads)
+        chosen = next((thread for thread in threads if thread.rank == slow), typical)
+        other = typical if typical is not chosen else None
+        found += _parts(chosen, other)
+    return sorted(found, key=lambda part: -part.share)[:PARTS]
+
+
+def slow_rank(analysis: Analysis) -> int | None:
+    """Returns the rank that the rule Straggler accuses, if it accuses one."""
+    for rule in analysis.rules:
+        if rule.rule == "Straggler" and rule.status is Status.FOUND:
+            rank = rule.details.get("rank")
+            return rank if isinstance(rank, int) else None
+    return None
+
+
+def _typical(threads: Sequence[ThreadTime]) -> ThreadTime:
+    """Returns the thread in the middle by the time that its main thread ran."""
+    middle = median_low([_ran(thread) for thread in threads])
+    return next(thread for thread in threads if _ran(thread) == middle)
+
+
+def _ran(thread: ThreadTime) -> float:
+    return thread.ran_seconds / thread.seconds if thread.seconds else 0.0
+
+
+def _parts(thread: ThreadTime, typical: ThreadTime | None) -> Iterable[Part]:
+    whole = sum(line.total for line in thread.lines)
+    others = _by_part(typical.lines) if typical is not None else {}
+    for key, lines in _by_part(thread.lines).items():
+        seconds = sum(line.total for line in lines)
+        if not whole or seconds < LEAST * whole:
+            continue
+        typical_lines = {_place(line): line.total for line in others.get(key, [])}
+        typical_seconds = sum(typical_lines.values())
+        shown = sorted(lines, key=lambda line: -line.total)[:SHOWN]
+        yield Part(
+            thread,
+            *key,
+            seconds=seconds,
+            share=seconds / whole,
+            lines=[
+                HotLine(
+                    line,
+                    line.total / seconds,
+                    typical_lines.get(_place(line), 0.0) / typical_seconds if typical_seconds else None,
+                )
+                for line in shown
+                if line.total >= LEAST * seconds
+            ],
+            typical_rank=typical.rank if typical is not None else None,
+        )
+
+
+def _by_part(lines: Iterable[LineTime]) -> Mapping[tuple[str, str], list[LineTime]]:
+    found: dict[tuple[str, str], list[LineTime]] = {}
+    for line in lines:
+        found.setdefault((line.phase, line.component), []).append(line)
+    return found
+
+
+def _place(line: LineTime) -> tuple[str, str]:
+    return line.place, line.library
+
+
+# ----------------------------------------------------------------------------------------- processes
+
+
+def process_verdict(analysis: Analysis) -> list[str]:
+    """Says what a command's processes do, if it has recorded no step; [] if that is not known."""
+    if analysis.steps:
+        return []
+    main = _main_thread(analysis)
+    own, allowed = _cores(analysis)
+    if main is None and math.isnan(own):
+        return []
+    sentences = [
+        *_gpus(analysis),
+        _thread_words(main, own, allowed) if main else _cores_words(analysis, own, allowed),
+    ]
+    if main is not None and (lines := [line for part in _parts(main, None) for line in part.lines]):
+        shown = sorted(lines, key=lambda line: -line.line.total)[:SHOWN]
+        whole = sum(line.total for line in main.lines)
+        words = [f"{share(line.line.total, whole)} {called(line.line)}" for line in shown]
+        sentences.append(f"Its time by lines: {listing(words)}.")
+    return [*sentences, *_use(analysis, own, allowed)]
+
+
+def _main_thread(analysis: Analysis) -> ThreadTime | None:
+    threads = [
+        thread for thread in analysis.threads if thread.role in ("script", "training") and thread.seconds
+    ]
+    return max(threads, key=lambda thread: thread.seconds, default=None)
+
+
+def _cores(analysis: Analysis) -> tuple[float, float]:
+    """Returns the cores that the processes used on average, and those that they may use; NaN: not known."""
+    own = [use.cores for use in analysis.run_use if not math.isnan(use.cores)]
+    allowed = [use.allowed for use in analysis.run_use if not math.isnan(use.allowed)]
+    known = sum(allowed) or float(sum(analysis.cores.values())) or math.nan
+    return (sum(own) if own else math.nan), known
+
+
+def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
+    whole = sum(line.total for line in thread.lines)
+    states = dict.fromkeys(("running", *WAITS), 0.0)
+    for line in thread.lines:
+        for state, seconds in line.seconds.items():
+            states[state] += seconds / whole
+    ran, waited = _ran(thread), thread.core_wait_seconds / thread.seconds
+    if not ran and not waited:  # the kernel does not tell
+        ran = states["running"]
+    if waited > WAITS_FOR_A_CORE and waited > ran / 2:
+        return (
+            f"The main thread waits for a core {percent(100 * waited)} of the time{_in(thread, 'running')}: "
+            "something else uses the cores."
+        )
+    of = "" if math.isnan(allowed) else f" of {allowed:g} {'core' if allowed == 1 else 'cores'}"
+    if ran > BUSY:
+        if math.isnan(own) or own < MORE_THAN_ONE:
+            return f"One thread is busy on 1{of}{_in(thread, 'running')}."
+        return f"{own:.1f}{of} are busy; the main thread is busy{_in(thread, 'running')}."
+    if own >= max(MORE_THAN_ONE, ALL_CORES * allowed):
+        return f"All {allowed:g} cores are busy{_in(thread, 'lock')}."
+    state = max(WAITS, key=lambda name: states[name])
+    return f"The main thread {WAITS[state]} {percent(100 * states[state])} of the time{_in(thread, state)}."
+
+
+def _in(thread: ThreadTime, state: str) -> str:
+    """Returns where the thread mostly is in this state: " in json.loads (data.py:14)"."""
+    line = max(thread.lines, key=lambda line: (line.seconds.get(state, 0.0), line.total), default=None)
+    if line is None or not (line.place or line.library):
+        return ""
+    name = line.library or line.function
+    return f" in {name} ({line.place})" if name and line.place else f" in {name or line.place}"
+
+
+def _cores_words(analysis: Analysis, own: float, allowed: float) -> str:
+    of = f"of {allowed:g} {'core' if allowed == 1 else 'cores'}"
+    waited = max(
+        (use.waited_share for use in analysis.run_use if use.waited_share == use.waited_share), default=0
+    )
+    if waited > WAITS_FOR_A_CORE and own < ALL_CORES * allowed:
+        return (
+            f"The command waits for a core {percent(100 * waited)} of the time in which it could run: "
+            "something else uses the cores."
+        )
+    if allowed > 1 and own >= ALL_CORES * allowed:
+        return f"All {allowed:g} cores are busy: the command uses {own:.1f} {of}."
+    if own >= MORE_THAN_ONE:
+        return f"The command uses {own:.1f} {of}."
+    if own >= BUSY:
+        return f"About one {of} is busy: a single thread may limit the command."
+    return "The command hardly uses a core: it waits for something else."
+
+
+def _gpus(analysis: Analysis) -> list[str]:
+    use = [row.p50 for row in analysis.gpu_use if not math.isnan(row.p50)]
+    if not use or max(use) < MEDIAN_GPU_BUSY:
+        return []
+    return [f"The GPU is busy: {percent(max(use))} in half of the samples."]
+
+
+def _use(analysis: Analysis, own: float, allowed: float) -> list[str]:
+    words = [] if math.isnan(own) else [f"use {own:.2g} of {allowed:g} cores"]
+    for name, verb in (("read_per_second", "read"), ("written_per_second", "write")):
+        values = [value for use in analysis.run_use if not math.isnan(value := getattr(use, name))]
+        if values:
+            words.append(f"{verb} {rate(sum(values))} {'from' if verb == 'read' else 'to'} disks")
+    gpus = [row.p50 for row in analysis.gpu_use if not math.isnan(row.p50)]
+    if gpus and max(gpus) < MEDIAN_GPU_BUSY:
+        words.append(f"leave the GPUs at {percent(max(gpus))} in half of the samples")
+    return [f"On average its processes {listing(words)}."] if words else []

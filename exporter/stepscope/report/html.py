@@ -1,0 +1,127 @@
+"""Renders an analysis as one HTML file; the live page of `stepscope run` is the same page, refreshed."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+from stepscope import words
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import problems
+from stepscope.report import devices, sentences, shares
+from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
+from stepscope.report.details import overview, views, without
+from stepscope.report.held import held
+from stepscope.report.hot_lines import parts as hot_parts
+from stepscope.report.leads import Leads
+from stepscope.report.markdown import render_markdown
+from stepscope.report.pace import pace_now
+from stepscope.report.page import ECHARTS, render_page
+from stepscope.report.predicted_savings import words_by_kind
+from stepscope.report.right_sizing import predictions
+from stepscope.report.rows import boxes, details_of, during, outliers, pairs, places, stalls
+from stepscope.report.savings import savings
+from stepscope.report.strip import strip
+from stepscope.report.summary import at_a_glance, facts
+from stepscope.report.track_record import NO_RECORD, TrackRecord
+from stepscope.report.usage import usage
+from stepscope.report.verdict import verdict
+
+# A section is a template of that name in templates/; its id is what links point to.
+SECTIONS = {
+    "verdict": "Verdict",
+    "summary": "Run summary",
+    "usage": "System usage",
+    "heatmap": "Heatmap",
+    "time": "Time breakdown",
+    "rules": "Rules",
+    "details": "Details",
+    "measured": "How this was measured",
+    "leads": "What next",
+}
+LINES = {"code": "Lines of code"}  # after the time, if lines were sampled
+SCRIPTS = (ECHARTS, "heatmap.js", "histogram.js", "lines.js", "durations.js", "page.js", "copy.js")
+LIVE_SCRIPT = "live.js"
+NO_LEADS = Leads()
+
+
+def render_html(
+    analysis: Analysis,
+    refresh_seconds: int | None = None,
+    price: float | None = None,
+    leads: Leads = NO_LEADS,
+    path: Path | None = None,
+    total_steps: int | None = None,
+    record: TrackRecord = NO_RECORD,
+) -> str:
+    """Returns the whole report as one HTML document; with `refresh_seconds` it refreshes itself in place.
+
+    The live page names the `path` at which the report will be, and says when `total_steps` will be made.
+    `price`: dollars per hour of one node, for costs in the verdict. `leads`: where it leads. `record`: of the
+    predictions of earlier runs.
+    """
+    live = refresh_seconds is not None
+    sections = dict(SECTIONS)
+    if analysis.threads:
+        before = list(SECTIONS).index("time") + 1
+        items = list(SECTIONS.items())
+        sections = dict([*items[:before], *LINES.items(), *items[before:]])
+    shown = views(analysis)
+    predicted = predictions(analysis, price, record.widening)
+    track_record = words_by_kind(analysis, record)
+    busy = usage(analysis)
+    lines = hot_parts(analysis)
+    folded = {
+        "summary": sentences.run_summary(analysis)[0],
+        "usage": busy[0],
+        "code": lines[0].words if lines else "No line of Python was sampled long enough.",
+        "rules": sentences.rules(analysis),
+        "details": overview(shown),
+        "measured": sentences.measured(analysis)[0],
+    }
+    if len(analysis.heatmaps) > 1:
+        folded["heatmap"] = f"{words.count(len(analysis.heatmaps), 'node')}, each with its GPUs and cores."
+    return render_page(
+        "report.html",
+        scripts=(*SCRIPTS, LIVE_SCRIPT) if live else SCRIPTS,
+        data=chart_data(analysis),
+        live=live,
+        sections=sections,
+        folded=folded,
+        refresh_seconds=refresh_seconds,
+        updated=time.time() if live else None,
+        pace=pace_now(analysis, total_steps) if live else "",
+        report_path=path,
+        analysis=analysis,
+        price=price,
+        leads=leads,
+        markdown=render_markdown(analysis, price, record),
+        say=sentences,
+        verdict=verdict(analysis, price),
+        held=partial(held, analysis),
+        shares=shares,
+        devices=devices,
+        facts=facts(analysis, price),
+        glance=at_a_glance(analysis, price),
+        problems=problems(analysis.rules),
+        predictions=predicted,
+        savings=savings(analysis, predicted, price, track_record),
+        track_record=track_record,
+        strip=strip(analysis),
+        usage_sentences=busy,
+        viridis=VIRIDIS,
+        heatmap_marks=partial(marks_on_heatmap, analysis),
+        views=shown,
+        overview=overview,
+        without=without,
+        boxes=boxes,
+        details_of=details_of,
+        during=during,
+        hot_parts=lines,
+        low_gpu_causes=shares.low_gpu_causes,
+        outliers=outliers(analysis),
+        pairs=pairs(analysis),
+        places=places(analysis),
+        stalls=stalls(analysis),
+    )

@@ -1,0 +1,191 @@
+"""The report in Markdown, short enough for a pull request or a chat: the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import Problem, problems
+from stepscope.report import sentences, shares
+from stepscope.report.held import held
+from stepscope.report.hot_lines import parts as hot_parts
+from stepscope.report.markdown_text import code, plain, sentence, table
+from stepscope.report.predicted_savings import words_by_kind
+from stepscope.report.right_sizing import Prediction, predicted_figure, predictions
+from stepscope.report.summary import at_a_glance
+from stepscope.report.track_record import NO_RECORD, TrackRecord
+from stepscope.report.verdict import verdict
+from stepscope.words import (
+    NO_NUMBER,
+    amount,
+    capitalised,
+    count,
+    duration,
+    energy,
+    listing,
+    moment,
+    share,
+)
+
+FINDINGS = 3  # shown in full
+USAGE_ROWS = 14  # two nodes; the JSON has all
+SOME = 0.0005  # of a whole: smaller parts are omitted
+UNFINISHED = 0.02  # of the phases' time: processes take up to this share to start and end
+METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the run", "cost": "its cost"}
+STATISTICS = ("max", "p95", "p50", "min")
+
+
+def render_markdown(analysis: Analysis, price: float | None = None, record: TrackRecord = NO_RECORD) -> str:
+    """Returns paragraphs and tables, separated by empty lines. `price`: dollars per hour of one node."""
+    return "\n\n".join(_blocks(analysis, price, record)) + "\n"
+
+
+def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Iterator[str]:
+    track_record = words_by_kind(analysis, record)
+    yield f"## Training run {code(analysis.run) or 'without a name'}"
+    missing = sentences.gaps(analysis.gaps)
+    if missing:
+        yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
+    said = verdict(analysis, price)
+    yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
+    found = problems(analysis.rules)
+    if found:
+        yield "\n".join(
+            _finding(analysis, number, problem, price, track_record.get(problem.estimate.rule, ""))
+            for number, problem in enumerate(found[:FINDINGS], 1)
+        )
+    if sum(problem.seconds_lost > 0 for problem in found[:FINDINGS]) > 1:
+        yield "The same second may be lost to several of these: do not add them up."
+    if found[FINDINGS:]:
+        more = ", ".join(plain(f"{problem.title} ({problem.rule.rule})") for problem in found[FINDINGS:])
+        yield f"Also found: {more}."
+    yield _glance(analysis, price)
+    suggestions = predictions(analysis, price, record.widening)
+    if suggestions:
+        yield "### Right-sizing"
+        yield "Each row predicts the effect of one change, with everything else as before."
+        yield _suggestions(suggestions, track_record)
+    yield "### Time breakdown"
+    yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
+    parts = [
+        *_parts("", shares.phases(analysis), "of all"),
+        *_parts("inside steps: ", shares.inside_steps(analysis), "of the steps"),
+    ]
+    rest = _unfinished_seconds(analysis)
+    if rest > 0:
+        parts.append(("in no finished step", duration(rest), NO_NUMBER))
+    if parts:
+        yield table(("part, all ranks together", "time", "share"), parts, right=(1, 2))
+    if hot := hot_parts(analysis):
+        yield "### Lines of code"
+        yield "\n".join(f"- {sentence(capitalised(part.words))}." for part in hot)
+    if analysis.usage:
+        yield "### System usage"
+        yield _usage(analysis)
+    yield "### How this was judged"
+    yield "\n".join(f"- {sentence(words)}" for words in _measured(analysis))
+
+
+def _finding(
+    analysis: Analysis, number: int, problem: Problem, price: float | None, track_record: str
+) -> str:
+    rule = problem.rule
+    found = " ".join(filter(None, (rule.finding, held(analysis, rule), track_record)))
+    lost = ", ".join(sentences.amounts(analysis, problem.estimate, price))
+    title = f"{problem.title}: about {lost}." if lost else f"{problem.title}."
+    rules = [rule.rule, *(other.rule for other in problem.also)]
+    source = f"({'Rules' if len(rules) > 1 else 'Rule'}: {listing(rules)})"
+    return (
+        f"{number}. **{plain(title)}** {sentence(found)} **What to do:** "
+        f"{sentence(rule.recommendation)} {plain(source)}"
+    )
+
+
+def _glance(analysis: Analysis, price: float | None) -> str:
+    rows = [
+        (plain(figure.name), plain(figure.value), plain(figure.note))
+        for figure in at_a_glance(analysis, price)
+    ]
+    if analysis.energy is not None:
+        rows.append(("Energy", plain(energy(analysis.energy.joules)), "of the GPUs alone"))
+    return table(("at a glance", "", ""), rows)
+
+
+def _suggestions(rows: list[Prediction], track_record: Mapping[str, str]) -> str:
+    """Returns a table with one row per change and one column per predicted metric."""
+    metrics = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
+    changes: dict[str, dict[str, Prediction]] = {}
+    for row in rows:
+        changes.setdefault(row.change, {})[row.metric] = row
+    return table(
+        ("change", *(METRICS[metric] for metric in metrics), "if"),
+        (
+            (
+                _change(next(iter(by_metric.values()))),
+                *(_predicted(by_metric[metric]) if metric in by_metric else NO_NUMBER for metric in metrics),
+                sentence(
+                    f"{max((row.assumption for row in by_metric.values()), key=len)} "
+                    f"{track_record.get(name, '')}".rstrip()
+                ),
+            )
+            for name, by_metric in changes.items()
+        ),
+    )
+
+
+def _change(row: Prediction) -> str:
+    return plain(f"{row.resource}: {row.current:g} → {row.suggested:g}")
+
+
+def _predicted(row: Prediction) -> str:
+    """Writes the measured value, the expected one and its range."""
+    was, expected, low, high = (
+        predicted_figure(row.metric, value, row.measured)
+        for value in (row.measured, row.expected, row.low, row.high)
+    )
+    change = f"{was} → {expected}" if was != expected else f"still {was}"
+    return plain(change if low == high else f"{change} ({low} to {high})")
+
+
+def _parts(prefix: str, whole: shares.Whole, of: str) -> list[tuple[str, str, str]]:
+    return [
+        (plain(prefix + part.name.lower()), duration(part.seconds), f"{share(part.fraction, 1)} {of}")
+        for part in whole.parts
+        if part.fraction >= SOME
+    ]
+
+
+def _unfinished_seconds(analysis: Analysis) -> float:
+    """Returns the time of all ranks outside any phase, such as that of a step that hangs."""
+    run, phases = shares.run_seconds(analysis), shares.phases(analysis)
+    rest = analysis.ranks * (run or 0.0) - phases.seconds
+    return rest if phases.parts and rest > UNFINISHED * phases.seconds else 0.0
+
+
+def _usage(analysis: Analysis) -> str:
+    several = len({row.node for row in analysis.usage}) > 1
+    shown = analysis.usage[:USAGE_ROWS]
+    rows = [
+        [
+            *([code(row.node)] if several else []),
+            plain(row.resource),
+            *(amount(getattr(row, name), row.unit) for name in STATISTICS),
+        ]
+        for row in shown
+    ]
+    first = 2 if several else 1
+    header = [*(["node"] if several else []), "resource", *STATISTICS]
+    text = table(header, rows, right=range(first, first + len(STATISTICS)))
+    left = len({row.node for row in analysis.usage} - {row.node for row in shown})
+    return f"{text}\n\n{count(left, 'more node')}: see report.json." if left else text
+
+
+def _measured(analysis: Analysis) -> Iterator[str]:
+    yield sentences.run_summary(analysis)[0] + (
+        f" It began at {moment(analysis.date)}." if analysis.date is not None else ""
+    )
+    yield sentences.rules(analysis)
+    for (state, reason), rules in sentences.not_judged(analysis).items():
+        yield f"{capitalised(state)}: {', '.join(rules)}. {reason}"
+    yield sentences.measured(analysis)[0]
+    yield from analysis.unknowns

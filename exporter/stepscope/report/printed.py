@@ -1,0 +1,63 @@
+"""The verdict as text for a terminal or a log: the end of `stepscope run`, and `stepscope report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stepscope.console import BOLD, COLOURS, Console
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import problems
+from stepscope.report.ended import status_in_words
+from stepscope.report.hot_lines import parts, process_verdict
+from stepscope.report.shares import run_seconds
+from stepscope.report.verdict import RunVerdict, verdict
+from stepscope.words import count, duration
+
+FINDINGS = 3  # with their evidence and advice; the report has all
+LABEL = 13  # columns of the names of facts
+
+
+def print_summary(console: Console, analysis: Analysis, report: Path, price: float | None = None) -> None:
+    """Prints the end of a run as a block: verdict, evidence, advice, duration, exit status and paths."""
+    said = verdict(analysis, price)
+    colour = COLOURS[said.status]
+    lasted = duration(run_seconds(analysis))
+    status = "" if analysis.exit_status is None else f", exit status {analysis.exit_status}"
+    facts = {
+        "duration": lasted,
+        "exit status": status and status_in_words(analysis),
+        "report": console.link(report),
+        "recording": console.link(report.parent),
+    }
+    console.write(
+        console.heading(f"stepscope: {analysis.run or analysis.name}"),
+        *_lines(console, analysis, said),
+        "",
+        *(f"{name:{LABEL}}{value}" for name, value in facts.items() if value),
+        console.heading(f"{said.status.icon} {said.status} in {lasted}{status}", colour),
+    )
+
+
+def print_verdict(console: Console, analysis: Analysis, price: float | None = None) -> None:
+    """Prints verdict, evidence and advice."""
+    console.write(*_lines(console, analysis, verdict(analysis, price)))
+
+
+def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[str]:
+    word = f"{said.status}: "
+    sentence = said.sentence if said.sentence.lower().startswith(str(said.status)) else word + said.sentence
+    first, *rest = console.wrapped(sentence, first=2, rest=2)
+    yield console.state(said.status, first)
+    yield from rest
+    hot = [] if process_verdict(analysis) else [part.words for part in parts(analysis)[:FINDINGS]]
+    for detail in (*said.details, *hot):
+        yield from console.wrapped(f"  {detail}", rest=2)
+    found = list(zip(problems(analysis.rules), said.evidence, strict=True))
+    for problem, evidence in found[:FINDINGS]:
+        yield ""
+        yield console.styled(f"  {problem.title}", BOLD)
+        yield from console.wrapped(f"    Evidence: {evidence}", rest=4)
+        yield from console.wrapped(f"    What to do: {problem.rule.recommendation}", rest=4)
+    if len(found) > FINDINGS:
+        yield f"  and {count(len(found) - FINDINGS, 'more finding')} in the report"

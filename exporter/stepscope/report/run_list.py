@@ -1,0 +1,218 @@
+"""Reads a folder of runs: what `stepscope list` prints and the index page shows.
+
+Only run.json and report.json of each run are read, never its samples.
+A folder that cannot be read costs itself.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import UserError, describe, did_you_mean
+from stepscope.ledgers.endings import FINISHED, UNSAID
+from stepscope.runs.recording.damage import DamageError
+from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
+from stepscope.shared_files import read_file
+from stepscope.status import Status
+from stepscope.words import listing
+
+DOCUMENT = "report.json"
+DOCUMENT_BYTES = 64 << 20
+PAGE = "report.html"
+NO_END = "Its end was not recorded. "  # it was killed, or an exporter records it
+NO_REPORT = "No report was written: `stepscope report` writes it."
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run of a folder. Times are in seconds, None where not known."""
+
+    directory: Path
+    name: str
+    run: str
+    status: Status
+    verdict: str  # one sentence
+    start: float | None = None
+    seconds: float | None = None
+    exit_status: int | None = None
+    cost: float | None = None  # dollars
+    step_seconds: float | None = None  # mean of the training steps of all ranks
+    step_change: float | None = None  # from the step time of the run before, as a ratio
+
+    @property
+    def page(self) -> Path | None:
+        """Returns its report, None without one. A run in progress has its live page there."""
+        page = self.directory / PAGE
+        return page if page.is_file() else None
+
+
+@dataclass(frozen=True)
+class RunList:
+    """The runs of a folder, the newest first, and what in it is no run."""
+
+    folder: Path
+    runs: list[ListedRun]
+    unreadable: dict[str, str]  # name of the folder: why
+    unread: int = 0  # older ones that were left out
+
+
+def read_folder(folder: Path, newest: int | None = None) -> RunList:
+    """Reads all runs of the folder, or those written last. Raises OSError if the folder cannot be read."""
+    folder.stat()  # `folders` takes a missing one for an empty one
+    every = [path for path in folders(folder) if path.name[0] != "."]
+    directories = sorted(sorted(every, key=lambda path: path.stat().st_mtime, reverse=True)[:newest])
+    read = {directory.name: _read_or_reason(directory) for directory in directories}
+    runs = [run for run in read.values() if isinstance(run, ListedRun)]
+    unreadable = {name: reason for name, reason in read.items() if isinstance(reason, str)}
+    runs.sort(
+        key=lambda run: (-math.inf if run.start is None else run.start, run.directory.name), reverse=True
+    )
+    return RunList(folder, _with_changes(runs), unreadable, len(every) - len(directories))
+
+
+def _read_or_reason(directory: Path) -> ListedRun | str:
+    try:
+        return read_listed(directory)
+    except DamageError as error:
+        return f"{RUN_FILE} is damaged: {error}"
+    except (OSError, UserError) as error:
+        return describe(error)
+
+
+def read_listed(directory: Path) -> ListedRun:
+    """Reads one run. Raises OSError, UserError or DamageError if it is no run or damaged."""
+    run = RunFile.read(directory)
+    document = _document(directory)
+    if run is None and document is None:
+        raise UserError(f"is not a run: it has neither {RUN_FILE} nor {DOCUMENT}")
+    known = _from_document(directory, document) if document else _from_run_file(directory, run)
+    if run is not None and run.end is None and is_recording(directory):
+        return replace(known, status=Status.COLLECTING, verdict="In progress.")
+    return known
+
+
+def run_before(run: ListedRun, runs: Iterable[ListedRun]) -> ListedRun | None:
+    """Returns the newest earlier run of the same name."""
+    earlier = [
+        other
+        for other in runs
+        if other.name == run.name
+        and other.directory != run.directory
+        and other.start is not None
+        and run.start is not None
+        and other.start < run.start
+    ]
+    return max(earlier, key=lambda other: other.start or 0.0, default=None)
+
+
+def find_before(directory: Path, name: str, start: float | None) -> ListedRun | None:
+    """Returns the newest earlier run of that name in the folder that the run is in; reads little of each."""
+    earlier = []
+    for path in folders(directory.absolute().parent) if start is not None else ():
+        with suppress(OSError, UserError, DamageError):
+            run = RunFile.read(path)
+            if run and run.name == name and run.start is not None and run.start < (start or 0.0):
+                earlier.append((run.start, path))
+    if not earlier:
+        return None
+    with suppress(OSError, UserError, DamageError):
+        return read_listed(max(earlier)[1])
+    return None
+
+
+def find_run(text: str, folder: Path) -> Path:
+    """Returns the run that a user means: a directory, or the beginning of one name in the folder.
+
+    Raises UserError if there is none, or more than one.
+    """
+    if Path(text).is_dir():
+        return Path(text)
+    names = [path.name for path in folders(folder)] if folder.is_dir() else []
+    matching = [text] if text in names else [name for name in names if name.startswith(text)]
+    if len(matching) > 1:
+        raise UserError(
+            f"{len(matching)} runs in {folder} begin with {text}: {listing(matching)}; give one of them"
+        )
+    if not matching:
+        hint = did_you_mean(text, names, "`stepscope list` lists the runs")
+        raise UserError(f"there is no run {text} in {folder}; {hint}")
+    return folder / matching[0]
+
+
+def _with_changes(runs: list[ListedRun]) -> list[ListedRun]:
+    changed = []
+    for index, run in enumerate(runs):
+        before = run_before(run, [earlier for earlier in runs[index + 1 :] if earlier.step_seconds])
+        if before is not None and before.step_seconds and run.step_seconds:
+            run = replace(run, step_change=run.step_seconds / before.step_seconds - 1)
+        changed.append(run)
+    return changed
+
+
+def _document(directory: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads(read_file(directory / DOCUMENT, DOCUMENT_BYTES))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{DOCUMENT} cannot be read: {describe(error)}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("run"), dict):
+        raise UserError(f"{DOCUMENT} is not a report of Stepscope")
+    return document
+
+
+def _from_document(directory: Path, document: dict[str, Any]) -> ListedRun:
+    try:
+        run, verdict = document["run"], document["verdict"]
+        return ListedRun(
+            directory,
+            name=str(run["name"]),
+            run=str(run["run"]),
+            status=Status(verdict["status"]),
+            verdict=str(next(iter(verdict["sentences"]), "")),
+            start=_number(run["start"]),
+            seconds=_number(run["seconds"]),
+            exit_status=None if run["exit_status"] is None else int(run["exit_status"]),
+            cost=_number((document.get("cost") or {}).get("amount")),
+            step_seconds=_step_seconds(document["steps"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{DOCUMENT} is not a report of Stepscope") from error
+
+
+def _from_run_file(directory: Path, run: RunFile | None) -> ListedRun:
+    assert run is not None
+    how = run.ended if run.ended not in ("", FINISHED, UNSAID) else ""
+    if run.exit_status and not how:
+        how = f"exit status {run.exit_status}"
+    return ListedRun(
+        directory,
+        run.name,
+        run.run,
+        Status.FAILED if how else Status.NOT_ENOUGH_DATA,
+        f"Failed: {how}. {NO_REPORT}" if how else f"{NO_END if run.end is None else ''}{NO_REPORT}",
+        start=run.start,
+        seconds=None if run.start is None or run.end is None else run.end - run.start,
+        exit_status=run.exit_status,
+    )
+
+
+def is_recording(directory: Path) -> bool:
+    """Returns whether a process records there: `stepscope run`, or the exporter of a node."""
+    return any(map(is_recorded_now, (directory, *folders(directory))))
+
+
+def _step_seconds(rows: list[dict[str, Any]]) -> float | None:
+    train = [row for row in rows if row["phase"] == "train"]
+    count = sum(row["count"] for row in train)
+    return sum(row["count"] * row["mean"] for row in train) / count if count else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,0 +1,112 @@
+"""Sorts what could be saved: the time lost to findings, and the cost of too large machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.problems import Problem, problems
+from stepscope.report import shares
+from stepscope.report.figures import cost_of_finding
+from stepscope.report.right_sizing import Prediction
+from stepscope.words import count, duration, money, number, rough_duration, rough_energy, rough_money
+
+# The predicted changes that would end a problem, by its topic, or its rule where it has none.
+CHANGES = {"data loading": ("more_workers", "more_cores"), "BatchSize": ("larger_batch",)}
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Saved seconds, dollars and joules of the GPUs; None if that is not known."""
+
+    share: float | None  # of the run's time, or of its cost if only that shrinks, 0..1
+    seconds: float | None
+    dollars: float | None
+    joules: float | None
+    predicted: bool = False  # then two digits are known
+
+    @property
+    def in_words(self) -> str:
+        time, bill = (rough_duration, rough_money) if self.predicted else (duration, money)
+        written = (
+            None if self.seconds is None else time(self.seconds),
+            None if self.dollars is None else bill(self.dollars),
+            None if self.joules is None else rough_energy(self.joules),
+        )
+        return ", ".join(text for text in written if text)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """One bar. `best`: nothing of what was lost remains; `expected`: as predicted, None if it is not."""
+
+    title: str
+    link: str
+    expected: Amounts | None
+    best: Amounts
+    kind: str = ""  # of prediction, as in Outcome
+    track_record: str = ""  # how earlier predictions of this kind fared; "": there were none
+
+
+def savings(
+    analysis: Analysis,
+    predicted: Sequence[Prediction],
+    price: float | None,
+    track_record: Mapping[str, str] = NO_WORDS,
+) -> list[Saving]:
+    """Returns the time that each problem cost, longest first, then what a smaller machine would save.
+
+    `track_record`: sentences by kind of prediction.
+    """
+    found = [
+        _of_problem(analysis, problem, predicted, price, f"#problem-{place}")
+        for place, problem in enumerate(problems(analysis.rules), 1)
+        if problem.seconds_lost > 0
+    ]
+    found.sort(key=lambda saving: -(saving.best.seconds or 0.0))
+    found += sorted(_smaller_machines(predicted), key=lambda saving: -(saving.best.dollars or 0.0))
+    return [replace(saving, track_record=track_record.get(saving.kind, "")) for saving in found]
+
+
+def _of_problem(
+    analysis: Analysis, problem: Problem, predicted: Sequence[Prediction], price: float | None, link: str
+) -> Saving:
+    lost, whole = problem.seconds_lost, shares.run_seconds(analysis)
+    if not whole or lost > whole:  # of all ranks and GPUs together: no time of the run
+        best = Amounts(None, lost, cost_of_finding(analysis, problem.estimate, price), None)
+        return Saving(problem.title, link, None, best)
+    joules = analysis.energy.joules if analysis.energy is not None else None
+
+    def amounts(seconds: float, dollars: float | None, predicted: bool = False) -> Amounts:
+        saved = None if joules is None else joules * seconds / whole
+        return Amounts(seconds / whole, seconds, dollars, saved, predicted)
+
+    about = problem.rule.about.topic or problem.rule.rule
+    change = [one for one in predicted if one.change in CHANGES.get(about, ())]
+    gains = {one.metric: one.measured - one.expected for one in change}
+    expected = None
+    if gains.get("run_seconds", 0.0) > 0:
+        expected = amounts(min(gains["run_seconds"], lost), gains.get("cost"), predicted=True)
+    best_case = amounts(lost, cost_of_finding(analysis, problem.estimate, price))
+    return Saving(problem.title, link, expected, best_case, problem.estimate.rule)
+
+
+def _smaller_machines(predicted: Sequence[Prediction]) -> Iterator[Saving]:
+    for one in predicted:
+        if one.metric == "cost" and one.change.startswith("fewer") and one.expected < one.measured:
+            title = f"{count(int(one.suggested), *_names(one))} instead of {number(one.current)}"
+            expected, best = (
+                Amounts((one.measured - cost) / one.measured, None, one.measured - cost, None, True)
+                for cost in (one.expected, one.low)
+            )
+            yield Saving(title, "#right-sizing", expected, best, one.change)
+
+
+def _names(prediction: Prediction) -> tuple[str, str]:
+    """Returns the resource in the singular and the plural: "GPU per node", "GPUs per node"."""
+    plural = prediction.resource.replace(" of a ", " per ")
+    things, *of = plural.split(" per ")
+    return " per ".join([things.removesuffix("s"), *of]), plural

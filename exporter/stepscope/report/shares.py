@@ -1,0 +1,202 @@
+"""Parts of a whole: the three parts of the run, the phases, and the components inside steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.evaluation.analysis import Analysis
+from stepscope.measurements.heatmap import LowGpuSamples
+from stepscope.measurements.steps import StepDistribution
+from stepscope.runs.model import COMPONENTS, PHASES
+
+PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
+
+NAMES = {
+    "training_loop": "Training loop",
+    "initialization": "Initialization",
+    "finalization": "Finalization",
+    "train": "Training steps",
+    "eval": "Evaluation steps",
+    "predict": "Prediction steps",
+    "global": "Steps of no phase",
+    "other": "Between steps",
+    "data_wait": "Waiting for data",
+    "forward": "Forward pass",
+    "backward": "Backward pass",
+    "optimizer": "Optimizer",
+    "communication": "Communication",
+    "host_to_device": "Copying to the device",
+    "checkpoint": "Checkpoint",
+    "compile": "Compiling",
+    "gc": "Garbage collection",
+    "rest": "Rest of the steps",
+    "pinned_core": "A core was pinned",
+    "waiting_core": "A core waited for I/O",
+    "pinned_and_waiting": "Both",
+    "neither": "Neither",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a whole: `key` picks its colour; `fraction` (0..1) its share, `before` the sum before."""
+
+    key: str
+    seconds: float
+    fraction: float
+    before: float
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.key, self.key)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Parts that sum to `seconds`. Empty where nothing was measured."""
+
+    parts: list[Part]
+    seconds: float
+
+    @property
+    def largest(self) -> Part:
+        return max(self.parts, key=lambda part: part.seconds)
+
+    def fraction(self, key: str) -> float:
+        return next((part.fraction for part in self.parts if part.key == key), 0.0)
+
+
+def run_seconds(analysis: Analysis) -> float | None:
+    """Returns the run's seconds from start to end, or to its last step or sample if the end is unknown."""
+    end = _last_seen(analysis)
+    if analysis.start is None or end is None:
+        return None
+    return max(0.0, end - analysis.start - analysis.unobserved_seconds)
+
+
+def parts_of_the_run(analysis: Analysis) -> Whole:
+    """Returns initialization, training loop and finalization; empty without steps, and for a trace.
+
+    A run without a known end counts as still in its training loop.
+    """
+    start, first, last, end = (
+        analysis.start,
+        analysis.first_step_start,
+        analysis.last_step_end,
+        _last_seen(analysis),
+    )
+    if start is None or first is None or last is None or end is None or analysis.is_trace:
+        return Whole([], 0.0)
+    if analysis.end is None:
+        last = end
+    return whole_of(
+        {
+            "initialization": first - start,
+            "training_loop": last - first - analysis.unobserved_seconds,
+            "finalization": end - last,
+        }
+    )
+
+
+def _last_seen(analysis: Analysis) -> float | None:
+    """Returns the end, or the end of the last step or samples if it is unknown."""
+    if analysis.end is not None:
+        return analysis.end
+    samples = [heatmap.times[-1] for heatmap in analysis.heatmaps if heatmap.times]
+    steps = [] if analysis.last_step_end is None else [analysis.last_step_end]
+    return max(samples + steps, default=None)
+
+
+def phases(analysis: Analysis) -> Whole:
+    """Seconds of every phase, all ranks together."""
+    return whole_of(
+        {phase: analysis.phase_seconds[phase] for phase in sorted(analysis.phase_seconds, key=_place)}
+    )
+
+
+def steps_by_phase(analysis: Analysis) -> dict[str, list[StepDistribution]]:
+    """Groups steps by phase, training first, with the ranks in the order of the analysis."""
+    phases = sorted({row.phase for row in analysis.steps}, key=_place)
+    return {phase: [row for row in analysis.steps if row.phase == phase] for phase in phases}
+
+
+def _place(phase: str) -> tuple[int, str]:
+    return PHASE_ORDER.index(phase) if phase in PHASE_ORDER else len(PHASE_ORDER), phase
+
+
+def inside_steps(analysis: Analysis) -> Whole:
+    """Returns the seconds per component of all ranks together, and the rest of the steps."""
+    components = {name: analysis.component_seconds.get(name, 0.0) for name in COMPONENTS}
+    components |= {k: v for k, v in analysis.component_seconds.items() if k not in COMPONENTS}
+    steps = sum(analysis.phase_seconds.get(phase, 0.0) for phase in PHASES)
+    named = sum(components.values())
+    return whole_of({**components, "rest": steps - named}) if named > 0 else Whole([], 0.0)
+
+
+def data_wait(analysis: Analysis) -> float | None:
+    """Returns the share (0..1) of the steps' time in which they waited for data; None if not measured."""
+    waited = inside_steps(analysis).fraction("data_wait")
+    return waited if waited or (analysis.loaders and analysis.component_seconds) else None
+
+
+def passes(analysis: Analysis) -> Whole:
+    """Returns forward and backward pass, if both were timed."""
+    timed = {name: analysis.component_seconds.get(name, 0.0) for name in ("forward", "backward")}
+    return whole_of(timed) if all(seconds > 0 for seconds in timed.values()) else Whole([], 0.0)
+
+
+def operators(analysis: Analysis) -> dict[str, Whole]:
+    """Returns, by device, the time of each operator and of all others together; empty without operators."""
+    found = _framework_metrics(analysis)
+    totals = found.get("operator_total_seconds", {})
+    parts = {
+        device: _with_the_rest(seconds, totals.get(device, 0.0), "All other operators")
+        for device, seconds in found.get("operator_seconds", {}).items()
+    }
+    return {device: whole for device, whole in parts.items() if whole.parts}  # without those of 0 s
+
+
+def communication(analysis: Analysis) -> Whole:
+    """Returns the time per collective operation of all ranks together; empty without operations."""
+    found = _framework_metrics(analysis)
+    total = found.get("communication_total_seconds", 0.0)
+    return _with_the_rest(found.get("communication_seconds", {}), total, "All other operations")
+
+
+def exposed_communication(analysis: Analysis) -> float | None:
+    """Returns the seconds of collective operations while the device did nothing else; None if unknown."""
+    seconds: float | None = _framework_metrics(analysis).get("communication_exposed_seconds")
+    return seconds
+
+
+def _framework_metrics(analysis: Analysis) -> dict[str, Any]:
+    rules = (rule for rule in analysis.rules if rule.rule == "OverallFrameworkMetrics")
+    return next((rule.details for rule in rules), {})
+
+
+def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:
+    """Adds a part for the rest of `total`, unless it is only rounding."""
+    rest = total - sum(seconds.values())
+    return whole_of({**seconds, name: rest} if rest > 1e-9 * total else seconds)
+
+
+def low_gpu_causes(row: LowGpuSamples) -> Whole:
+    """Returns samples (not seconds) with a low GPU, by the state of the cores."""
+    neither = row.low - row.cpu - row.io - row.both
+    return whole_of(
+        {"pinned_core": row.cpu, "waiting_core": row.io, "pinned_and_waiting": row.both, "neither": neither}
+    )
+
+
+def whole_of(seconds: Mapping[str, float]) -> Whole:
+    """Drops parts of no time, or of slightly negative time because of two clocks."""
+    positive = {key: value for key, value in seconds.items() if value > 0}
+    total = sum(positive.values())
+    parts: list[Part] = []
+    before = 0.0
+    for key, value in positive.items():
+        parts.append(Part(key, value, value / total, before))
+        before += value / total
+    return Whole(parts, total)

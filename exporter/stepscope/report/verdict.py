@@ -1,0 +1,199 @@
+"""The state of a run, its verdict and its evidence: what every surface shows, in these words.
+
+The terminal, the report page, JSON, Markdown, the list of runs and the comparison all take them from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.problems import Problem, problems
+from stepscope.report import shares
+from stepscope.report.devices import headline
+from stepscope.report.ended import failed, failure, how_to_find_out
+from stepscope.report.figures import cost_of_finding
+from stepscope.report.held import at_times, held, only_at_times
+from stepscope.report.hot_lines import process_verdict
+from stepscope.report.sentences import counts, decided, not_judged, traced
+from stepscope.rules.remedies import HOW_TO_SEE_STEPS
+from stepscope.status import Status
+from stepscope.words import (
+    capitalised,
+    count,
+    duration,
+    in_words,
+    listing,
+    money,
+    number,
+    share,
+    uncapitalised,
+)
+
+STANDSTILL = "standstill"  # the topic of rules on runs that get no further
+# Rules on the start and on pauses: a run that only these have judged may lose its time anywhere else.
+ONLY_PAUSES = ("MaxInitializationTime", "StepOutlier", "TrainingStalled", "CollectiveHang")
+MOST_UNRECORDED = 0.05  # of the run's samples: with more missing, nobody knows whether it was healthy
+WHY_UNRECORDED = (
+    "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
+    "`stepscope run`, says why sampling stopped."
+)
+
+
+@dataclass(frozen=True)
+class RunVerdict:
+    """The state of a run, one sentence, further sentences, and one line per problem."""
+
+    status: Status
+    sentence: str
+    details: list[str]
+    evidence: list[str]
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.sentence, *self.details]
+
+
+def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
+    """Returns the verdict on a run, finished or not. `price`: dollars per hour of one node."""
+    status = status_of_run(analysis)
+    found = problems(analysis.rules)
+    if status is Status.FAILED:
+        sentence, details = f"Failed: {uncapitalised(failure(analysis))}", [how_to_find_out(analysis)]
+        details += [f"Until then: {uncapitalised(text)}" for text in _found(analysis, found, price)]
+    elif status is Status.FOUND:
+        sentence, *details = _found(analysis, found, price)
+    elif status is Status.HEALTHY:
+        whole = " over the whole run" if at_times(analysis) else ""
+        sentence, details = f"Healthy{whole}: {_judged(analysis)}", []
+    else:
+        missing, remedy = _missing(analysis)
+        sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
+        if _knows_where_time_goes(analysis):
+            details.insert(0, f"What was recorded looks healthy: {_judged(analysis)}")
+    if status is not Status.NOT_ENOUGH_DATA and (unjudged := _unjudged(analysis)):
+        details.append(unjudged)
+    if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
+        details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
+    details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
+    details += [*process_verdict(analysis), *only_at_times(analysis)]
+    shown = [evidence(analysis, problem) for problem in found]
+    return RunVerdict(status, sentence, details, shown)
+
+
+def evidence(analysis: Analysis, problem: Problem) -> str:
+    """Returns the evidence of a problem in one line: numbers, ranks, baseline, and when it held."""
+    return f"{problem.rule.finding} {held(analysis, problem.rule)}".rstrip()
+
+
+def status_of_run(analysis: Analysis) -> Status:
+    """Returns the state of the run as a whole: a command that failed did, whatever was found."""
+    if failed(analysis):
+        return Status.FAILED
+    states = counts(analysis)
+    if any(rule.status is Status.FOUND for rule in decided(analysis)):
+        return Status.FOUND
+    if _knows_where_time_goes(analysis):
+        return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
+    return Status.COLLECTING if Status.COLLECTING in states else Status.NOT_ENOUGH_DATA
+
+
+def unrecorded(analysis: Analysis) -> float:
+    """Returns the share of the run's samples that is missing, 0..1; 0 if its duration is not known."""
+    whole = (shares.run_seconds(analysis) or 0.0) * len(analysis.nodes)
+    missing = sum(gap.count or 0 for gap in analysis.gaps if gap.what == "samples")
+    return min(missing * analysis.interval / whole, 1.0) if whole > 0 else 0.0
+
+
+def _knows_where_time_goes(analysis: Analysis) -> bool:
+    return any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis))
+
+
+def _judged(analysis: Analysis) -> str:
+    """Writes "12 of 22 rules judged, nothing found."."""
+    states = counts(analysis)
+    judged, every = states.get(Status.HEALTHY, 0), sum(states.values())
+    of = "" if judged == every else f" of {every}"
+    return f"{number(judged)}{of} {'rule' if every == 1 else 'rules'} judged, nothing found."
+
+
+def _unjudged(analysis: Analysis) -> str:
+    """Says how many rules could not be judged, and where the reasons are; "" if every rule was judged."""
+    states = counts(analysis)
+    said = {state: amount for state, amount in states.items() if not state.judged}
+    if not said:
+        return ""
+    each = [f"{amount} {state}" if len(said) > 1 else str(state) for state, amount in said.items()]
+    return (
+        f"{number(sum(said.values()))} of {count(sum(states.values()), 'rule')} could not be judged "
+        f"({listing(each)}): the report’s section “Rules” has the reasons."
+    )
+
+
+def _missing(analysis: Analysis) -> tuple[str, str]:
+    """Returns what is missing to judge the run, and the one thing that would provide it."""
+    if (gone := unrecorded(analysis)) > MOST_UNRECORDED and _knows_where_time_goes(analysis):
+        return f"{share(gone, 1.0)} of the run’s samples are missing", WHY_UNRECORDED
+    if Status.COLLECTING in counts(analysis) and not analysis.steps:
+        return "no step has finished yet", analysis.no_steps
+    if analysis.no_steps or not (analysis.steps or analysis.is_trace):
+        return "no steps were seen, so only the machine was judged", analysis.no_steps or HOW_TO_SEE_STEPS
+    yet = " yet" if Status.COLLECTING in counts(analysis) else ""
+    data = next((rule for rule in decided(analysis) if rule.rule == "DataStarved"), None)
+    if data is not None and not data.status.judged:
+        reason = data.finding
+    else:
+        reasons = not_judged(analysis)
+        (_, reason), _ = max(reasons.items(), key=lambda item: len(item[1]), default=((None, ""), []))
+    if Status.HEALTHY in counts(analysis):
+        return f"only the start and pauses could be judged{yet}, not where the time goes", reason
+    return f"nothing could be judged{yet}", reason
+
+
+def _found(analysis: Analysis, found: list[Problem], price: float | None) -> list[str]:
+    """Says what cost most, what cost second most, and how many more problems there are."""
+    if not found:
+        return []
+    first, *more = found
+    sentences = [_first(analysis, first, price)]
+    if more and more[0].seconds_lost > 0:
+        second, *more = more
+        whole = shares.run_seconds(analysis)
+        lost, bill = second.seconds_lost, _bill(analysis, second.estimate, price)
+        of = f", {share(lost, whole)} of the run" if whole and lost <= whole else " of all ranks and GPUs"
+        sentences.append(f"{second.title} cost about {duration(lost)}{of}{bill}.")
+    if more:
+        others = "one more thing was" if len(more) == 1 else f"{in_words(len(more))} more things were"
+        sentences.append(f"{others.capitalize()} found.")
+    return sentences
+
+
+def _first(analysis: Analysis, problem: Problem, price: float | None) -> str:
+    if problem.seconds_lost > 0:
+        return _lost(analysis, problem, price)
+    if problem.is_risk:
+        several = "" if problem.title.endswith("errors") else "s"
+        return f"{problem.title} put{several} your run at risk; no time was lost."
+    if problem.rule.about.topic == STANDSTILL:
+        return f"{problem.title} stopped your run; for how long is not known."
+    return f"{problem.title} may slow your run down; how much is not known."
+
+
+def _lost(analysis: Analysis, problem: Problem, price: float | None) -> str:
+    """Writes "Your run spent about 55 % of its time, 1 min 17 s of 2 min 20 s, waiting for data."."""
+    seconds, whole = problem.seconds_lost, shares.run_seconds(analysis)
+    has, so_far = ("", "") if analysis.finished else ("has ", " so far")
+    bill = _bill(analysis, problem.estimate, price)
+    if whole is None or seconds > whole:  # the sum over ranks is no share of the run
+        time = f"about {duration(seconds)} of all ranks and GPUs together{bill}"
+    else:
+        of = f"{duration(seconds)} of {duration(whole)}"
+        time = f"about {share(seconds, whole)} of its time{so_far}, {of}{bill}"
+    if problem.title.startswith("Waiting"):
+        return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
+    return f"{problem.title} {has}cost your run {time}."
+
+
+def _bill(analysis: Analysis, rule: RuleResult, price: float | None) -> str:
+    dollars = cost_of_finding(analysis, rule, price)
+    return "" if dollars is None else f" ({money(dollars)})"

@@ -1,0 +1,7 @@
+"""Defines the rules, one file per rule, marked with `@rule`; only the registry reads files."""
+
+from __future__ import annotations
+
+from stepscope.rules.registry import all_rules
+
+__all__ = ["all_rules"]

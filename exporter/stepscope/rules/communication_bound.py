@@ -1,0 +1,210 @@
+"""CommunicationBound: ranks spend their steps exchanging data instead of computing.
+
+Source: our own threshold for what Meta's Holistic Trace Analysis calls exposed communication: the time in
+which a rank communicates without computing. Overlapped communication costs nothing. Healthy runs spend 21 to
+35 % there with gloo on shared cores. So a run is bound only if communication takes most of its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from stepscope.measurements.arrivals import arrivals
+from stepscope.measurements.bandwidth import GIGA, Bandwidth, bandwidths
+from stepscope.measurements.measure import PortionSoFar, RunMeasurements
+from stepscope.rules.base import Verdict, status_of
+from stepscope.rules.component_share import ComponentShare, ShareParameters
+from stepscope.rules.judgement import Tallies, Tally
+from stepscope.rules.parameters import GigabytesPerSecond, Percent
+from stepscope.rules.promql import MINUTE
+from stepscope.rules.registry import rule
+from stepscope.rules.remedies import HOOKS, no_steps
+from stepscope.rules.topics import LONG_COMMUNICATION
+from stepscope.runs.model import RunFacts
+from stepscope.status import Status
+from stepscope.words import duration, percent, ranks_spent, too_few
+
+Key = tuple[str, int]  # node and rank
+LISTED = 50  # collectives in the details
+
+
+@dataclass(frozen=True)
+class CommunicationParameters(ShareParameters):
+    threshold: Annotated[Percent, "the rule fires above this share of the step time of a rank"] = 50
+    link_bandwidth: Annotated[
+        GigabytesPerSecond,
+        "the speed of the link between ranks in one direction, if it is known; 0: it is not",
+    ] = 0
+
+
+@rule
+class CommunicationBound(ComponentShare):
+    """Seconds lost: the communication of the rank that communicated least.
+
+    If other ranks communicate longer, they wait for a slower rank: Straggler counts that time. Traces of
+    all ranks show these waits. They count for no rank then.
+    """
+
+    parameters_type = CommunicationParameters
+    subject = "Communication between ranks"
+    question = "Do ranks spend their time exchanging data instead of computing?"
+    description = (
+        "Compares the time that ranks wait in communication, not hidden by computing, with the whole "
+        "duration of the steps."
+    )
+    recommendation = (
+        "Communicate less often (gradient accumulation, larger batches) or less (16-bit gradients), and "
+        "overlap it with the backward pass. Check that NCCL uses NVLink or InfiniBand (NCCL_DEBUG=INFO)."
+    )
+    topic = "slow ranks"
+    distance = 1
+    is_symptom = True
+    view = "ranks"
+    symptom = LONG_COMMUNICATION
+
+    component = "communication"
+    summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
+    verb = "communicated"
+    # A symptom must end before the straggler that explains it, whose alert covers the last minutes.
+    until_the_end = True
+    lost = "min without (rank) ({})"  # ranks that communicate longer wait for another one
+    every = 4 * MINUTE
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        traced = traced_communication(run.facts)
+        threshold = self.parameters.threshold
+        ranks = {
+            (name, rank): Communication(spent, traced.get((name, rank)), tallies.of(name, rank), threshold)
+            for name, node in run.of(self.measure).items()
+            for rank, spent in sorted(node.ranks.items())
+        }
+        triggered = sum(rank.triggered for rank in ranks.values())
+        status = status_of(triggered, sum(rank.judged for rank in ranks.values()))
+        if status is Status.HEALTHY and not any(rank.seconds for rank in ranks.values()):
+            status = Status.NOT_ENOUGH_DATA
+        return Verdict(
+            status,
+            self._finding(run, status, ranks),
+            triggered,
+            triggered,
+            sum(rank.spent.seen for rank in ranks.values()),
+            min((rank.saved for rank in ranks.values() if rank.seconds), default=0.0) if triggered else 0.0,
+            details={
+                "ranks": [rank.details(*key) for key, rank in ranks.items()],
+                **self._collectives(run.facts),
+            },
+        )
+
+    def _collectives(self, facts: RunFacts) -> dict[str, Any]:
+        """Returns the bandwidth of the collectives that took longest, if a trace has some."""
+        assert isinstance(self.parameters, CommunicationParameters)
+        link = GIGA * self.parameters.link_bandwidth
+        found = bandwidths(facts.transfers)
+        listed = [_bandwidth(each, link) for each in found[:LISTED]]
+        return {"link_bytes_per_second": link or None, "collectives": listed} if listed else {}
+
+    def _finding(self, run: RunMeasurements, status: Status, ranks: Mapping[Key, Communication]) -> str:
+        if status is Status.NOT_ENOUGH_DATA:
+            return self._why_not(run, ranks)
+        fired = {key: rank for key, rank in ranks.items() if rank.triggered}
+        (name, rank), worst = max((fired or ranks).items(), key=lambda item: (item[1].share, item[1].seconds))
+        peers = [found.share for key, found in ranks.items() if key != (name, rank)]
+        sentence = ranks_spent(
+            rank, worst.share, peers, "waited in communication", "step time", worst.seconds
+        )
+        known = {key: found for key, found in ranks.items() if found.seconds}
+        (_, least_rank), least = min(known.items(), key=lambda item: item[1].share)
+        if fired and least.share < worst.share / 2:
+            sentence += (
+                f"; rank {least_rank} did for only {percent(least.share)}, "
+                "so the others may only be waiting for it (see Straggler)"
+            )
+        return f"{sentence}. {_saved(known)}"
+
+    def _why_not(self, run: RunMeasurements, ranks: Mapping[Key, Communication]) -> str:
+        most = max((rank.spent.seen for rank in ranks.values()), default=0)
+        if not most:
+            return no_steps(run.facts)
+        if not any(rank.seconds for rank in ranks.values()):
+            return (
+                f"No communication was timed: a single process has none. {HOOKS} time that of PyTorch. Mark "
+                'that of other libraries with `stepscope.component("communication")`.'
+            )
+        return too_few("steps of a rank", most, self.parameters.patience)
+
+
+def _saved(ranks: Mapping[Key, Communication]) -> str:
+    """Says how much time less communication could save at most: what every rank spends on it."""
+    saved = min(rank.saved for rank in ranks.values())
+    could = f"Communicating less, or while computing, could save up to {duration(saved)}"
+    if len(ranks) == 1:
+        return f"{could}."
+    return f"{could}, the least of all ranks; the rest is waiting for other ranks."
+
+
+def _bandwidth(found: Bandwidth, link: float) -> dict[str, Any]:
+    transfer = found.transfer
+    return {
+        "operation": transfer.operation,
+        "group": transfer.group,
+        "group_ranks": transfer.size,
+        "dtype": transfer.dtype,
+        "bytes": transfer.bytes,
+        "calls": transfer.calls,
+        "seconds": transfer.seconds,
+        "mean_seconds": found.mean_seconds,
+        "shortest_seconds": transfer.shortest,
+        "algorithm_bytes_per_second": found.algorithm,
+        "bus_bytes_per_second": found.bus,
+        "fastest_bus_bytes_per_second": found.fastest_bus,
+        "link_percent": found.link_percent(link),
+    }
+
+
+class Traced(NamedTuple):
+    """The exposed communication of a rank in the steps of its trace, of which it waited for other ranks."""
+
+    exposed: float
+    steps: float
+    waited: float
+
+
+class Communication:
+    """The communication of one rank: exposed time from a trace, otherwise the whole component."""
+
+    def __init__(self, spent: PortionSoFar, traced: Traced | None, tally: Tally, threshold: float) -> None:
+        self.spent, self.exposed = spent, None if traced is None else traced.exposed
+        self.seconds, whole, waited = traced or (spent.part, spent.whole, 0.0)
+        self.saved = max(self.seconds - waited, 0.0)
+        self.share = 100 * self.seconds / whole if whole else 0.0
+        # A trace has few steps, all timed exactly: it is judged once, without patience.
+        self.judged = tally.judged if traced is None else int(spent.seen > 0)
+        self.triggered = tally.triggered if traced is None else int(self.share > threshold)
+
+    def details(self, node: str, rank: int) -> dict[str, float | int | str | None]:
+        return {
+            "node": node,
+            "rank": rank,
+            "steps": self.spent.seen,
+            "step_seconds": self.spent.whole,
+            "communication_seconds": self.spent.part,
+            "exposed_seconds": self.exposed,
+            "percent": self.share,
+            "triggered": self.triggered,
+        }
+
+
+def traced_communication(facts: RunFacts) -> dict[Key, Traced]:
+    """Returns the communication of each rank that has a trace."""
+    found = arrivals(facts.traces)
+    waited = {} if found is None else dict(zip(found.ranks, found.waited.sum(axis=1).tolist(), strict=True))
+    return {
+        (trace.node, trace.rank): Traced(
+            float(trace.communicated.sum()),
+            float(trace.durations.sum()),
+            waited.get((trace.node, trace.rank), 0.0),
+        )
+        for trace in facts.traces
+    }

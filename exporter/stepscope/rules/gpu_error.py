@@ -1,0 +1,287 @@
+"""GPUError: the driver reported an error of a GPU.
+
+Source: NVIDIA's XID catalogue, and the numbers that NVIDIA's device plugin for Kubernetes takes for errors
+of applications (stepscope/xids.py); memory errors that ECC could not correct.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.gpu_errors import (
+    ECC,
+    GPU_ERRORS,
+    LOST,
+    UNKNOWN,
+    ErrorCounts,
+    ErrorsOfGpu,
+    described,
+)
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from stepscope.rules.judgement import Judgement, Tallies, judgement
+from stepscope.rules.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parameters import Errors, Parameters
+from stepscope.rules.promql import (
+    MINUTE,
+    OF_RUN,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    looked_up,
+    time_span,
+)
+from stepscope.rules.registry import rule
+from stepscope.rules.topics import Effect
+from stepscope.status import Status
+from stepscope.words import count, number, others_of
+from stepscope.xids import XIDS
+
+XID_ERRORS, ECC_ERRORS = "stepscope_gpu_xid_errors_total", "stepscope_gpu_ecc_errors_total"
+NOT_OF_PROGRAMS = (
+    f'xid!~"{"|".join(str(number) for number, known in sorted(XIDS.items()) if known.of_the_program)}"'
+)
+UNCORRECTED = 'severity="uncorrected"'
+# DCGM's counters: the trouble, the series, the words. Not every dcgm-exporter publishes them.
+COUNTED_BY_DCGM = (
+    (
+        "memory",
+        "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{0} or DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{0}",
+        "uncorrectable memory errors",
+    ),
+    ("nvlink", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL{0}", "NVLink errors"),
+)
+TICKS = "stepscope_sampler_ticks_total"
+RECENT = 5 * MINUTE  # an error is new until this age
+NEW_XIDS, NEW_ECC = (
+    f"run_instance_gpu:stepscope_gpu_{kind}_errors:delta{time_span(RECENT)}" for kind in ("xid", "ecc")
+)
+
+
+@dataclass(frozen=True)
+class GPUErrorParameters(Parameters):
+    threshold: Annotated[Errors, "the rule fires on more errors of a GPU than this"] = 0
+
+
+@rule
+class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
+    """Estimates no seconds lost: an error usually ends the run, or makes its results wrong."""
+
+    parameters_type = GPUErrorParameters
+    subject = "GPU errors"
+    question = "Did a GPU report errors, and were they caused by the GPU or the program?"
+    description = (
+        "Counts the XID errors that the driver reported during the run, and uncorrectable ECC errors. A GPU "
+        "that the driver does not reach for two minutes counts, too. Errors "
+        "that the program caused (an illegal access, an exception in a kernel) are listed separately: the "
+        "GPU is healthy after them."
+    )
+    recommendation = "Take the machine out of use and run NVIDIA's diagnostics (dcgmi diag -r 3)."
+    bands = Bands("GPU", [Worst("errors: {}", number)], minutes=RECENT / MINUTE)
+    view = "health"
+    effect = Effect.RISK
+
+    about_gpus = True
+    measure = GPU_ERRORS
+
+    def judge(self, view: ErrorCounts) -> Judgement:
+        return judgement(
+            view.known, *((errors, errors > self.parameters.threshold) for errors in view.errors)
+        )
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules for new errors. The counter of an XID is first published with its first error."""
+        xids, ecc = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", f"{ECC_ERRORS}{{{UNCORRECTED}}}"
+        window = scraping.last(RECENT)
+        xids_now, xids_before = (scraping.held(xids, ago) for ago in (0.0, window.seconds))
+        scraped_before = f"on (cluster, job, instance) {scraping.held(TICKS, window.seconds)}"
+        threshold = f"{self.parameters.threshold}"
+        numbers = looked_up(f"{XID_ERRORS}{{}}", ("cluster", "job", "instance", "gpu"), " {{ .Labels.xid }}")
+        return PrometheusRules(
+            targets=scraping.held(GPUS),
+            every=2 * MINUTE,
+            records=[
+                Record(
+                    NEW_XIDS,
+                    for_each_run(
+                        "\n  sum without (xid) (\n"
+                        f"    {xids_now} - {xids_before} > 0\n"
+                        f"      or ({xids_now} unless {xids_before}) and {scraped_before}\n  )\n",
+                        scraping,
+                    ),
+                ),
+                Record(
+                    NEW_ECC,
+                    for_each_run(f"sum without (severity) ({gained(ecc, window, whole=True)}) > 0", scraping),
+                ),
+            ],
+            alerts=[
+                Alert(
+                    f"{NEW_XIDS} > {threshold}",
+                    severity="critical",
+                    summary=f"{WHERE} reported an error",
+                    description=f"In run {{{{ $labels.run }}}}, the driver reported "
+                    f"{{{{ $value | humanize }}}} new errors of {WHERE} that the program did not cause. "
+                    f"XIDs so far:{numbers}.{_how_many(NEW_XIDS)}",
+                    keep_firing=3600,
+                    labels={"trouble": "xid"},
+                ),
+                Alert(
+                    f"{NEW_ECC} > {threshold}",
+                    severity="critical",
+                    summary=f"{WHERE} has uncorrectable ECC errors",
+                    description=f"In run {{{{ $labels.run }}}}, {WHERE} had {{{{ $value | humanize }}}} new "
+                    f"uncorrectable ECC errors.{_how_many(NEW_ECC)}",
+                    keep_firing=3600,
+                    labels={"trouble": "memory"},
+                ),
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the rule over DCGM's last XID, which stays, and its counters of errors."""
+        xid = others.reading("DCGM_FI_DEV_XID_ERRORS")
+        own = "".join(f" != {number}" for number, known in sorted(XIDS.items()) if known.of_the_program)
+        ago = f"offset {time_span(RECENT)}"
+        xid_before = others.reading(f"DCGM_FI_DEV_XID_ERRORS {ago}")
+        alerts = [
+            Alert(
+                f"({xid} > 0{own}) != {ON_GPU} {xid_before}",
+                severity="critical",
+                summary=f"{WHERE} reported an error",
+                description=f"The driver reported XID {{{{ printf `%.0f` $value }}}} of {WHERE}. "
+                "The program did not cause it.",
+                keep_firing=3600,
+                labels={"trouble": "xid"},
+            )
+        ]
+        for trouble, series, words in COUNTED_BY_DCGM:
+            now, before = (others.reading(series.format(earlier)) for earlier in ("", f" {ago}"))
+            alerts.append(
+                Alert(
+                    f"({now} - {ON_GPU} {before}) > {self.parameters.threshold}",
+                    severity="critical",
+                    summary=f"{WHERE} has {words}",
+                    description=f"{WHERE} had {{{{ $value | humanize }}}} new {words}.",
+                    keep_firing=3600,
+                    labels={"trouble": trouble},
+                )
+            )
+        return PrometheusRules(targets=xid, every=2 * MINUTE, alerts=alerts)
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ErrorCounts]:
+        window = scraping.last(RECENT)
+        readings = now.held(GPUS, window.hold)
+        xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold)
+        more = summed(window.gained(now, ECC_ERRORS, UNCORRECTED, whole=True, of_run=False), "severity")
+        ecc = of_run(
+            now, readings, {labels: errors for labels, errors in more.items() if errors > 0}, window.hold
+        )
+        labels = list({**xids, **ecc})
+        view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
+        return Scraped(labels, view, readings, {NEW_XIDS: xids, NEW_ECC: ecc})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = judged_gpus(run.facts, nodes, tallies)
+        status = status_of(tallies.triggered, tallies.judged)
+        worst = max(gpus, key=lambda gpu: (gpu.tally.triggered, gpu.measured.own), default=None)
+        fired = worst is not None and worst.tally.triggered > 0
+        return Verdict(
+            status,
+            "No GPU's errors could be read." if status is Status.NOT_ENOUGH_DATA else _finding(gpus, fired),
+            tallies.triggered,
+            sum(gpu.measured.own for gpu in gpus),
+            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+            recommendation=described(worst.measured.own_numbers[0]).remedy if worst and fired else None,
+            details={"gpus": [_details(gpu) for gpu in gpus]},
+        )
+
+
+def _how_many(errors: str) -> str:
+    words = " GPUs of the run with such errors: {{ .Value | humanize }}"
+    every = looked_up(f"count({GPUS}{{}})", OF_RUN, " of {{ .Value | humanize }}.")
+    return looked_up(f"count({errors}{{}})", OF_RUN, words) + every
+
+
+def _new_xids(now: Moment, window: Window) -> Vector:
+    """Returns new errors that the program did not cause. The counter of an XID begins with its first error.
+
+    So a counter without an earlier value is new, unless the exporter did not run before.
+    """
+    current, before = (
+        now.held(XID_ERRORS, window.hold, NOT_OF_PROGRAMS, ago, of_run=False) for ago in (0, window.seconds)
+    )
+    ticks = now.held(TICKS, window.hold, ago=window.seconds, of_run=False)
+    sampled = {_target(labels) for labels in ticks}
+    return {
+        labels: errors - before.get(labels, 0.0)
+        for labels, errors in current.items()
+        if (errors > before[labels] if labels in before else _target(labels) in sampled)
+    }
+
+
+def _target(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance"))
+
+
+def _what_it_did(numbers: list[int]) -> str:
+    """Returns what a GPU reported, and whether it was lost, from the numbers of its own errors."""
+    reported = ", then ".join(_name(number) for number in numbers if number != LOST)
+    gone = "did not answer the driver" if LOST in numbers else ""
+    return " and ".join(words for words in (f"reported {reported}" if reported else "", gone) if words)
+
+
+def _name(number: int) -> str:
+    if number == ECC:
+        return described(number).meaning
+    return f"XID {number if number != UNKNOWN else 'of an unknown number'} ({described(number).meaning})"
+
+
+def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
+    reported = [
+        f"{gpu.name} {_what_it_did(gpu.measured.own_numbers)}"
+        for gpu in gpus
+        if (gpu.tally.triggered if fired else gpu.measured.own)
+    ]
+    by_programs = [
+        f"{gpu.name}: {_name(number)}"
+        for gpu in gpus
+        for number in sorted(gpu.measured.errors)
+        if described(number).of_the_program
+    ]
+    sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
+    if len(reported) > 1:
+        sentence += f", and {others_of(len(reported) - 1, len(gpus), 'GPU')} had errors"
+    if len(gpus) > len(reported) == 1:
+        sentence += f"; the run's {count(len(gpus) - 1, 'other GPU')} had no errors"
+    if by_programs and not reported:
+        sentence += f"; the program failed on {by_programs[0]}"
+    return f"{sentence}."
+
+
+def _details(gpu: JudgedGpu[ErrorsOfGpu]) -> dict[str, Any]:
+    errors, first = gpu.measured.errors, gpu.measured.first
+    return {
+        "node": gpu.node,
+        "gpu": gpu.label,
+        "triggered": gpu.tally.triggered,
+        "errors": [
+            {
+                "xid": number if number > ECC else None,
+                "meaning": described(number).meaning,
+                "of_the_program": described(number).of_the_program,
+                "count": errors[number],
+                "first": first[number],
+            }
+            for number in sorted(errors, key=lambda number: first[number])
+        ],
+    }

@@ -1,0 +1,134 @@
+"""GPUMemoryLeak: the memory of a GPU fills steadily.
+
+Source: our own definition, with the usual statistics for leaks of host memory: Kendall's rank correlation
+(the Mann-Kendall test) decides whether there is a trend, and the Theil-Sen slope is its size. A single large
+allocation is no trend, although it makes GPUMemoryIncrease fire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.memory_growth import Filling, MemoryOfNode
+from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.gpu_memory import FollowsMemory, in_use, share_in_use
+from stepscope.rules.gpus import WHERE
+from stepscope.rules.judgement import Judgement, judgement
+from stepscope.rules.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.promql import (
+    OF_GPU,
+    Alert,
+    PrometheusRules,
+    Scraping,
+    compared,
+    looked_up,
+    ratio,
+)
+from stepscope.rules.registry import rule
+from stepscope.rules.steady_growth import LongGrowth, known
+from stepscope.rules.topics import Effect
+from stepscope.words import duration, others_of, percent
+
+SHARE = "run_instance_gpu:stepscope_gpu_memory_used:ratio"
+LOWEST = "run_instance_gpu:stepscope_gpu_memory_used:min_ratio"
+GROWTH = "run_instance_gpu:stepscope_gpu_memory_leak:growth_ratio"
+
+
+@dataclass(frozen=True)
+class GPUMemoryLeakParameters(Parameters):
+    increase: Annotated[Percent, "the rule fires when this share of a GPU's memory filled up steadily"] = 2
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 1200
+
+
+@rule
+class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
+    """Estimates no seconds lost: a leak costs nothing until it ends the run."""
+
+    parameters_type = GPUMemoryLeakParameters
+    subject = "Steadily growing GPU memory"
+    question = "Does the memory of a GPU fill up steadily, until the run fails?"
+    description = (
+        "Follows the lowest memory use of each GPU over the run. A warm-up, a larger batch or an evaluation "
+        "makes it jump once. Tensors that are kept by accident at every step make it grow steadily."
+    )
+    recommendation = (
+        "Look for tensors that outlive their step: losses summed up without .item() or .detach(), outputs "
+        "kept in lists, caches without a bound, graphs kept by retain_graph. "
+        "torch.cuda.memory._record_memory_history shows where the remaining memory was allocated."
+    )
+    topic = "GPU memory"
+    bands = Bands("GPU", [Worst("growth by {} of the memory")])
+    view = "memory"
+    effect = Effect.RISK
+
+    def judge(self, view: Filling) -> Judgement:
+        enough = view.read & (view.samples > self.parameters.patience)
+        return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
+
+    def finding(self, gpus: list[dict[str, Any]]) -> str:
+        fired = [gpu for gpu in gpus if gpu["triggered"]]
+        if not fired:
+            return "No GPU's memory grew steadily."
+        worst = max(fired, key=lambda gpu: (gpu["points_per_hour"] or 0.0, gpu["triggered"]))
+        sentence = f"The memory of {worst['gpu']} of {worst['node']} "
+        if worst["points_per_hour"] is None:
+            return f"{sentence}grew steadily in {worst['triggered']} scans, but not at the end."
+        more = "; that of no other GPU does" if len(gpus) > 1 else ""
+        if len(fired) > 1:
+            more = f"; so does that of {others_of(len(fired) - 1, len(gpus), 'GPU')}"
+        return (
+            f"{sentence}grows by {percent(worst['points_per_hour'])} of its size per hour; it is "
+            f"{percent(worst['percent'])} full now, "
+            f"and will be full in {duration(worst['full_in_seconds'])}{more}."
+        )
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
+        parameters = self.parameters
+        return PrometheusRules(
+            targets=scraping.held(MEMORY_READINGS),
+            every=self._growth.every(scraping),
+            records=self._growth.records(share_in_use(scraping), scraping),
+            alerts=[
+                Alert(
+                    f"{GROWTH} > {ratio(parameters.increase)}\n"
+                    f"  and {scraping.held(MEMORY_READINGS)} > {parameters.patience}",
+                    summary=f"The memory of {WHERE} fills up steadily",
+                    description=f"In run {{{{ $labels.run }}}}, the used memory of {WHERE} has grown "
+                    "steadily, by {{ $value | humanizePercentage }} of its total memory so far "
+                    f"(fires above {parameters.increase:g} %)."
+                    + looked_up(f"{SHARE}{{}}", OF_GPU, " Now {{ .Value | humanizePercentage }} are in use.")
+                    + compared(SHARE, "GPUs"),
+                    keep_firing=600,
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
+        readings = now.held(MEMORY_READINGS, scraping.hold)
+        growth = now.recorded(GROWTH)
+        labels = list(growth)
+        view = Filling(column(readings, labels), np.ones(len(labels), bool), growth=column(growth, labels))
+        records = self._growth.recorded(now, in_use(now, readings, scraping), scraping)
+        return Scraped(labels, view, readings, records)
+
+    @property
+    def _growth(self) -> LongGrowth:
+        return LongGrowth(SHARE, LOWEST, GROWTH, self.parameters.increase, self.parameters.patience)
+
+    def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:
+        growth = node.lows.growth()
+        columns = (growth.level, growth.slope, growth.full_in)
+        return [
+            {
+                "percent": known(100 * level),
+                "points_per_hour": known(100 * 3600 * slope),
+                "full_in_seconds": known(seconds),
+            }
+            for level, slope, seconds in zip(*(values.tolist() for values in columns), strict=True)
+        ]

@@ -1,0 +1,138 @@
+"""HostMemoryLeak: the memory that the run holds on a node grows steadily.
+
+Source: our own definition, with the statistics of GPUMemoryLeak. It looks at memory that is no file's
+(RssAnon and VmSwap in /proc/PID/status), because the kernel takes files' pages back when it needs memory.
+A forked process shares pages with its parent, and both count them. A page that is copied later is no growth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, divided
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
+from stepscope.rules.registry import rule
+from stepscope.rules.steady_growth import LongGrowth, known
+from stepscope.rules.topics import Effect
+from stepscope.words import duration, percent, too_few
+
+HELD, CAPACITY = "stepscope_run_anonymous_memory_bytes", "stepscope_run_memory_capacity_bytes"
+SHARE = "run_instance:stepscope_run_memory:ratio"
+LOWEST = "run_instance:stepscope_run_memory:min_ratio"
+GROWTH = "run_instance:stepscope_run_memory_leak:growth_ratio"
+
+
+@dataclass(frozen=True)
+class HostMemoryLeakParameters(Parameters):
+    increase: Annotated[Percent, "the rule fires when more than this share filled up steadily"] = 5
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 1200
+
+
+@rule
+class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
+    """Estimates no seconds lost: a leak costs nothing until it ends the run."""
+
+    parameters_type = HostMemoryLeakParameters
+    subject = "Steadily growing host memory"
+    question = "Does the memory that the run holds on a node grow steadily, until it is killed?"
+    description = (
+        "Follows the lowest memory use of the run's processes on each node. It is a share of its cgroup's "
+        "memory limit, or of the node's memory. Memory of files does not count: the kernel takes it back."
+    )
+    recommendation = (
+        "Look for what lives longer than its step: lists of losses or samples, caches without a bound, "
+        "metrics of a logger. tracemalloc or memray show where it was allocated. A dataset that is cached in "
+        "memory looks the same until its first epoch ends."
+    )
+    topic = "host memory"
+    bands = Bands("node", [Worst("growth by {} of the memory")])
+    view = ""
+    effect = Effect.RISK
+
+    measure = HOST_MEMORY_GROWTH
+
+    def judge(self, view: Filling) -> Judgement:
+        enough = view.read & (view.samples > self.parameters.patience)
+        return judgement(enough, (view.growth, view.growth > fraction(self.parameters.increase)))
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
+        parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
+        return PrometheusRules(
+            targets=f"({held} and {capacity})",
+            every=self._growth.every(scraping),
+            records=self._growth.records(f"{held} / ({capacity} > 0)", scraping),
+            alerts=[
+                Alert(
+                    f"{GROWTH} > {ratio(parameters.increase)}\n"
+                    f"  and {scraping.held(SAMPLES)} > {parameters.patience}",
+                    summary="The memory of run {{ $labels.run }} on {{ $labels.instance }} grows steadily",
+                    description="On {{ $labels.instance }}, the memory that run {{ $labels.run }} holds has "
+                    "grown steadily, by {{ $value | humanizePercentage }} of what it may use "
+                    f"(fires above {parameters.increase:g} %)."
+                    + looked_up(f"{SHARE}{{}}", OF_NODE, " Now it holds {{ .Value | humanizePercentage }}."),
+                    keep_firing=600,
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
+        held, capacity = (now.held(name, scraping.hold) for name in (HELD, CAPACITY))
+        shares = both(held, {labels: size for labels, size in capacity.items() if size > 0}, divided)
+        growth = now.recorded(GROWTH)
+        labels = list(growth)
+        samples = column(now.held(SAMPLES, scraping.hold), labels)
+        view = Filling(samples, np.ones(len(labels), bool), growth=column(growth, labels))
+        return Scraped(labels, view, held.keys() & capacity, self._growth.recorded(now, shares, scraping))
+
+    @property
+    def _growth(self) -> LongGrowth:
+        return LongGrowth(SHARE, LOWEST, GROWTH, self.parameters.increase, self.parameters.patience)
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = {name: node for name, node in run.of(self.measure).items() if node.lows.known}
+        details: dict[str, dict[str, Any]] = {}
+        for name, node in nodes.items():
+            growth = node.lows.growth()
+            details[name] = {
+                "triggered": tallies.of(name, 0).triggered,
+                "percent": known(100 * float(growth.level[0])),
+                "points_per_hour": known(100 * 3600 * float(growth.slope[0])),
+                "full_in_seconds": known(float(node.full_in(growth)[0])),
+            }
+        rows = sum(node.lows.rows for node in nodes.values())
+        finding = self._finding(details) if tallies.judged else self._why_not(rows)
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status, finding, tallies.triggered, tallies.triggered, rows, details={"nodes": details}
+        )
+
+    def _why_not(self, rows: int) -> str:
+        if not rows:
+            return "The memory of the run's processes was not read."
+        return too_few("samples", rows, self.parameters.patience)
+
+    def _finding(self, nodes: dict[str, dict[str, Any]]) -> str:
+        fired = {name: node for name, node in nodes.items() if node["triggered"]}
+        if not fired:
+            return "The run's memory grew steadily on no node."
+        name, worst = max(fired.items(), key=lambda item: item[1]["points_per_hour"] or 0.0)
+        others = len(nodes) - 1
+        more = f" It grew steadily on {len(fired) - 1} of {others} other nodes." if others else ""
+        if worst["points_per_hour"] is None:
+            return f"On {name}, the run's memory grew steadily for a time, but not at the end.{more}"
+        full = worst["full_in_seconds"]
+        until = "" if full is None else f", and would hold all of it in {duration(full)}"
+        return (
+            f"On {name}, the memory of the run's processes grows by {percent(worst['points_per_hour'])} of "
+            f"what they may use per hour. They hold {percent(worst['percent'])} of it now{until}.{more}"
+        )

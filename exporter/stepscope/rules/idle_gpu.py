@@ -1,0 +1,147 @@
+"""IdleGPU: a process holds a GPU, but does not use it.
+
+Source: our own. NVML lists the processes that hold memory of a GPU, and says whether any kernel ran.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.scraped import Moment, Scraped, column
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.gpus import WHERE, JudgedGpu, judged_gpus
+from stepscope.rules.judgement import Judgement, Tallies, judgement
+from stepscope.rules.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
+from stepscope.rules.parameters import Minutes, Parameters
+from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Scraping
+from stepscope.rules.registry import rule
+from stepscope.rules.topics import IDLE_GPUS
+from stepscope.words import duration, others_of
+
+HELD = "stepscope_gpu_held_idle_seconds"
+HOLDER = (
+    "{{ if $labels.run }}run {{ $labels.run }}{{ else }}process {{ $labels.pid }}"
+    "{{ if $labels.user }} of {{ $labels.user }}{{ end }}{{ end }}"
+)
+
+
+@dataclass(frozen=True)
+class IdleGPUParameters(Parameters):
+    threshold: Annotated[Minutes, "the rule fires on a GPU that was held without work for longer"] = 15
+
+
+@rule
+class IdleGPU(Rule[IdleGPUParameters, Held]):
+    """Estimates no seconds lost: what the GPU could have done is not known."""
+
+    parameters_type = IdleGPUParameters
+    subject = "An idle GPU"
+    question = "Does a process hold a GPU without using it?"
+    description = (
+        "Adds up the time for which no kernel ran on a GPU although a process held its memory. The time "
+        "begins again with the next work, and with another process. MIG devices are not judged: the driver "
+        "does not report their utilisation."
+    )
+    recommendation = (
+        "End the process, or give the GPU back: forgotten notebooks and ranks that failed to exit hold GPUs "
+        "that nobody else can use. If the run needs fewer GPUs, start it with fewer."
+    )
+    bands = Bands("GPU", [Worst("{} GPU hours without work", "{:.2f}".format)])
+    view = "balance"
+    topic = "uneven GPUs"
+    is_symptom = True
+    symptom = IDLE_GPUS
+    about_gpus = True
+    measure = HELD_IDLE
+
+    def judge(self, view: Held) -> Judgement:
+        return judgement(view.readings > 0, (view.hours, view.hours > self.parameters.threshold / 60))
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rule for every GPU of a node, also those that no run uses."""
+        minutes = self.parameters.threshold
+        return PrometheusRules(
+            targets=scraping.held(HELD),
+            every=2 * MINUTE,
+            alerts=[
+                Alert(
+                    f"{scraping.held(HELD)} / 3600 > {minutes:.12g} / 60",
+                    summary=f"{WHERE} is held but idle",
+                    description=f"{HOLDER} holds memory of {WHERE}, but no kernel has run there for "
+                    f"{{{{ printf `%.2f` $value }}}} GPU hours so far (fires above {minutes:g} min).",
+                )
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the GPUs whose memory is in use without work; the process that holds it is not known."""
+        minutes = self.parameters.threshold
+        seconds = max(MINUTE * minutes, others.scraping.interval)
+        idle = f"({others.utilization}) == 0 and {ON_GPU} {others.memory} > {MEMORY_IN_USE}"
+        return PrometheusRules(
+            targets=others.utilization,
+            every=2 * MINUTE,
+            alerts=[
+                Alert(
+                    f"{others.always(idle, seconds)}",
+                    summary=f"{WHERE} is held but idle",
+                    description=f"Memory of {WHERE} is in use, but it was idle at all "
+                    f"{{{{ $value | humanize }}}} readings of the last {minutes:g} min.",
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Held]:
+        held = now.held(HELD, scraping.hold)
+        labels = list(held)
+        view = Held(column(held, labels) / 3600, np.ones(len(labels)))
+        return Scraped(labels, view, held, {})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = judged_gpus(run.facts, nodes, tallies)
+        return Verdict(
+            status_of(tallies.triggered, tallies.judged),
+            _finding(gpus),
+            tallies.triggered,
+            tallies.triggered,
+            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+            details={"gpus": [_details(gpu) for gpu in gpus]},
+        )
+
+
+def _finding(gpus: list[JudgedGpu[HeldGpu]]) -> str:
+    known = [gpu for gpu in gpus if gpu.measured.readings]
+    if not known:
+        return "No GPU's processes and utilisation were read together."
+    fired = [gpu for gpu in known if gpu.tally.triggered]
+    longest = max(fired or known, key=lambda gpu: gpu.measured.longest)
+    seconds = longest.measured.longest
+    if not fired and not seconds:
+        return "No process held a GPU of this run without using it."
+    sentence = f"{longest.name} was held by a process, but not used, for up to {duration(seconds)}"
+    if fired:
+        hours = sum(gpu.measured.idle_seconds for gpu in fired) / 3600
+        more = (
+            f"; so {'was' if len(fired) == 2 else 'were'} {others_of(len(fired) - 1, len(known), 'GPU')}"
+            if len(fired) > 1
+            else ""
+        )
+        sentence += f"{more}: {hours:.2g} GPU hours without work"
+    return f"{sentence}."
+
+
+def _details(gpu: JudgedGpu[HeldGpu]) -> dict[str, Any]:
+    return {
+        "node": gpu.node,
+        "gpu": gpu.label,
+        "triggered": gpu.tally.triggered,
+        "longest_seconds": gpu.measured.longest,
+        "idle_hours": gpu.measured.idle_seconds / 3600,
+    }

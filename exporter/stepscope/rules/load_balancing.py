@@ -1,0 +1,261 @@
+"""LoadBalancing: the load of a node's GPUs is unbalanced.
+
+Source: SageMaker Debugger's LoadBalancing, which compares Jensen-Shannon distances of histograms that leave
+out 100 %. Here the Kolmogorov-Smirnov distance decides, which Prometheus computes from the sample counters
+without a join over pairs. The other distance is in the details.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoad, distances_between
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.scraped import (
+    GPU_SAMPLES,
+    SAMPLES,
+    Moment,
+    Scraped,
+    Window,
+    column,
+    grouped,
+    without,
+)
+from stepscope.measurements.usage import USAGE, GpuUsage
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parameters import LIVE_WINDOW, Bounds, LiveMinutes, Parameters, Samples, live_minimum
+from stepscope.rules.promql import (
+    MINUTE,
+    OF_NODE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    gained_like,
+    looked_up,
+    time_span,
+)
+from stepscope.rules.registry import rule
+from stepscope.runs.model import gpu_labels
+from stepscope.status import Status
+from stepscope.words import percent
+
+DISTANCE = "run_instance:stepscope_gpu_load_distance:max"
+READINGS = "run_instance_gpu:stepscope_gpu_load_distance:samples"
+COMPARED = 'le=~"0[.][1-9]"'  # the bounds at which live distributions are compared: every tenth
+
+Distance = Annotated[float, Bounds(0, 1, "a distance")]
+
+
+@dataclass(frozen=True)
+class LoadBalancingParameters(Parameters):
+    threshold: Annotated[Distance, "the distributions of two GPUs are further apart than this"] = 0.2
+    patience: Annotated[Samples, "a GPU is compared after this many readings"] = 1000
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
+
+
+@rule
+class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
+    """Seconds lost: how much longer the least used GPU idled than the most used one, on the worst node."""
+
+    parameters_type = LoadBalancingParameters
+    subject = "Unbalanced GPU load"
+    question = "Is the load balanced across the GPUs of a node?"
+    description = (
+        "Compares the distributions of the utilisation of a node's GPUs. In data-parallel training all GPUs "
+        "do the same work, so GPUs that differ may wait for each other, or are not used at all."
+    )
+    recommendation = (
+        "Give each GPU a process and an equal share of the work. Look for a GPU that also gathers results, "
+        "for shards of different sizes, and for GPUs that the run does not use."
+    )
+    view = "balance"
+    topic = "uneven GPUs"
+    distance = 1  # from IdleGPU: a GPU without work is why the load is uneven
+    is_symptom = True
+
+    about_gpus = True
+    bands = Bands("node", [Worst("a distance of {}", "{:.2f}".format)])
+    measure = LOAD
+    details_of = (USAGE,)
+
+    def judge(self, view: Distances) -> Judgement:
+        return self._judged(view, self.parameters.patience)
+
+    def judge_live(self, view: Distances, sample_interval: float) -> Judgement:
+        return self._judged(view, self._minimum(sample_interval))
+
+    def _judged(self, view: Distances, minimum: float) -> Judgement:
+        return judgement(
+            view.readings > minimum, (view.distances, view.distances > self.parameters.threshold)
+        )
+
+    def _minimum(self, sample_interval: float) -> float:
+        return live_minimum(self.parameters, sample_interval)
+
+    def _window(self, scraping: Scraping) -> Window:
+        return scraping.last(MINUTE * self.parameters.live_window)
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules: the widest gap at any bound between the largest and the smallest count.
+
+        GPUs of a node nearly always have the same number of readings, so the gap of their counts is divided
+        once: dividing each bucket costs twice as much. If the numbers differ, the difference is subtracted
+        from the gap, so that it is never too large.
+        """
+        parameters, window = self.parameters, self._window(scraping)
+        minimum = f"{self._minimum(scraping.sample_interval):.12g}"
+        enough = f"{READINGS} > {minimum}"
+        buckets = gained_like(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window)
+        compared = f"({buckets}\n        and ignoring (le) {enough})"
+        earlier = f"offset {time_span(window.seconds)}"
+        both_ends = (f"{GPU_SAMPLES}_{part}{{}}" for part in ("sum", "count"))
+        mean = " / ".join(f"({series} - {series} {earlier} or {series})" for series in both_ends)
+        utilisation = "GPU {{ .Labels.gpu }} was {{ .Value | humanizePercentage }} busy on average"
+        most, least = f"max without (gpu) ({enough})", f"min without (gpu) ({enough})"
+        return PrometheusRules(
+            targets=scraping.held(SAMPLES),
+            every=4 * MINUTE,
+            records=[
+                Record(READINGS, gained(f"{GPU_SAMPLES}_count", window)),
+                Record(
+                    DISTANCE,
+                    "round(\n  clamp_min(\n    max without (le) (\n"
+                    f"      max without (gpu) {compared}\n        -\n"
+                    f"      min without (gpu) {compared}\n    )\n"
+                    f"      - ({most} - {least}), 0\n  )\n    / {most},\n  0.000000000001\n)",
+                ),
+            ],
+            alerts=[
+                Alert(
+                    f"{DISTANCE} > {parameters.threshold:.12g}",
+                    summary="Unbalanced GPU load on {{ $labels.instance }}",
+                    description=f"In the last {parameters.live_window:g} minutes of run "
+                    "{{ $labels.run }}, the distributions of the utilisation of two GPUs "
+                    'of {{ $labels.instance }} are {{ printf "%.2f" $value }} apart '
+                    f"(fires above {parameters.threshold:g}; 0: identical, 1: nothing in common)."
+                    + looked_up(f"topk(1, {mean})", OF_NODE, f" {utilisation},")
+                    + looked_up(f"bottomk(1, {mean})", OF_NODE, f" {utilisation}."),
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
+        """Returns the widest gaps between cumulative distributions, at any compared bound."""
+        window, minimum = self._window(scraping), self._minimum(scraping.sample_interval)
+        readings = window.gained(now, f"{GPU_SAMPLES}_count")
+        enough = {gpu: count for gpu, count in readings.items() if count > minimum}
+        counted = {
+            labels: count
+            for labels, count in window.gained(now, f"{GPU_SAMPLES}_bucket", COMPARED).items()
+            if without(labels, "le") in enough
+        }
+        gaps = {labels: max(values) - min(values) for labels, values in grouped(counted, "gpu").items()}
+        widest = {labels: max(values) for labels, values in grouped(gaps, "le").items()}
+        of_node = grouped(enough, "gpu")
+        distances = {
+            labels: round(max(gap - (max(counts) - min(counts)), 0) / max(counts), DIGITS)
+            for labels, gap in widest.items()
+            for counts in (of_node[labels],)
+        }
+        view = Distances(column(distances, distances), np.full(len(distances), np.inf))
+        records = {READINGS: readings, DISTANCE: distances}
+        return Scraped(list(distances), view, now.held(SAMPLES, window.hold), records)
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        loads = run.of(self.measure)
+        fired = [name for name in loads if tallies.of(name).triggered]
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(run, tallies, status),
+            tallies.triggered,
+            sum(tallies.of(name).elements for name in loads),
+            sum(_most_readings(load) for load in loads.values()),
+            max((_idle_beyond(run.nodes[name][USAGE].gpus) for name in fired), default=0.0)
+            * run.facts.interval,
+            details={name: self._details(name, run, tallies) for name in fired},
+        )
+
+    def _finding(self, run: RunMeasurements, tallies: Tallies, status: Status) -> str:
+        loads, patience = run.of(self.measure), self.parameters.patience
+        if status is Status.NOT_ENOUGH_DATA:
+            if all(len(load.counts) < 2 for load in loads.values()):
+                return "No node has two GPUs that could be compared."
+            most = max(_most_readings(load) for load in loads.values())
+            return f"Too few readings of a GPU: {most}, and a comparison needs more than {patience} of two."
+        means = {name: [100 * _mean(gpu) for gpu in run.nodes[name][USAGE].gpus] for name in loads}
+        distance, _, name, first, second = max(
+            (distance, abs(means[name][first] - means[name][second]), name, first, second)
+            for name, load in loads.items()
+            if tallies.of(name).judged and bool(tallies.of(name).triggered) == (status is Status.FOUND)
+            for first, second, distance in _pairs(load, patience)
+        )
+        labels, tally = gpu_labels(run.facts, name, len(loads[name].counts)), tallies.of(name)
+        scans = f", in {tally.triggered} of {tally.judged} scans" if tally.triggered else ""
+        return (
+            f"On {name}, the utilisation of {labels[first]} (mean {percent(means[name][first])}) and of "
+            f"{labels[second]} (mean {percent(means[name][second])}) differs most, by {distance:.2f}{scans}."
+        )
+
+    def _details(self, name: str, run: RunMeasurements, tallies: Tallies) -> dict[str, Any]:
+        """Returns Debugger's fields of a node: histograms, and the Jensen-Shannon distance of each pair."""
+        load, tally = run.nodes[name][self.measure], tallies.of(name)
+        labels = gpu_labels(run.facts, name, len(load.counts))
+        pairs = _pairs(load, self.parameters.patience)
+        distances: dict[str, dict[str, float]] = {}
+        gaps: dict[str, dict[str, float]] = {}
+        for first, second, gap in pairs:
+            distance = jensen_shannon(load.counts[first], load.counts[second])
+            distances.setdefault(labels[first], {})[labels[second]] = distance
+            gaps.setdefault(labels[first], {})[labels[second]] = gap
+        compared = sorted({gpu for pair in pairs for gpu in pair[:2]})
+        return {
+            "workloads": {labels[gpu]: load.counts[gpu].tolist() for gpu in compared},
+            "distances": distances,
+            "kolmogorov_smirnov": gaps,
+            "triggered": tally.triggered,
+            "violations": tally.elements,
+        }
+
+
+def _most_readings(load: NodeLoad) -> int:
+    return int(load.readings.max(initial=0))
+
+
+def _mean(gpu: GpuUsage) -> float:
+    return gpu.utilisation.mean if gpu.utilisation.count else 0.0
+
+
+def _idle_beyond(gpus: list[GpuUsage]) -> float:
+    """Returns how many readings more the least used GPU idled than the most used one."""
+    read = [gpu.utilisation for gpu in gpus if gpu.utilisation.count]
+    means = [readings.mean for readings in read]
+    return (max(means) - min(means)) * max(readings.count for readings in read) if read else 0.0
+
+
+def _pairs(load: NodeLoad, patience: int) -> list[tuple[int, int, float]]:
+    """Returns all pairs of GPUs with enough readings, and the distance of each."""
+    enough = load.readings > patience
+    firsts, seconds = np.triu_indices(len(load.counts), 1)
+    distances = distances_between(load.counts)
+    return [
+        (int(first), int(second), float(distance))
+        for first, second, distance in zip(firsts, seconds, distances, strict=True)
+        if enough[first] and enough[second]
+    ]
+
+
+def jensen_shannon(first: Counts, second: Counts) -> float:
+    """Returns the Jensen-Shannon distance of two histograms (natural logarithm): 0 to the root of ln 2."""
+    shares = np.stack((first / first.sum(), second / second.sum()))
+    middle = np.broadcast_to(shares.mean(axis=0), shares.shape)
+    known = shares > 0
+    divergence = float((shares[known] * np.log(shares[known] / middle[known])).sum() / 2)
+    return float(np.sqrt(max(0.0, divergence)))

@@ -1,0 +1,149 @@
+"""LowGPUUtilization: a GPU is under-used, or its utilisation fluctuates.
+
+Source: SageMaker Debugger's LowGPUUtilization: the 95th and 5th percentile of the last `window` readings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.recent_readings import RecentReadings
+from stepscope.measurements.scraped import CountedWindow
+from stepscope.measurements.usage import GpuUsage
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.gpu_readings import FollowsReadings
+from stepscope.rules.gpus import WHERE, JudgedGpu
+from stepscope.rules.judgement import Judgement, judgement
+from stepscope.rules.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parameters import Parameters, Percent, Samples, Window
+from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, ratio
+from stepscope.rules.registry import rule
+from stepscope.rules.topics import ANY_TOPIC
+from stepscope.words import others_of, percent
+
+LOW = "run_instance_gpu:stepscope_gpu_low_utilization:ratio"
+IDLE = "run_instance_gpu:stepscope_gpu_idle_utilization:ratio"
+# From readings of other exporters.
+P95, P5 = "instance_gpu:utilization:p95", "instance_gpu:utilization:p5"
+USED = "instance_gpu:in_use:readings"
+
+UNDER_UTILISED = partial(Alert, summary=f"{WHERE} is under-utilised", labels={"trouble": "under-utilised"})
+FLUCTUATING = partial(
+    Alert, summary=f"The utilisation of {WHERE} fluctuates", labels={"trouble": "fluctuating"}
+)
+
+
+@dataclass(frozen=True)
+class LowGPUUtilizationParameters(Parameters):
+    threshold_p95: Annotated[Percent, "under-utilised: the 95th percentile is below this utilisation"] = 70
+    threshold_p5: Annotated[Percent, "fluctuating: the 5th percentile is below this utilisation"] = 10
+    window: Annotated[Window, "percentiles are over this many of a GPU's last readings"] = 500
+    patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
+
+
+@rule
+class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
+    parameters_type = LowGPUUtilizationParameters
+    subject = "Idle GPUs"
+    topic = ANY_TOPIC  # whatever costs time makes GPUs idle
+    question = "Is a GPU under-used, or does its utilisation fluctuate?"
+    description = (
+        "Looks at the last readings of each GPU. It is under-utilised when even its busiest moments are low, "
+        "and fluctuates when it is busy at times and nearly idle at others."
+    )
+    recommendation = (
+        "Find out what the GPU waits for: data, storage, communication, or synchronisation with the host. "
+        "If nothing delays it, use a larger batch or a smaller GPU."
+    )
+    bands = Bands(
+        "GPU", [Worst("a 95th percentile of {}", lowest=True), Worst("a 5th percentile of {}", lowest=True)]
+    )
+    view = "gpus"
+    unseen = "No GPU's utilisation was read."
+    recorded: ClassVar = {LOW: ("gpu", "threshold_p95"), IDLE: ("gpu", "threshold_p5")}
+
+    def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
+        p95, p5 = self.parameters.threshold_p95, self.parameters.threshold_p5
+        idle, idles = view.below("gpu", 5, p5)
+        return judgement(view.enough, view.below("gpu", 95, p95), (idle, idles & view.above("gpu", 95, p95)))
+
+    def alerts(self, enough: str) -> list[Alert]:
+        parameters = self.parameters
+        return [
+            UNDER_UTILISED(
+                f"{LOW} > 0.95 and {enough}",
+                description=f"{WHERE} was used {parameters.threshold_p95:g} % or less in "
+                "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
+                "(fires above 95 %).",
+            ),
+            FLUCTUATING(
+                f"{IDLE} > 0.05\n  and {LOW} <= 0.95\n  and {enough}",
+                description=f"{WHERE} was used {parameters.threshold_p5:g} % or less in "
+                "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
+                "(fires above 5 %), though it was busy in others.",
+                # It keeps firing for no longer: its causes, which silence it, end soon after their run.
+            ),
+        ]
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        parameters = self.parameters
+        p95, p5 = (others.percentile(share, others.utilization, parameters.window) for share in (0.95, 0.05))
+        used = others.in_use(max(parameters.window, parameters.patience))
+        readings = f"of the readings of {WHERE} are at or below {{{{ $value | humanizePercentage }}}}"
+        return PrometheusRules(
+            targets=others.utilization,
+            every=2 * MINUTE,
+            records=[Record(P95, p95), Record(P5, p5), Record(USED, used)],
+            alerts=[
+                UNDER_UTILISED(
+                    f"{P95} < {ratio(parameters.threshold_p95)} and {ON_GPU} {USED}",
+                    description=f"95 % {readings} (fires below {parameters.threshold_p95:g} %).",
+                ),
+                FLUCTUATING(
+                    f"{P5} < {ratio(parameters.threshold_p5)}\n"
+                    f"  and {ON_GPU} {P95} > {ratio(parameters.threshold_p95)}\n"
+                    f"  and {ON_GPU} {USED}",
+                    description=f"5 % {readings} (fires below {parameters.threshold_p5:g} %), though it is "
+                    "busy at other times.",
+                ),
+            ],
+        )
+
+    def datapoints(self, run: RunMeasurements) -> int:
+        return sum(recent.most_readings for recent in run.of(self.measure).values())
+
+    def finding(self, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int) -> str:
+        if not fired:
+            return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
+        said = [f"{gpu.name} was {_trouble(gpu)}" for gpu in fired]
+        others = f"; so were {others_of(len(said) - 1, gpus, 'GPU')}" if len(said) > 2 else ""
+        return f"{' and '.join(said[:2]) if len(said) == 2 else said[0]}{others}."
+
+    def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
+        details: dict[str, Any] = {}
+        for gpu in fired:
+            last = run.nodes[gpu.node][self.measure].gpus[gpu.column]
+            under_utilised, fluctuating = gpu.tally.conditions
+            details.setdefault(gpu.node, {})[gpu.label] = {
+                "gpu_max": round(100 * gpu.measured.utilisation.max, 4),
+                "gpu_95": round(100 * last.percentile(95), 4),
+                "gpu_5": round(100 * last.percentile(5), 4),
+                **gpu.measured.utilisation.box_plot(),
+                "under_utilised": under_utilised,
+                "fluctuating": fluctuating,
+            }
+        return details
+
+
+def _trouble(gpu: JudgedGpu[GpuUsage]) -> str:
+    """Returns the trouble of a GPU in words."""
+    troubles = [
+        f"{word} in {count} of {gpu.tally.judged} scans"
+        for word, count in zip(("under-utilised", "fluctuating"), gpu.tally.conditions, strict=True)
+        if count
+    ]
+    return f"{' and '.join(troubles)} (mean utilisation {percent(100 * gpu.measured.utilisation.mean)})"

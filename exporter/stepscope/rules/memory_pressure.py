@@ -1,0 +1,143 @@
+"""MemoryPressure: processes of the run wait for memory.
+
+Source: our own threshold for the kernel's pressure stall information (Documentation/accounting/psi.rst) of
+the run's cgroup. Its line "some" counts the time in which at least one task waited for memory: the kernel had
+to free some, or to read back what it had freed, from swap space or from files. Swap space in use is no
+evidence: what nobody touches may stay there for days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.measurements.memory_waits import MEMORY_WAITS, MemoryWaits
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, dropped
+from stepscope.rules import promql
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
+from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.registry import rule
+from stepscope.rules.topics import IDLE_GPUS
+from stepscope.status import Status
+from stepscope.words import exact_percent, too_few
+
+PRESSURE, BY_MEMORY = "stepscope_run_pressure_waiting_seconds_total", 'resource="memory"'
+WAITED = f"{PRESSURE}{{{BY_MEMORY}}}"
+COUNTED_SAMPLES = "run_instance:stepscope_memory_waits:samples"
+WAITED_SHARE = "run_instance:stepscope_memory_waits:ratio"
+
+
+@dataclass(frozen=True)
+class MemoryPressureParameters(Parameters):
+    threshold: Annotated[AnyPercent, "the rule fires above this share of the time"] = 10
+    patience: Annotated[Samples, "decisions begin after this many samples"] = 120
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
+
+
+@rule
+class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
+    """Seconds lost: at most the time in which some process waited; it may not have delayed a step."""
+
+    parameters_type = MemoryPressureParameters
+    subject = "Waiting for memory"
+    question = "Does the run wait for memory that the kernel has to free, or to read back from a disk?"
+    description = (
+        "Counts the time in which some process of the run's cgroup waited for memory: the kernel had to free "
+        "some, or to read back what it had freed before."
+    )
+    recommendation = (
+        "Give the run more memory (Kubernetes: resources.limits.memory; Slurm: --mem), or let it use less: "
+        "fewer loader workers, a smaller prefetch_factor, datasets that are mapped instead of loaded. "
+        "If its memory has no limit of its own, `smem -tk -s swap` shows whose memory fills the node."
+    )
+    topic = "data loading"
+    distance = 0
+    bands = Bands("node", [Worst("{} of the time")])
+    view = "loading"
+    symptom = IDLE_GPUS
+
+    measure = MEMORY_WAITS
+
+    def judge(self, view: Portion) -> Judgement:
+        return too_large(view, self.parameters)
+
+    def judge_live(self, view: Portion, sample_interval: float) -> Judgement:
+        return too_large_live(view, self.parameters, sample_interval)
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        parameters, each = self.parameters, "sum without (resource) ({})"
+        window, targets = scraping.last(MINUTE * parameters.live_window), each.format(scraping.held(WAITED))
+        return PrometheusRules(
+            targets=targets,
+            every=2 * MINUTE,
+            records=[
+                Record(COUNTED_SAMPLES, f"{gained(SAMPLES, window)}\n  and {targets}"),
+                Record(
+                    WAITED_SHARE,
+                    f"{gained_like(WAITED, window, each)}\n"
+                    f"  / ({COUNTED_SAMPLES} * {scraping.sample_interval:.12g})",
+                ),
+            ],
+            alerts=[
+                Alert(
+                    promql.too_large(scraping, WAITED_SHARE, COUNTED_SAMPLES, parameters),
+                    summary="Run {{ $labels.run }} waits for memory on {{ $labels.instance }}",
+                    description="On {{ $labels.instance }}, some process in the cgroup of run "
+                    "{{ $labels.run }} waited for memory for {{ $value | humanizePercentage }} of the time, "
+                    "in the last "
+                    f"{parameters.live_window:g} minutes (fires above {parameters.threshold:g} %).",
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
+        window = scraping.last(MINUTE * self.parameters.live_window)
+        targets = dropped(now.held(PRESSURE, window.hold, BY_MEMORY), "resource")
+        samples = both(window.gained(now, SAMPLES), targets, lambda count, _: count)
+        waited = dropped(window.gained(now, PRESSURE, BY_MEMORY), "resource")
+        labels = [series for series in waited if series in samples]
+        seen = column(samples, labels)
+        view = Portion(seen, seen * scraping.sample_interval, column(waited, labels))
+        shares = dict(zip(labels, view.ratio.tolist(), strict=True))
+        return Scraped(labels, view, targets, {COUNTED_SAMPLES: samples, WAITED_SHARE: shares})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        status = status_of(tallies.triggered, tallies.judged)
+        fired = [node.waited.part for name, node in nodes.items() if tallies.of(name).triggered]
+        return Verdict(
+            status,
+            self._finding(nodes, tallies, status),
+            tallies.triggered,
+            tallies.triggered,
+            sum(node.waited.seen for node in nodes.values()),
+            max(fired, default=0.0),
+            details={
+                "nodes": {
+                    name: {
+                        "triggered": tallies.of(name).triggered,
+                        "waited_seconds": node.waited.part,
+                        "percent": node.waited.percent,
+                    }
+                    for name, node in nodes.items()
+                    if node.waited.seen
+                }
+            },
+        )
+
+    def _finding(self, nodes: dict[str, MemoryWaits], tallies: Tallies, status: Status) -> str:
+        most = max((node.waited.seen for node in nodes.values()), default=0)
+        if not most:
+            return "The kernel counted no waits for memory: it does so for cgroups of version 2, with psi=1."
+        if status is Status.NOT_ENOUGH_DATA:
+            return too_few("samples", most, self.parameters.patience)
+        fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
+        name, worst = max((fired or nodes).items(), key=lambda item: item[1].waited.percent)
+        return (
+            f"On {name}, some process of the run's cgroup waited for memory for "
+            f"{exact_percent(worst.waited.percent)} of the time."
+        )

@@ -1,0 +1,58 @@
+"""Lists the remedies for steps, and for ranks, that one component makes long, and for steps not seen."""
+
+from __future__ import annotations
+
+from stepscope.runs.model import RunFacts
+
+HOOKS = "The hooks of `stepscope run` and STEPSCOPE_INSTRUMENT=1"
+HOW_TO_SEE_STEPS = (
+    f"{HOOKS} see the steps of PyTorch. In other scripts, mark steps with `stepscope.step`, "
+    "and loaders with `stepscope.watch`."
+)
+
+LONG_COMPONENT = {
+    "data_wait": "The long steps wait for data: let the loader prefetch more, and keep its workers alive "
+    "between epochs.",
+    "checkpoint": "The long steps write a checkpoint: write in the background, or less often.",
+    "compile": "The long steps compile: pad batches to few shapes, so that each shape is compiled once.",
+    "gc": "The long steps collect garbage: call gc.freeze() once the model is built.",
+    "communication": "The long steps communicate longer: look for a slow rank, or for a shared network.",
+    "host_to_device": "The long steps copy to the GPU: pin memory and copy with non_blocking=True.",
+}
+
+SLOW_RANK = {
+    "data_wait": "That rank waits for its data: compare its share of the data, its disk and its loader's "
+    "workers with those of the other ranks, and let its loader prefetch more.",
+    "checkpoint": "One rank saves for all, which is usual. If it costs too much, save in the background or "
+    "less often.",
+    "compile": "That rank compiles while the others wait: pad its batches to few shapes.",
+    "gc": "That rank collects garbage while the others wait: call gc.freeze() once the model is built, or "
+    "collect on all ranks at the same step.",
+    "copies": "Compare that rank's copies with the others': pin memory, copy with non_blocking=True, and "
+    "check the speed and width of its PCIe link.",
+    "host": "Look at what only that rank does outside forward, backward and optimizer: logging, evaluation, "
+    "other Python code.",
+}
+
+CHANGING_RANK = {
+    "compute": "Give every rank the same amount of work per step: batch by number of tokens, sort or pack "
+    "sequences by length.",
+    "data_wait": "Let loaders prefetch more, so that one slow batch does not stop all ranks.",
+}
+
+SLOW_STAGE = (
+    "Move layers from that stage to the others, so that all stages compute equally long. The last one often "
+    "has the output layer and the loss, too."
+)
+
+PAUSED_RANK = {
+    "stopped": "Find what stops the process of that rank: SIGSTOP, SIGTSTP (Ctrl-Z), or a debugger.",
+    "no_core": "Other processes use the cores of that rank: give each rank its own cores, and move others "
+    "away (see NoisyNeighbour).",
+    "throttled": "Raise the CPU limit of that rank's pod or cgroup (see CPUThrottled).",
+}
+
+
+def no_steps(facts: RunFacts) -> str:
+    """Says that no step was recorded, and how to see steps, or why none was seen if that is known."""
+    return f"No step was recorded. {facts.no_steps or HOW_TO_SEE_STEPS}"

@@ -1,0 +1,627 @@
+"""StepOutlier: some steps take far longer than the others, and that costs time.
+
+Source: SageMaker Debugger's StepOutlier; a step is an outlier above mean + stddev x standard deviation
+(population) of all steps of its rank and phase. Debugger fires on their number, which a long run always
+reaches: even a loop of sleeps. Here the time decides that they cost. Debugger's count is in the JSON.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.scraped import (
+    STEPS,
+    Labels,
+    Moment,
+    Scraped,
+    Vector,
+    Window,
+    both,
+    column,
+    divided,
+    grouped,
+    without,
+)
+from stepscope.measurements.steps import (
+    FEWEST,
+    STEP_DURATIONS,
+    STEPS_NEEDED,
+    Durations,
+    ScrapedSteps,
+    StepsAtScans,
+)
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Booleans, Judgement, Tallies, Tally, judgement
+from stepscope.rules.parameters import (
+    LIVE_WINDOW,
+    Deviations,
+    LiveMinutes,
+    Parameters,
+    Percent,
+    PhaseOrNone,
+    StepCount,
+    fraction,
+)
+from stepscope.rules.promql import (
+    MINUTE,
+    OF_RANK,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    gained,
+    gained_like,
+    looked_up,
+    rank_of_run,
+    ratio,
+)
+from stepscope.rules.registry import rule
+from stepscope.rules.remedies import LONG_COMPONENT
+from stepscope.rules.shares import inside_steps, of_phases
+from stepscope.runs.model import COMPONENTS, PHASES, Times
+from stepscope.status import Status
+from stepscope.training.layout import STEP_BOUNDS
+from stepscope.words import duration, ordinal, percent
+
+COUNT = "run_instance_rank_phase:stepscope_step_duration:count"
+TOOK = "run_instance_rank_phase:stepscope_step_duration:seconds"
+SOME = "run_instance_rank_phase_le:stepscope_step_duration_seconds_bucket:some"
+MEAN = "run_instance_rank_phase:stepscope_step_duration:mean_seconds"
+LIMIT = "run_instance_rank_phase:stepscope_step_outlier_limit:seconds"
+LONGER = "run_instance_rank_phase_le:stepscope_step_outliers:longer"
+OUTLIERS = "run_instance_rank_phase:stepscope_step_outliers:count"
+LOST = "run_instance_rank_phase:stepscope_step_outliers:lost_ratio"
+THIRDS = "run_instance_rank_phase_third:stepscope_step_duration:mean_seconds"
+SQUARES = "stepscope_step_duration_squared_seconds_total"
+OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
+BOUNDS = "stepscope_step_duration_bound_seconds"
+SERIES = (*OF_RANK, "phase")  # labels
+
+OUTLIERS_LISTED = 20  # per rank and phase, with the component that made them long
+REGULAR_GAPS = 4  # gaps between outliers that a period needs
+RECURRING = 3  # fewer outliers are events, such as a compilation
+LONG_STEPS = 30  # that a live window needs at least, if steps are long
+# If one third of a live window is without more than this share of their cost, the steps were slow for a time.
+# Half would do, but the histogram's cost is too low.
+MISSING = 0.6
+COMMUNICATION = COMPONENTS.index("communication")
+OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
+APART = 0.428  # two neighbouring bounds of the histogram are at least this share of the upper one apart
+
+
+@dataclass(frozen=True)
+class StepOutlierParameters(Parameters):
+    mode: Annotated[PhaseOrNone, "judge only the steps of this phase"] = None
+    n_outliers: Annotated[StepCount, "RuleTriggered counts scans with more outliers, as in Debugger"] = 10
+    stddev: Annotated[Deviations, "outliers are this many standard deviations above the mean"] = 3
+    time_lost: Annotated[Percent, "the rule fires if outliers cost more than this share of the time"] = 2
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
+
+
+@rule
+class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
+    """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most."""
+
+    parameters_type = StepOutlierParameters
+    subject = "Single long steps"
+    question = "Do some steps take far longer than the others, and does that cost time?"
+    description = (
+        "Steps of one phase should take about the same time. Those far above the mean point to something "
+        "that stalls the whole job: a checkpoint, garbage collection, a slow read, another process."
+    )
+    recommendation = "Look at what the long steps do in addition to training."
+    bands = Bands("rank", [Worst("{} of the time cost by outliers")])
+    view = "steps"
+
+    measure = STEP_DURATIONS
+
+    def debugger_parameters(self) -> dict[str, float | int | str | None]:
+        """Returns Debugger's parameters, which contain the number of standard deviations twice."""
+        stddev, n_outliers = self.parameters.stddev, self.parameters.n_outliers
+        return {"threshold": stddev, "mode": self.parameters.mode, "n_outliers": n_outliers, "stddev": stddev}
+
+    def judge(self, view: StepsAtScans | ScrapedSteps) -> Judgement:
+        return self._judged(view, view.steps >= STEPS_NEEDED)
+
+    def judge_whole(self, view: StepsAtScans | ScrapedSteps) -> Judgement:
+        """Judges the few steps of a trace, in which a single outlier may cost much."""
+        assert isinstance(view, StepsAtScans)
+        moments: list[Durations] = view.moments().tolist()
+        lost = np.array([steps.lost(steps.limit_of_few(self.parameters.stddev)) for steps in moments])
+        return judgement(view.steps >= FEWEST, (lost, lost > fraction(self.parameters.time_lost)))
+
+    def judge_live(self, view: StepsAtScans | ScrapedSteps, sample_interval: float) -> Judgement:
+        """Decides from 100 steps on; if steps are long, 30 that took half the window are enough.
+
+        Steps that were slow for a time are no outliers: each third of the window must have its share. Steps
+        of a single third may be those of a warm-up.
+        """
+        long = (view.steps >= LONG_STEPS) & (view.seconds >= self._half_the_window)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = view.seconds / view.steps
+        at_all_times = view.quickest >= (1 - MISSING * view.lost(self.parameters.stddev)) * mean
+        return self._judged(view, (view.steps >= STEPS_NEEDED) | long, at_all_times)
+
+    def _judged(
+        self, view: StepsAtScans | ScrapedSteps, enough: Booleans, recurring: Booleans | bool = True
+    ) -> Judgement:
+        parameters = self.parameters
+        outliers, lost = view.outliers(parameters.stddev), view.lost(parameters.stddev)
+        costly = (lost > fraction(parameters.time_lost)) & (outliers >= RECURRING) & recurring
+        return judgement(enough, (lost, costly), debugger=enough & (outliers > parameters.n_outliers))
+
+    @property
+    def _half_the_window(self) -> float:
+        return MINUTE / 2 * self.parameters.live_window
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules: they count the steps above the histogram's first bound at or above the limit.
+
+        Steps between the limit and that bound are not counted, because others may be there too. Each counted
+        step took at least the lower bound of its bucket. So neither the count nor the cost is ever too high.
+        """
+        parameters, window = self.parameters, self._window(scraping)
+        phase = f'{{phase="{parameters.mode}"}}' if parameters.mode else ""
+        (last_count, last_took), (two_count, two_took) = (
+            [
+                gained(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True)
+                for part in ("count", "sum")
+            ]
+            for thirds in (1, 2)
+        )
+        buckets, bounds = f"{STEPS}_bucket{phase}", scraping.held(BOUNDS)
+        of_bucket = "ignoring (run, rank, phase) group_left ()"
+        bound = f"(0 * {LONGER} + {of_bucket} {bounds})"
+        # All outliers exceed the first bound, some of them the next ones.
+        least = f"max without (le) ({LONGER}) * ({1 - APART:.12g} * min without (le) {bound} - {MEAN})"
+        further = f"{APART} * sum without (le) ({LONGER} * {bound})"
+        return PrometheusRules(
+            targets=COUNT,
+            every=4 * MINUTE,
+            records=[
+                Record(COUNT, gained(f"{STEPS}_count{phase}", window)),
+                Record(TOOK, f"{gained_like(f'{STEPS}_sum{phase}', window)}\n  and {COUNT}"),
+                Record(MEAN, f"{TOOK} / ({COUNT} > 0)"),
+                Record(
+                    THIRDS,
+                    f"""
+                    label_replace({last_took} / ({last_count} > 0), "third", "3", "", "")
+                      or
+                    label_replace(
+                      ({two_took} - {last_took}) / ({two_count} - {last_count} > 0), "third", "2", "", ""
+                    )
+                      or
+                    label_replace(
+                      ({TOOK} - ({two_took} or {last_took})) / ({COUNT} - ({two_count} or {last_count}) > 0),
+                      "third", "1", "", ""
+                    )
+                    """,
+                ),
+                Record(
+                    LIMIT,
+                    f"{MEAN}\n  + {parameters.stddev:.12g} * sqrt(\n    clamp_min(\n"
+                    f"{gained_like(f'{SQUARES}{phase}', window)} / {COUNT} - {MEAN} ^ 2, 0)\n  )",
+                ),
+                # Few buckets contain some steps and not all. Only these can reveal outliers.
+                Record(
+                    SOME,
+                    f"({gained_like(buckets, window, '({} > 0)')} > 0) < ignoring (le) group_left () {COUNT}",
+                ),
+                # `0 * ... +` gives each bucket its bound as its value, to compare it with the limit.
+                Record(
+                    LONGER,
+                    f"""
+                    {COUNT}
+                      - ignoring (le) group_right ()
+                    (
+                      {SOME}
+                        and
+                      0 * {SOME} + {of_bucket} {bounds} >= ignoring (le) group_left () {LIMIT}
+                    )
+                    """,
+                ),
+                # If no bound is at or above the limit, no outlier is certain.
+                Record(
+                    OUTLIERS,
+                    f"""
+                    max without (le) ({LONGER})
+                      or
+                    0 * ({LIMIT} <= {of_bucket} max without (le) ({bounds}))
+                    """,
+                ),
+                Record(LOST, f"({least}\n    + {further})\n  / {TOOK}\n  or\n0 * {OUTLIERS}"),
+            ],
+            alerts=[
+                Alert(
+                    f"{LOST} > {ratio(parameters.time_lost)}\n"
+                    f"  and {OUTLIERS} >= {RECURRING}\n"
+                    f"  and ({COUNT} >= {STEPS_NEEDED} or {COUNT} >= {LONG_STEPS} "
+                    f"and {TOOK} >= {self._half_the_window:.12g})\n"
+                    f"  and count without (third) ({THIRDS}) > 1\n"
+                    f"  and min without (third) ({THIRDS}) >= (1 - {MISSING:g} * {LOST}) * {MEAN}",
+                    severity="info",
+                    summary="Some {{ $labels.phase }} steps of run {{ $labels.run }} take far too long",
+                    description=f"In the last {parameters.live_window:g} minutes, "
+                    f"{looked_up(f'{OUTLIERS}{{}}', SERIES, 'at least {{ printf `%.0f` .Value }} of ')}"
+                    f"{looked_up(f'{COUNT}{{}}', SERIES, '{{ printf `%.0f` .Value }} ')}"
+                    f"{{{{ $labels.phase }}}} steps of {rank_of_run(COUNT)} on "
+                    "{{ $labels.instance }} took more than "
+                    f"{parameters.stddev:g} standard deviations longer than the mean"
+                    f"{looked_up(f'{MEAN}{{}}', SERIES, ' of {{ .Value | humanizeDuration }}')}"
+                    f"{looked_up(f'{LIMIT}{{}}', SERIES, ', above {{ .Value | humanizeDuration }}')}. "
+                    "Beyond the mean, they cost at least {{ $value | humanizePercentage }} of the steps' "
+                    f"time (fires above {parameters.time_lost:g} %).{self._whose(window)}",
+                    lost="{}",
+                )
+            ],
+        )
+
+    def _whose(self, window: Window) -> str:
+        """Returns the template's sentence on whether this rank is slow in its long steps, or waits in them.
+
+        It asks for the series of one rank only, because all ranks of a run may have the alert.
+        """
+        of_train = '{phase="train",%[1]s}'
+        own, squares = (
+            f"{gained_like(f'{series}{{}}', window)} / ignoring (phase) {COUNT}{of_train}"
+            for series in (OWN_SECONDS, OWN_SQUARES)
+        )
+        variance = f"(({LIMIT}{of_train} - {MEAN}{of_train}) / {self.parameters.stddev:.12g}) ^ 2"
+        own_variance = f"clamp_min({squares} - ({own}) ^ 2, 0)"
+        varies = f"clamp_max({own_variance} / ignoring (phase) {variance}, 1)"
+        value = "{{ .Value | humanizePercentage }}"
+        itself = looked_up(
+            f"{varies} > {OWN_SHARE}",
+            OF_RANK,
+            f" Its own time, without communication, explains {value} of their variance: it makes "
+            "these steps long itself.",
+        )
+        waits = looked_up(
+            f"{varies} <= {OWN_SHARE}",
+            OF_RANK,
+            f" Its own time explains only {value} of their variance: it waits in these "
+            "steps, for another rank or the network.",
+        )
+        return f'{{{{ if eq $labels.phase "train" }}}}{itself}{waits}{{{{ end }}}}'
+
+    def _window(self, scraping: Scraping, thirds: int = 3) -> Window:
+        return scraping.last(MINUTE * self.parameters.live_window * thirds / 3)
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
+        """Counts the outliers that are certain; above the histogram's last bound none is."""
+        phase = f'phase="{self.parameters.mode}"' if self.parameters.mode else ""
+        last, two, window = (self._window(scraping, thirds) for thirds in (1, 2, 3))
+        steps, took, squares, buckets = (
+            window.gained(now, name, phase)
+            for name in (f"{STEPS}_count", f"{STEPS}_sum", SQUARES, f"{STEPS}_bucket")
+        )
+        spans = [
+            [span.gained(now, f"{STEPS}_{part}", phase, whole=True) for part in ("count", "sum")]
+            for span in (last, two)
+        ]
+        expected = {COUNT: steps, TOOK: took}
+        # Each series follows from what was recorded before it: a scrape may come in between.
+        steps, took, mean, limit, some, longer, outliers, lost, thirds = (
+            now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, THIRDS)
+        )
+        expected[TOOK] = {labels: seconds for labels, seconds in expected[TOOK].items() if labels in steps}
+        expected[MEAN] = both(took, {labels: count for labels, count in steps.items() if count > 0}, divided)
+        expected[THIRDS] = _thirds([*spans, [steps, took]])
+        variance = both(both(squares, steps, divided), mean, lambda square, average: square - average**2)
+        expected[LIMIT] = both(
+            mean,
+            variance,
+            lambda average, wide: average + self.parameters.stddev * math.sqrt(max(wide, 0)),
+        )
+        expected[SOME] = {
+            labels: count
+            for labels, count in buckets.items()
+            if 0 < count < steps.get(without(labels, "le"), 0)
+        }
+        expected[LONGER] = {
+            labels: steps[series] - count
+            for labels, count in some.items()
+            if (series := without(labels, "le")) in steps and _bound(labels) >= limit.get(series, math.inf)
+        }
+        known = {series for series, seconds in limit.items() if seconds <= STEP_BOUNDS[-1]}
+        expected[OUTLIERS] = dict.fromkeys(known, 0.0)
+        for labels, count in longer.items():
+            series = without(labels, "le")
+            expected[OUTLIERS][series] = max(expected[OUTLIERS].get(series, 0.0), count)
+        expected[LOST] = dict.fromkeys(outliers, 0.0) | _lost(longer, mean, took)
+        judged = list(lost)
+        means = grouped(thirds, "third")
+        quickest = {labels: min(each) for labels, each in means.items() if len(each) > 1}
+        view = ScrapedSteps(*(column(values, judged) for values in (steps, took, outliers, lost, quickest)))
+        return Scraped(judged, view, expected[COUNT], expected)
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        series = self._series(run, tallies)
+        fired = [steps for steps in series if steps.tally.triggered and not steps.only_warm_up]
+        triggered = sum(steps.tally.triggered for steps in fired)
+        status = status_of(triggered, sum(steps.tally.judged for steps in series))
+        worst = max(fired, key=lambda steps: steps.excess_seconds, default=None)
+        culprit = _culprit(worst.phase, series) if worst is not None else None
+        if culprit is not None:
+            worst = culprit.series if culprit.series in fired else worst
+        if worst is not None:
+            alone = len({(steps.node, steps.rank) for steps in series}) == 1
+            finding = worst.words(alone) + (f" {culprit.words()}" if culprit else "")
+        elif status is Status.HEALTHY:
+            finding = f"Outliers cost no rank more than {self.parameters.time_lost:g} % of its steps' time."
+        else:
+            most = max((steps.count for steps in series), default=0)
+            needed = FEWEST if run.whole else STEPS_NEEDED
+            finding = f"Too few steps: {most} of one rank and phase, and a decision needs {needed}."
+        return Verdict(
+            status,
+            finding,
+            triggered,
+            sum(steps.outliers for steps in series),
+            sum(steps.count for steps in series),
+            worst.excess_seconds if worst else 0.0,
+            worst.recommendation() if worst else None,
+            {
+                "step_details": {
+                    f"{steps.node}, rank {steps.rank}, {steps.phase}": steps.details() for steps in series
+                },
+                **({"culprit": culprit.details()} if culprit else {}),
+                **_what_ran(fired),
+            },
+            debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),
+        )
+
+    def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:
+        """Returns the judged series, in the order of nodes, ranks and phases."""
+        return [
+            Series(
+                name,
+                rank,
+                phase,
+                durations,
+                tallies.of(name, (rank, phase)),
+                self.parameters.stddev,
+                run.whole,
+            )
+            for name, node in run.of(self.measure).items()
+            for (rank, phase), durations in sorted(node.durations.items())
+            if self.parameters.mode in (None, phase)
+        ]
+
+
+class Series:
+    """The steps of one rank in one phase, and the tally of their scans."""
+
+    def __init__(
+        self,
+        node: str,
+        rank: int,
+        phase: str,
+        durations: Durations,
+        tally: Tally,
+        deviations: float,
+        whole: bool,
+    ) -> None:
+        self.node, self.rank, self.phase = node, rank, phase
+        self.durations, self.tally = durations, tally
+        self.count, self.mean = durations.sums.count, durations.sums.mean
+        self.limit = durations.limit_of_few(deviations) if whole else durations.limit(deviations)
+        self.outliers = durations.above(self.limit)
+        # Fewer long steps are enough.
+        self.live_limit = self.limit if whole else durations.limit(deviations, LONG_STEPS)
+        self.scans = "" if whole else f", in {tally.triggered} of {tally.judged} scans"
+
+    @property
+    def excess_seconds(self) -> float:
+        """Returns the time of outliers beyond the mean."""
+        return self.durations.excess_seconds(self.live_limit)
+
+    def longest_outliers(self) -> Times:
+        """Returns the kept outliers as rows (number, duration, components), by number."""
+        longest = self.durations.longest
+        return longest[longest[:, 0] > self.limit][:, [1, 0, *range(2, longest.shape[1])]]
+
+    @property
+    def only_warm_up(self) -> bool:
+        """Returns whether the outliers are the first steps, one after another."""
+        numbers = self.longest_outliers()[:, 0]
+        if not 0 < len(numbers) == self.outliers:
+            return False
+        return bool(numbers.max() - self.durations.first_number < len(numbers))
+
+    def words(self, alone: bool) -> str:
+        limit = self.live_limit
+        of_rank = "" if alone else f" of rank {self.rank}"
+        sentence = (
+            f"{self.durations.above(limit)} of {self.count} {self.phase} steps{of_rank} took "
+            f"longer than {duration(limit)} (mean {duration(self.mean)}). Beyond the mean, they cost "
+            f"{duration(self.excess_seconds)}, {percent(100 * self.durations.lost(limit))} of the steps' time"
+            f"{self.scans}"
+        )
+        period, component = self.period(), self.component()
+        if period:
+            sentence += f"; it is about every {ordinal(period)} step"
+        if component:
+            sentence += f"; most of the excess is {component}"
+        return sentence + "."
+
+    def recommendation(self) -> str | None:
+        return LONG_COMPONENT.get(self.component() or "")
+
+    def period(self) -> int | None:
+        """Returns the steps from outlier to outlier, if 3 of 4 gaps are the same within a tenth."""
+        gaps = np.diff(np.sort(self.longest_outliers()[:, 0]))
+        if len(gaps) < REGULAR_GAPS:
+            return None
+        usual = float(np.median(gaps))
+        regular = np.abs(gaps - usual) <= 0.1 * usual
+        return round(usual) if usual >= 2 and regular.mean() >= 0.75 else None
+
+    def component(self) -> str | None:
+        """Returns the component with more than half of the outliers' time beyond other steps."""
+        outliers = self.longest_outliers()
+        if not len(outliers) or len(outliers) == self.count:
+            return None
+        return _longer_component(outliers[:, 1:].mean(axis=0) - self._usual())
+
+    def _usual(self) -> Times:
+        """Returns the mean duration of the other steps, then of each of their components."""
+        outliers = self.longest_outliers()[:, 1:].sum(axis=0)
+        total = np.append(self.mean * self.count, self.durations.sums.components)
+        others: Times = (total - outliers) / (self.count - len(self.longest_outliers()))
+        return others
+
+    def own_excess(self) -> float:
+        """Returns what outliers took beyond the other steps without communication, in which ranks wait."""
+        outliers = self.longest_outliers()
+        if not len(outliers) or len(outliers) == self.count:
+            return 0.0
+        beyond = outliers[:, 1:] - self._usual()
+        return float((beyond[:, 0] - beyond[:, 1 + COMMUNICATION]).clip(0).sum())
+
+    def longest_listed(self) -> list[dict[str, Any]]:
+        """Returns the longest outliers by number, each with the component that made it long, if known."""
+        outliers = self.longest_outliers()
+        if not len(outliers) or len(outliers) == self.count:
+            return []
+        longest = outliers[np.argsort(-outliers[:, 1], kind="stable")[:OUTLIERS_LISTED]]
+        usual = self._usual()
+        return [
+            {"number": int(row[0]), "seconds": float(row[1]), "component": _longer_component(row[1:] - usual)}
+            for row in longest[np.argsort(longest[:, 0])]
+        ]
+
+    def details(self) -> dict[str, Any]:
+        """Returns Debugger's fields of a node, in seconds."""
+        found = self.durations.distribution(self.rank, self.phase, self.limit)
+        return {
+            "step_stats": {
+                name: getattr(found, name) for name in ("mean", "max", "p99", "p95", "p50", "min")
+            },
+            "number_of_outliers": self.outliers,
+            "phase": self.phase,
+            "stddev": found.standard_deviation,
+            "probs": found.counts,
+            "binedges": found.edges,
+            "step_numbers": sorted(self.longest_outliers()[:, 0].astype(int).tolist()),
+            "limit_seconds": self.limit,
+            "lost_percent": 100 * self.durations.lost(self.limit),
+            "longest": self.longest_listed(),
+            "period": self.period(),
+            "component": self.component(),
+            "rank": self.rank,
+            "triggered": self.tally.triggered,
+        }
+
+
+class Culprit(NamedTuple):
+    """The rank whose long steps are long by themselves; those of the other ranks wait for it."""
+
+    series: Series
+    own: float  # seconds of its long steps beyond its usual own time, all together
+    others: float  # the same of the median of the other ranks
+
+    def words(self) -> str:
+        return (
+            f"Rank {self.series.rank} on {self.series.node} makes the others wait: its long steps took "
+            f"{duration(self.own)} more of its own time, those of the other ranks {duration(self.others)} "
+            "(median)."
+        )
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "node": self.series.node,
+            "rank": self.series.rank,
+            "component": self.series.component(),
+            "steps": len(self.series.longest_outliers()),
+            "own_seconds": self.own,
+            "others_seconds": self.others,
+        }
+
+
+def _culprit(phase: str, series: Sequence[Series]) -> Culprit | None:
+    """Returns the rank for which the others wait in their long steps, if there is one.
+
+    Most of what its long steps took beyond the mean is own time, and more than twice that of the others.
+    """
+    own = {
+        place: steps.own_excess()
+        for place, steps in enumerate(series)
+        if steps.phase == phase and steps.count
+    }
+    if len(own) < 2:
+        return None
+    most = max(own, key=lambda place: own[place])
+    others = float(np.median([seconds for place, seconds in own.items() if place != most]))
+    outliers = series[most].longest_outliers()
+    excess = float((outliers[:, 1] - series[most].mean).sum())
+    if not own[most] > excess / 2 > 0 or others > own[most] / 2:
+        return None
+    return Culprit(series[most], own[most], others)
+
+
+def _bound(labels: Labels) -> float:
+    return float(dict(labels)["le"])
+
+
+def _lost(longer: Vector, mean: Vector, took: Vector) -> Vector:
+    """Returns the least share of the time that outliers cost, from the number of steps above each bound."""
+    bounds: dict[Labels, dict[float, float]] = {}
+    for labels, count in longer.items():
+        bounds.setdefault(without(labels, "le"), {})[_bound(labels)] = count
+    return {
+        series: divided(
+            max(counts.values()) * ((1 - APART) * min(counts) - mean[series])
+            + APART * sum(count * bound for bound, count in counts.items()),
+            took[series],
+        )
+        for series, counts in bounds.items()
+        if series in mean and series in took
+    }
+
+
+def _thirds(spans: Sequence[Sequence[Vector]]) -> Vector:
+    """Returns the mean duration of those thirds of a window that have steps, with the label `third`.
+
+    `spans` are the steps, and their seconds, of the last third, of the last two, and of the window. Counters
+    that began within the last two have no gain in these: then the first third is all before the last.
+    """
+    last, two, window = spans
+    latest = [early | late for early, late in zip(last, two, strict=True)]
+    thirds = {
+        "3": last,
+        "2": [both(*pair, operator.sub) for pair in zip(two, last, strict=True)],
+        "1": [both(*pair, operator.sub) for pair in zip(window, latest, strict=True)],
+    }
+    return {
+        labels | {("third", third)}: took[labels] / count
+        for third, (steps, took) in thirds.items()
+        for labels, count in steps.items()
+        if count > 0
+    }
+
+
+def _longer_component(excess: Times) -> str | None:
+    """Returns the component with more than half of `excess` (of the step, then of components), if any."""
+    most = int(excess[1:].argmax())
+    return COMPONENTS[most] if excess[1 + most] > excess[0] / 2 else None
+
+
+def _what_ran(series: list[Series]) -> dict[str, Any]:
+    """Returns Debugger's `phase`, `forward_backward` and `general` in percent, of the kept outliers."""
+    phases, components = dict.fromkeys(PHASES, 0.0), np.zeros(len(COMPONENTS))
+    for steps in series:
+        outliers = steps.longest_outliers()
+        phases[steps.phase] += float(outliers[:, 1].sum())
+        components += outliers[:, 2:].sum(axis=0)
+    shares = of_phases(phases, others=0.0)
+    parts = inside_steps(dict(zip(COMPONENTS, components.tolist(), strict=True)))
+    return {"phase": shares, **parts} if shares else {}

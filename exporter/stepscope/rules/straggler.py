@@ -1,0 +1,627 @@
+"""Straggler: one rank takes longer by itself than the others, which wait for it at each step.
+
+Source: our own. Ranks that wait for each other have the same step time, so the rule compares own time: steps
+without communication, which contains the waiting. Means of that are compared as in Welch's test. The rank
+that waits longest is the victim, so a straggler must also wait less than the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.measurements.arrivals import arrivals
+from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.own_times import (
+    COMMUNICATION,
+    OWN_TIMES,
+    SHORTEST,
+    Aligned,
+    OwnTimes,
+    Peers,
+    Windows,
+    median,
+)
+from stepscope.measurements.scraped import (
+    STEPS,
+    Labels,
+    Moment,
+    Scraped,
+    Vector,
+    Window,
+    both,
+    column,
+    divided,
+    dropped,
+)
+from stepscope.rules import promql
+from stepscope.rules.bands import Interval
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.judgement import Booleans, Judgement, Tallies, judgement
+from stepscope.rules.last_rank import LastRank
+from stepscope.rules.last_rank_in_words import verdict
+from stepscope.rules.parameters import (
+    Milliseconds,
+    Parameters,
+    Percent,
+    StandardErrors,
+    StepCount,
+    fraction,
+)
+from stepscope.rules.promql import (
+    MINUTE,
+    OF_RANK,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    looked_up,
+    ratio,
+)
+from stepscope.rules.registry import rule
+from stepscope.rules.remedies import PAUSED_RANK, SLOW_RANK
+from stepscope.rules.topics import LONG_COMMUNICATION
+from stepscope.runs.model import COMPONENTS, RunFacts, Times
+from stepscope.words import count, duration
+
+LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
+NEARLY_ALL = 0.9  # of the lost seconds: the shortest windows with so many are reported
+PAUSES = {
+    "stopped": "stopped by a signal",
+    "no_core": "ready to run but without a core",
+    "throttled": "throttled by its CPU limit",
+}
+# All ranks wait for crowded cores, each at other times. A rank that waits this many times as
+# long as the others has a core problem of its own. One that is slow in nearly all windows is slow by itself.
+ALONE = 3
+STEADY, STEADY_WINDOWS = 0.8, 3  # the share of the windows, and how many at least; Prometheus: the last ones
+HOST = "host"  # the own time of a step outside all components
+
+OWN_SECONDS, OWN_SQUARES = "stepscope_step_own_seconds_total", "stepscope_step_own_squared_seconds_total"
+COMPONENT_SECONDS = "stepscope_step_component_seconds_total"
+PAUSED_SECONDS, BY_CORES = "stepscope_rank_paused_seconds_total", 'reason="no_core"'
+COMPARED = "run_instance_rank:stepscope_step_own:steps"
+OWN = "run_instance_rank:stepscope_step_own:mean_seconds"
+WAITED = "run_instance_rank:stepscope_step_waited:mean_seconds"
+VARIANCE = "run_instance_rank:stepscope_step_own:mean_variance"  # of the mean: its standard error squared
+EXCESS = "run_instance_rank:stepscope_step_own:excess_seconds"
+ERROR = "run_instance_rank:stepscope_step_own:excess_error_seconds"
+WAITS_LESS = "run_instance_rank:stepscope_step_waited:less_seconds"
+SLOW = "run_instance_rank:stepscope_step_own:straggler_excess_seconds"  # only of a rank that may be accused
+NO_CORE = "run_instance_rank:stepscope_step_no_core:mean_seconds"  # only of its run
+EVERY = 4 * MINUTE
+MINUTES_COMPARED = 5  # by Prometheus, which does not know the numbers of steps
+SLOWEST = f"{OWN} >= on (cluster, run) group_left () max by (cluster, run) ({OWN})"
+OTHERS = f"({OWN} < on (cluster, run) group_left () max by (cluster, run) ({OWN}))"
+
+
+@dataclass(frozen=True)
+class StragglerParameters(Parameters):
+    threshold: Annotated[Percent, "the excess over the others' median is above this share of the step"] = 5
+    minimum: Annotated[Milliseconds, "and above this time per step"] = 2
+    deviations: Annotated[StandardErrors, "and above this many standard errors"] = 3
+    waiting: Annotated[Percent, "and the rank waits less than the others by this share of the excess"] = 50
+    steps: Annotated[StepCount, "ranks are compared over at least this many steps"] = 30
+
+
+@rule
+class Straggler(Rule[StragglerParameters, Peers]):
+    """Seconds lost: the straggler's own time beyond the median of the others.
+
+    All windows count in which others certainly waited for it, also those below the thresholds.
+    """
+
+    parameters_type = StragglerParameters
+    subject = "Waiting for a slow rank"
+    question = "Does one rank take longer by itself than the others, so that they wait for it?"
+    description = (
+        "Compares the own time of ranks: the step without communication, because fast ranks wait for slow "
+        "ones there. All ranks of the run are compared, on the same node or not."
+    )
+    recommendation = (
+        "Look at that rank's machine: a hot or slow GPU, a core that others use, a slow disk. If the slow "
+        "rank changes, look at the data instead: batches of uneven size."
+    )
+    topic = "slow ranks"
+    view = "ranks"
+    symptom = LONG_COMMUNICATION
+
+    measure = OWN_TIMES
+
+    def judge(self, view: Peers) -> Judgement:
+        enough = (view.steps >= self.parameters.steps) & ~np.isnan(view.excess)
+        crowded = _only_waits(view.excess, view.no_core, view.others_no_core) & ~view.steady
+        return judgement(enough, (view.excess, self._slow(view) & ~crowded))
+
+    def _slow(self, view: Peers) -> Booleans:
+        """Returns which ranks the others wait for, whatever the reason, for longer than the thresholds."""
+        return np.asarray(
+            self._certain(view)
+            & (view.excess > fraction(self.parameters.threshold) * view.step)
+            & (view.excess > self.parameters.minimum / 1000)
+        )
+
+    def _certain(self, view: Peers) -> Booleans:
+        """Returns which ranks the others wait for, however short."""
+        parameters = self.parameters
+        # The more windows are compared, the more of them are far from the others by chance: this many
+        # standard errors keep the odds for all windows together.
+        deviations = np.sqrt(parameters.deviations**2 + 2 * np.log(view.windows))
+        return np.asarray(
+            view.slowest
+            & (view.excess > deviations * view.error)
+            & (view.waits_less > fraction(parameters.waiting) * view.excess)
+        )
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules: over minutes instead of steps."""
+        parameters = self.parameters
+        window = self._window(scraping)
+        steps = promql.gained(f'{STEPS}_count{{phase="train"}}', window)
+        took = promql.gained_like(f'{STEPS}_sum{{phase="train"}}', window)
+        own, squares, no_core = (
+            promql.gained_like(counter, window)
+            for counter in (OWN_SECONDS, OWN_SQUARES, f"{PAUSED_SECONDS}{{{BY_CORES}}}")
+        )
+        steady = " and ".join(f"{SLOW} offset {promql.time_span(ago)}" for ago in self._earlier(scraping))
+
+        def of_others(series: str) -> str:
+            """Returns the median of the ranks with less own time than the slowest, for each rank."""
+            median = f"quantile by (cluster, run) (0.5, {series})"
+            return f"on (cluster, run) group_left () {median}"
+
+        return PrometheusRules(
+            every=EVERY,
+            targets=scraping.held(OWN_SQUARES),  # of ranks whose own time is counted
+            records=[
+                Record(COMPARED, f"sum without (phase) ({steps} >= {parameters.steps})"),
+                Record(OWN, f"{own} / {COMPARED}"),
+                Record(WAITED, f"sum without (phase) ({took}) / {COMPARED} - {OWN}"),
+                Record(VARIANCE, f"clamp_min({squares} / {COMPARED} - {OWN} ^ 2, 0) / {COMPARED}"),
+                Record(EXCESS, f"{OWN} - {of_others(OTHERS)}"),
+                Record(ERROR, f"sqrt({VARIANCE} + {of_others(f'{VARIANCE} and {OTHERS}')})"),
+                Record(WAITS_LESS, f"-1 * ({WAITED} - {of_others(f'{WAITED} and {OTHERS}')})"),
+                Record(
+                    SLOW,
+                    f"{EXCESS} > {ratio(parameters.minimum / 10)}\n"
+                    f"  and {EXCESS} > {ratio(parameters.threshold)} * ({OWN} + {WAITED})\n"
+                    f"  and {EXCESS} > {parameters.deviations:.12g} * {ERROR}\n"
+                    f"  and {WAITS_LESS} > {ratio(parameters.waiting)} * {EXCESS}\n"
+                    f"  and {SLOWEST}",
+                ),
+                Record(NO_CORE, f"{no_core} / ignoring (reason) {COMPARED}\n  and on (cluster, run) {SLOW}"),
+            ],
+            alerts=[
+                Alert(
+                    f"{SLOW} unless (\n"
+                    f"  {NO_CORE} > 0.5 * {EXCESS}\n"
+                    f"  and {NO_CORE} / {ALONE} < {of_others(f'{NO_CORE} and {OTHERS}')}\n"
+                    f"  unless ({steady})\n"
+                    ")",
+                    summary="Rank {{ $labels.rank }} of run {{ $labels.run }} is slow, others wait for it",
+                    description="Rank {{ $labels.rank }} of run {{ $labels.run }} on {{ $labels.instance }} "
+                    "is slow by itself, and the other ranks wait for it: its own time per step is "
+                    "{{ $value | humanizeDuration }} longer than their median"
+                    + looked_up(f"{OWN}{{}}", OF_RANK, " ({{ .Value | humanizeDuration }}")
+                    + looked_up(f"{OWN}{{}} - {EXCESS}{{}}", OF_RANK, " and {{ .Value | humanizeDuration }})")
+                    + looked_up(
+                        f"{WAITS_LESS}{{}}", OF_RANK, ", and it waits {{ .Value | humanizeDuration }} less"
+                    )
+                    + f" (fires above {parameters.threshold:g} % of the step)."
+                    + _cause()
+                    + _paused(),
+                    keep_firing=300,
+                    lost=f"{{}} / ignoring (rule) ({OWN} + {WAITED})",
+                )
+            ],
+        )
+
+    def _window(self, scraping: Scraping) -> Window:
+        """Returns the window over which Prometheus compares ranks."""
+        return scraping.last(MINUTES_COMPARED * MINUTE)
+
+    def _earlier(self, scraping: Scraping) -> list[float]:
+        """Returns how long ago, in seconds, the evaluations were at which a rank must have been slow, too."""
+        return [number * max(EVERY, scraping.interval) for number in range(1, STEADY_WINDOWS)]
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Peers]:
+        """Returns the comparison of all ranks; ranks of one run are peers, on any node."""
+        window = self._window(scraping)
+        took, steps = (
+            dropped(window.gained(now, f"{STEPS}_{part}", 'phase="train"'), "phase")
+            for part in ("sum", "count")
+        )
+        own_seconds, squares = (window.gained(now, name) for name in (OWN_SECONDS, OWN_SQUARES))
+        # Each series follows from what was recorded before it: a scrape may come in between.
+        enough = {labels: gain for labels, gain in steps.items() if gain >= self.parameters.steps}
+        steps, own, waited, variance = (now.recorded(name) for name in (COMPARED, OWN, WAITED, VARIANCE))
+        squared = both(both(squares, steps, divided), own, lambda square, mean: max(square - mean**2, 0))
+        expected = {
+            COMPARED: enough,
+            OWN: both(own_seconds, steps, divided),
+            WAITED: both(both(took, steps, divided), own, lambda whole, mine: whole - mine),
+            VARIANCE: both(squared, steps, divided),
+        }
+        others, others_waited, others_variance = (
+            _median_of_others(own, values) for values in (own, waited, variance)
+        )
+        excess, error, less = (now.recorded(name) for name in (EXCESS, ERROR, WAITS_LESS))
+        expected[EXCESS] = _with_run(own, others, lambda mine, theirs: mine - theirs)
+        expected[ERROR] = _with_run(variance, others_variance, lambda mine, theirs: math.sqrt(mine + theirs))
+        expected[WAITS_LESS] = _with_run(waited, others_waited, lambda mine, theirs: theirs - mine)
+        slowest = _with_run(own, _longest(own), lambda mine, most: float(mine >= most))
+        ranks = list(excess)
+        view = Peers(
+            steps=column(steps, ranks),
+            step=column(own, ranks) + column(waited, ranks),
+            excess=column(excess, ranks),
+            error=column(error, ranks),
+            waits_less=column(less, ranks),
+            slowest=column(slowest, ranks) == 1,
+        )
+        expected[SLOW] = {
+            rank: excess[rank] for rank, slow in zip(ranks, self._slow(view), strict=True) if slow
+        }
+        slow_runs = {_run(rank): 1.0 for rank in now.recorded(SLOW)}
+        paused = dropped(window.gained(now, PAUSED_SECONDS, BY_CORES), "reason")
+        expected[NO_CORE] = _with_run(both(paused, steps, divided), slow_runs, lambda mean, _: mean)
+        no_core = now.recorded(NO_CORE)
+        earlier = [now.recorded(SLOW, ago) for ago in self._earlier(scraping)]
+        view = view._replace(
+            no_core=column(no_core, ranks),
+            others_no_core=column(_median_of_others(own, no_core), [_run(rank) for rank in ranks]),
+            steady=np.array([all(rank in slow for slow in earlier) for rank in ranks], bool),
+        )
+        return Scraped(ranks, view, now.held(OWN_SQUARES, window.hold), expected)
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        """Returns the conclusion: from each rank's arrivals if there are traces, otherwise from own times."""
+        found = arrivals(run.facts.traces)
+        if found is not None:
+            return verdict(LastRank(found, self.parameters))
+        ranks = [
+            Rank(name, rank, times)
+            for name, node in run.of(self.measure).items()
+            for rank, times in sorted(node.ranks.items())
+        ]
+        aligned = Aligned([rank.times for rank in ranks])
+        windows = aligned.windows(LENGTHS)
+        compared = max(1, sum(found.steps.shape[1] for found in windows))
+        views = [found.compared(compared) for found in windows]
+        judged = [self.judge(view) for view in views]
+        fired = [found.fired for found in judged]
+        enough = sum(int(found.enough.any(axis=0).sum()) for found in judged)
+        triggered = sum(int(found.sum()) for found in fired)
+        lost = [_excess(view, slow) for view, slow in zip(views, fired, strict=True)]
+        by_rank = self._lost(views, fired)
+        accused, held = None, []
+        if triggered:
+            most = max(float(seconds.max()) for seconds in lost)
+            place = min(i for i, seconds in enumerate(lost) if seconds.max() >= NEARLY_ALL * most)
+            row = int(lost[place].argmax())
+            accused = _accused(
+                run.facts, aligned, windows[place], ranks, row, fired[place][row], judged[place]
+            )
+            held = _held(ranks, aligned.ends(windows[place]), judged[place], views[place].excess)
+        crowded = accused is not None and accused.crowded
+        if crowded:
+            triggered, by_rank, held = 0, np.zeros(len(ranks)), []
+        return Verdict(
+            status_of(triggered, enough),
+            _finding(ranks, enough, accused, fired, self.parameters.steps),
+            triggered,
+            triggered,
+            sum(rank.times.steps for rank in ranks),
+            float(by_rank.max(initial=0.0)),
+            accused.remedy if accused and not crowded else None,
+            {
+                **(accused.details() if accused and not crowded else {}),
+                "windows": enough,
+                "ranks": [
+                    {
+                        "node": rank.node,
+                        "rank": rank.rank,
+                        "own_seconds": rank.times.own / rank.times.steps,
+                        "waited_seconds": rank.times.communicated / rank.times.steps,
+                        "triggered": sum(int(found[row].sum()) for found in fired),
+                        "seconds_lost": float(by_rank[row]),
+                    }
+                    for row, rank in enumerate(ranks)
+                ],
+            },
+            held=held,
+        )
+
+    def _lost(self, views: Sequence[Peers], fired: Sequence[Booleans]) -> Times:
+        """Returns the seconds that each rank cost, 0 unless it fired; by the lengths that find most of it."""
+        slow = np.any([found.any(axis=1) for found in fired], axis=0)
+        lost = [_excess(view, self._certain(view)) for view in views]
+        return np.where(slow, np.max(lost, axis=0, initial=0.0), 0.0)
+
+
+def _excess(view: Peers, counted: Booleans) -> Times:
+    """Returns (ranks,) the seconds beyond the others' in the windows that count."""
+    return np.asarray(np.where(counted, view.excess * view.steps, 0).sum(axis=1))
+
+
+class Rank(NamedTuple):
+    """The training steps of one rank."""
+
+    node: str
+    rank: int
+    times: OwnTimes
+
+
+class Accused(NamedTuple):
+    """The rank with most seconds lost: times are means per step over the windows that fired."""
+
+    rank: Rank
+    length: int
+    fired: int
+    windows: int
+    steps: int
+    own: float
+    others: float  # the median of the ranks that are faster
+    waits_less: float
+    pauses: dict[str, tuple[float, float]]  # seconds of the run by reason: its own, the others' median
+    component: str  # with the largest excess
+    component_seconds: float
+    component_others: float
+
+    def words(self) -> str:
+        rank, took, others = self.rank, duration(self.component_seconds), duration(self.component_others)
+        where = f"Rank {rank.rank} on {rank.node}"
+        if self.component == "checkpoint":
+            told = f"{where} saves checkpoints, and the other ranks wait for it: its own time is"
+        else:
+            told = f"{where} is slow by itself, and the other ranks wait for it: its own time is"
+        told += (
+            f" {duration(self.own)} per step, theirs {duration(self.others)} (median). "
+            f"It waits {duration(self.waits_less)} less, in {self.fired} of "
+            f"{count(self.windows, 'window')} of {self.length} steps. Most of the excess is "
+        )
+        if self.component == HOST:
+            told += "host time outside all components"
+        else:
+            told += self.component
+        return f"{told}: {took} per step, {others} on the other ranks{self._pauses_in_words()}"
+
+    @property
+    def long_pauses(self) -> list[str]:
+        """Returns the reasons of pauses, the longest first, if they explain most of the excess."""
+        more = {reason: mine - theirs for reason, (mine, theirs) in self.pauses.items()}
+        if sum(more.values()) <= self.excess / 2:
+            return []
+        most_first = sorted(more, key=lambda reason: -more[reason])
+        return [reason for reason in most_first if more[reason] > self.excess / 10]
+
+    @property
+    def excess(self) -> float:
+        """Returns the seconds in all windows that fired."""
+        return (self.own - self.others) * self.steps
+
+    @property
+    def crowded(self) -> bool:
+        """Returns whether waiting for a core may be all of its excess, as for any rank on crowded cores."""
+        mine, theirs = self.pauses.get("no_core", (0.0, 0.0))
+        steady = self.fired >= max(STEADY_WINDOWS, STEADY * self.windows)
+        return bool(_only_waits(self.excess, mine, theirs)) and not steady
+
+    @property
+    def remedy(self) -> str | None:
+        pauses = self.long_pauses
+        return PAUSED_RANK[pauses[0]] if pauses else SLOW_RANK.get(self.component)
+
+    def _pauses_in_words(self) -> str:
+        parts = [
+            f"{PAUSES[reason]} for {duration(self.pauses[reason][0])} of the run "
+            f"(the other ranks: {duration(self.pauses[reason][1])})"
+            for reason in self.long_pauses
+        ]
+        return f". This is not its own work: it was {' and '.join(parts)}" if parts else ""
+
+    def details(self) -> dict[str, Any]:
+        return {
+            "node": self.rank.node,
+            "rank": self.rank.rank,
+            "component": self.component,
+            "excess_seconds": self.own - self.others,
+            "waits_less_seconds": self.waits_less,
+            "steps": self.steps,
+            "paused_seconds": {reason: mine for reason, (mine, _) in self.pauses.items()},
+            "paused_others_seconds": {reason: theirs for reason, (_, theirs) in self.pauses.items()},
+            "component_seconds": self.component_seconds,
+            "component_others_seconds": self.component_others,
+            "window": self.length,
+        }
+
+
+def _only_waits(excess: Times | float, no_core: Times | float, others: Times | float) -> Booleans:
+    """Returns where waiting for a core may be all of the excess; all arguments in seconds."""
+    return np.asarray((excess / 2 < no_core) & (no_core / ALONE < others))
+
+
+def _held(ranks: Sequence[Rank], ends: Times, judged: Judgement, excess: Times) -> list[Interval]:
+    """Returns when ranks were slow: from the end of the first window that fired to that of the next other.
+
+    All arrays are of (ranks, windows). Windows that are not judged, such as a short last one, end nothing.
+    """
+    held = []
+    for row, rank in enumerate(ranks):
+        known = judged.enough[row]
+        times, slow, longer = ends[row][known], judged.fired[row][known], excess[row][known]
+        changes = np.flatnonzero(np.diff(slow, prepend=False, append=False))
+        for first, after in changes.reshape(-1, 2).tolist():
+            worst = float(longer[first:after].max())
+            words = f"{duration(worst)} more own time per step"
+            lasts = after == len(times)
+            end = float(times[after - lasts])
+            held.append(
+                Interval(rank.node, f"rank {rank.rank}", float(times[first]), end, lasts, worst, words)
+            )
+    return held
+
+
+def _pauses(facts: RunFacts, accused: Rank) -> dict[str, tuple[float, float]]:
+    """Returns for how long a rank could not run, and the median of the others, if that was measured."""
+    mine: dict[str, float] = {}
+    others: dict[int, dict[str, float]] = {}
+    for rank in facts.ranks:  # a rank's later process continues its counts
+        known = mine if rank.rank == accused.rank else others.setdefault(rank.rank, {})
+        for reason, seconds in rank.paused_seconds.items():
+            known[reason] = max(seconds, known.get(reason, 0.0))
+    return {
+        reason: (seconds, float(np.median([one.get(reason, 0.0) for one in others.values()])))
+        for reason, seconds in mine.items()
+        if others
+    }
+
+
+def _accused(
+    facts: RunFacts,
+    aligned: Aligned,
+    windows: Windows,
+    ranks: Sequence[Rank],
+    row: int,
+    fired: Booleans,
+    judged: Judgement,
+) -> Accused:
+    """Returns the comparison of a rank with the faster ones, over the windows in which it fired."""
+    steps: Times = np.nansum(windows.steps[:, fired], axis=1)
+    steps[steps == 0] = np.nan
+
+    def per_step(sums: Times) -> Times:
+        return np.asarray(sums[:, fired].sum(axis=1) / steps)
+
+    own, step = per_step(windows.own), per_step(windows.seconds)
+    faster = own < own[row]
+
+    def compared(values: Times) -> tuple[float, float]:
+        return float(values[row]), float(median(values[faster, None])[0])
+
+    components = {
+        name: per_step(aligned.component(index, windows))
+        for index, name in enumerate(COMPONENTS)
+        if index != COMMUNICATION
+    }
+    components[HOST] = np.maximum(own - sum(components.values()), 0)
+    evidence = {name: compared(seconds) for name, seconds in components.items()}
+    component = max(evidence, key=lambda name: evidence[name][0] - evidence[name][1])
+    waited, others_waited = compared(step - own)
+    return Accused(
+        ranks[row],
+        windows.length,
+        int(fired.sum()),
+        int(judged.enough.any(axis=0).sum()),
+        int(steps[row]),
+        *compared(own),
+        others_waited - waited,
+        _pauses(facts, ranks[row]),
+        component,
+        *evidence[component],
+    )
+
+
+def _finding(
+    ranks: Sequence[Rank], enough: int, accused: Accused | None, fired: Sequence[Booleans], needed: int
+) -> str:
+    if not enough:
+        return _why_not(ranks, needed)
+    if accused is None:
+        finding = "No rank takes so much longer by itself that the others wait for it"
+        if not any(rank.times.communicated for rank in ranks):
+            finding += "; communication was not timed, so waiting ranks count as computing"
+        return f"{finding}."
+    if accused.crowded:
+        mine, theirs = map(duration, accused.pauses["no_core"])
+        return (
+            f"No rank can be accused: in {accused.fired} of {count(accused.windows, 'window')} of "
+            f"{accused.length} steps, rank {accused.rank.rank} on {accused.rank.node} took "
+            f"{duration(accused.own)} per step by itself, and the others {duration(accused.others)}; but it "
+            f"waited {mine} for a core in this run, the others {theirs}, which may explain all of it."
+        )
+    finding = accused.words()
+    others = int(np.any([found.any(axis=1) for found in fired], axis=0).sum()) - 1
+    if others:
+        was = "was" if others == 1 else "were"
+        finding += f"; {count(others, 'more rank')} {was} slow at other times"
+    return f"{finding}."
+
+
+def _why_not(ranks: Sequence[Rank], needed: int) -> str:
+    if not ranks:
+        return "A straggler needs peers: no rank's training steps were recorded."
+    if len(ranks) == 1:
+        return "A straggler needs peers: only one rank's training steps were recorded."
+    most = min(rank.times.steps for rank in ranks)
+    if most < needed:
+        return f"Too few training steps that ranks have in common: {most}, of {needed} needed."
+    return f"The training steps that ranks have in common took less than {duration(SHORTEST)}."
+
+
+def _run(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in ("cluster", "run"))
+
+
+def _longest(own: Vector) -> Vector:
+    """Returns the longest own time of each run."""
+    longest: Vector = {}
+    for labels, mean in own.items():
+        longest[_run(labels)] = max(mean, longest.get(_run(labels), 0.0))
+    return longest
+
+
+def _median_of_others(own: Vector, values: Vector) -> Vector:
+    """Returns for each run the median of the ranks with less own time than the slowest."""
+    top = _longest(own)
+    others: dict[Labels, list[float]] = {}
+    for labels, value in values.items():
+        if labels in own and own[labels] < top[_run(labels)]:
+            others.setdefault(_run(labels), []).append(value)
+    return {run: float(np.median(found)) for run, found in others.items()}
+
+
+def _with_run(ranks: Vector, runs: Vector, combine: Callable[[float, float], float]) -> Vector:
+    """Combines the value of each rank with that of its run."""
+    return {
+        labels: combine(value, runs[_run(labels)]) for labels, value in ranks.items() if _run(labels) in runs
+    }
+
+
+def own_parts(ranks: str, over: str) -> str:
+    """Returns PromQL for what selected ranks spend per step on each component and on the rest of the step.
+
+    `over` is the time over which the rates are taken.
+    """
+    same_rank = ", ".join(OF_RANK)
+    spent = f'rate({COMPONENT_SECONDS}{{{ranks},component!="communication"}}[{over}])'
+    steps = f'(rate({STEPS}_count{{{ranks},phase="train"}}[{over}]) > 0)'
+    components = f"{spent} / on ({same_rank}) group_left () {steps}"
+    rest = f"{OWN}{{{ranks}}} - on ({same_rank}) sum by ({same_rank}) ({components})"
+    return f'({components} or label_replace({rest}, "component", "{HOST}", "", ""))'
+
+
+def _cause() -> str:
+    """Returns a template's sentence on the component with the largest excess over the other ranks' median."""
+    mine, theirs = (own_parts(f"%[{number}]s", f"{MINUTES_COMPARED}m") for number in (1, 2))
+    excess = f"topk(1, max by (component) ({mine}) - quantile by (component) (0.5, {theirs}))"
+    labels = " ".join(f"$labels.{label}" for label in OF_RANK)
+    rank = f"(printf `{','.join(f'{label}=%q' for label in OF_RANK)}` {labels})"
+    others = "(printf `cluster=%q,run=%q,rank!=%q` $labels.cluster $labels.run $labels.rank)"
+    return (
+        f"{{{{ range printf `{excess}` {rank} {others} | query }}}} Most of it is "
+        "{{ .Labels.component }}: {{ .Value | humanizeDuration }}.{{ end }}"
+    )
+
+
+def _paused() -> str:
+    """Returns a template's sentence on the pauses of the rank, if they explain most of the excess."""
+    paused = f"increase({PAUSED_SECONDS}{{}}[{MINUTES_COMPARED}m])"
+    same_rank = ", ".join(OF_RANK)
+    long = f"{paused} > on ({same_rank}) group_left () 0.5 * {EXCESS}{{}} * {COMPARED}{{}}"
+    words = " Not its own work: {{ .Labels.reason }} for {{ .Value | humanizeDuration }}."
+    return looked_up(f"topk(1, {long})", OF_RANK, words)

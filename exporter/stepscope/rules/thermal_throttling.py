@@ -1,0 +1,197 @@
+"""ThermalThrottling: a GPU is too hot to run at full speed.
+
+Source: our own threshold for the driver's counters of thermal throttling: NVML's "SW thermal slowdown" and
+"HW thermal slowdown". DCGM adds them up as its thermal violation. Throttling by the power limit is normal
+for a busy GPU, so it is only in the details.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.measurements.scraped import Moment, Scraped, Vector, Window, column, of_run, summed
+from stepscope.measurements.throttling import THROTTLING, ThrottledGpu
+from stepscope.rules.bands import Bands, Worst
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from stepscope.rules.judgement import Judgement, Tallies, too_large
+from stepscope.rules.other_exporters import OtherExporters
+from stepscope.rules.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
+from stepscope.rules.promql import (
+    MINUTE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    compared,
+    gained,
+    looked_up,
+    ratio,
+)
+from stepscope.rules.registry import rule
+from stepscope.status import Status
+from stepscope.words import duration, exact_percent, others, others_of, too_few
+
+SHARE = "run_instance_gpu:stepscope_gpu_thermal_throttle:ratio"
+THROTTLED = "stepscope_gpu_throttle_seconds_total"
+HOT = "instance_gpu:thermal_throttle:avg_ratio"  # of readings of other exporters
+BY_HEAT = 'reason=~"sw_thermal|hw_thermal"'
+RECENT = 5 * MINUTE  # for a run that is younger than the live window
+
+
+@dataclass(frozen=True)
+class ThermalThrottlingParameters(Parameters):
+    threshold: Annotated[Percent, "the rule fires above this share of the time of a GPU"] = 5
+    patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 120
+    live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
+
+
+@rule
+class ThermalThrottling(Rule[ThermalThrottlingParameters, Portion]):
+    """Seconds lost: throttled time x the missing share of the highest clock during that time."""
+
+    parameters_type = ThermalThrottlingParameters
+    subject = "Heat"
+    question = "Is a GPU slowed down because it is too hot?"
+    description = (
+        "Adds up the time for which the driver throttled a GPU's clocks because of heat. In a job of many "
+        "GPUs that wait for each other, one hot GPU slows down all of them."
+    )
+    recommendation = (
+        "Check the cooling: fans, dust, air flow, the room's temperature, the machine's place in its rack. "
+        "Until then, a lower power limit (nvidia-smi -pl) keeps the GPUs equally fast."
+    )
+    view = "health"
+
+    about_gpus = True
+    bands = Bands("GPU", [Worst("{} of the time")])
+    measure = THROTTLING
+
+    def judge(self, view: Portion) -> Judgement:
+        return too_large(view, self.parameters)
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        parameters = self.parameters
+        windows = [(window, self._share(window)) for window in self._windows(scraping)]
+        return PrometheusRules(
+            targets=scraping.held(GPUS),
+            every=4 * MINUTE,
+            records=[
+                Record(
+                    SHARE,
+                    "\nor\n".join(
+                        f"{for_each_run(share, scraping)}\n"
+                        f"  and {scraping.held(GPUS)} > {window.samples:.12g}"
+                        for window, share in windows
+                    ),
+                )
+            ],
+            alerts=[
+                Alert(
+                    f"{SHARE} > {ratio(parameters.threshold)}\n"
+                    f"  and {scraping.held(GPUS)} > {parameters.patience}",
+                    summary=f"Thermal throttling of {WHERE}",
+                    description=f"In run {{{{ $labels.run }}}}, heat throttled {WHERE} for "
+                    f"{{{{ $value | humanizePercentage }}}} of the last {parameters.live_window:g} minutes "
+                    f"(fires above {parameters.threshold:g} %).{compared(SHARE, 'GPUs')}"
+                    + looked_up(
+                        "stepscope_gpu_temperature_celsius{}",
+                        ("cluster", "job", "instance", "gpu"),
+                        " It is at {{ .Value | humanize }} °C.",
+                    ),
+                )
+            ],
+        )
+
+    def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
+        """Returns the share of the readings at which heat lowered the clocks."""
+        parameters = self.parameters
+        seconds = MINUTE * parameters.live_window
+        enough = others.always(f"{others.hot} >= 0", others.scraping.window(parameters.patience))
+        return PrometheusRules(
+            targets=others.hot,
+            every=4 * MINUTE,
+            records=[Record(HOT, f"avg_over_time({others.past(others.hot, seconds)}) and ({enough})")],
+            alerts=[
+                Alert(
+                    f"{HOT} > {ratio(parameters.threshold)}",
+                    summary=f"Thermal throttling of {WHERE}",
+                    description=f"Heat throttled {WHERE} at {{{{ $value | humanizePercentage }}}} of the "
+                    f"scrapes of the last {parameters.live_window:g} minutes "
+                    f"(fires above {parameters.threshold:g} %).",
+                )
+            ],
+        )
+
+    def _windows(self, scraping: Scraping) -> list[Window]:
+        """Returns the live window, and the one for younger runs: the counters do not start with the run."""
+        return [scraping.last(seconds) for seconds in (MINUTE * self.parameters.live_window, RECENT)]
+
+    def _share(self, window: Window) -> str:
+        heat = gained(f"{THROTTLED}{{{BY_HEAT}}}", window, whole=True)
+        return f"sum without (reason) {heat} / {window.seconds:.12g}"
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
+        readings = now.held(GPUS, scraping.hold)
+        share: Vector = {}
+        for window in self._windows(scraping)[::-1]:  # the live window counts where both are known
+            heat = summed(window.gained(now, THROTTLED, BY_HEAT, whole=True, of_run=False), "reason")
+            found = of_run(now, readings, heat, window.hold)
+            share |= {
+                labels: seconds / window.seconds
+                for labels, seconds in found.items()
+                if readings[labels] > window.samples
+            }
+        labels = list(share)
+        view = Portion(column(readings, labels), np.ones(len(labels)), column(share, labels))
+        return Scraped(labels, view, readings, {SHARE: share})
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        nodes = run.of(self.measure)
+        gpus = judged_gpus(run.facts, nodes, tallies)
+        status = status_of(tallies.triggered, tallies.judged)
+        return Verdict(
+            status,
+            self._finding(gpus, status),
+            tallies.triggered,
+            tallies.triggered,
+            sum(max((gpu.held.seen for gpu in node.gpus), default=0) for node in nodes.values()),
+            max((gpu.measured.seconds_lost for gpu in gpus if gpu.tally.triggered), default=0.0),
+            details={"gpus": [_details(gpu) for gpu in gpus]},
+        )
+
+    def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: Status) -> str:
+        most = max((gpu.measured.held.seen for gpu in gpus), default=0)
+        if not most:
+            return "No GPU reported how long heat throttled it."
+        if status is Status.NOT_ENOUGH_DATA:
+            return too_few("readings of a GPU", most, self.parameters.patience)
+        fired = [gpu for gpu in gpus if gpu.tally.triggered]
+        hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)
+        worst = hottest.measured
+        sentence = f"Heat throttled {hottest.name} for {exact_percent(worst.percent)} of the time"
+        if fired:
+            sentence += f" ({duration(worst.held.part)}), at up to {worst.hottest:.0f} °C"
+        if len(fired) > 1:
+            sentence += f"; it throttled {others_of(len(fired) - 1, len(gpus), 'GPU')} too"
+        sentence += others([gpu.measured.percent for gpu in gpus if gpu is not hottest], "GPU")
+        return f"{sentence}."
+
+
+def _details(gpu: JudgedGpu[ThrottledGpu]) -> dict[str, Any]:
+    throttled = gpu.measured
+    return {
+        "node": gpu.node,
+        "gpu": gpu.label,
+        "triggered": gpu.tally.triggered,
+        "seconds": throttled.held.whole,
+        "heat_seconds": throttled.held.part,
+        "heat_percent": throttled.percent,
+        "power_seconds": throttled.power,
+        "highest_celsius": None if np.isnan(throttled.hottest) else throttled.hottest,
+        "highest_clock_hertz": throttled.highest_clock or None,
+    }

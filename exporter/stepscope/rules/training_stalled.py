@@ -1,0 +1,243 @@
+"""TrainingStalled: no step finishes for many times the usual duration, although the process is alive.
+
+Source: our own. NVIDIA's nvidia-resiliency-ext also treats a rank as hung if its heartbeat is missing for a
+multiple (5, the safety factor) of the longest interval. A multiple of the usual interval needs no earlier
+run, and the minimum avoids false alarms for short steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from stepscope.measurements.hangs import hangs
+from stepscope.measurements.measure import Measure, RunMeasurements
+from stepscope.measurements.pauses import NodePauses, Pause, Standstills, by_rank
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
+from stepscope.measurements.steps import STEP_DURATIONS
+from stepscope.rules.bands import Interval
+from stepscope.rules.base import Rule, Verdict, status_of
+from stepscope.rules.hang_in_words import collective_of, in_words
+from stepscope.rules.judgement import Booleans, Judgement, Tallies, judgement
+from stepscope.rules.parameters import Factor, Minutes, Parameters, StepCount
+from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from stepscope.rules.registry import rule
+from stepscope.rules.remedies import no_steps
+from stepscope.rules.topics import IDLE_GPUS
+from stepscope.runs.model import ranks_of
+from stepscope.words import all_of, capitalised, count, duration, too_few
+
+MOST = "run_instance:stepscope_steps:max"
+USUAL = "run_instance:stepscope_time_between_steps:mean_seconds"
+AGE = "stepscope_run_last_step_age_seconds"  # on the exporter's own clock
+START = "stepscope_run_start_time_seconds"
+PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
+
+
+@dataclass(frozen=True)
+class TrainingStalledParameters(Parameters):
+    factor: Annotated[Factor, "a stall lasts longer than this many times the usual time between steps"] = 20
+    minimum: Annotated[Minutes, "a stall lasts longer than this, however short the steps are"] = 1
+    patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
+
+
+@rule
+class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
+    """Seconds lost: the time of stalls beyond the usual time between steps, on the rank that lost most."""
+
+    parameters_type = TrainingStalledParameters
+    subject = "A stall"
+    question = "Has training stalled although its processes are alive?"
+    description = (
+        "Compares the time from the end of a step to the end of the next one, or to now, with the rank's "
+        "usual time. A process that hangs in a collective or on a dead file system looks like this."
+    )
+    recommendation = (
+        "Find out where the processes wait (py-spy dump --pid PID, NCCL's flight recorder), first on the "
+        "rank that stopped first. Mark checkpoints and evaluations between steps as phases."
+    )
+    view = "progress"
+    topic = "standstill"
+    distance = 1
+    symptom = IDLE_GPUS
+
+    @property
+    def measure(self) -> Measure[NodePauses]:
+        return Measure(NodePauses, 60 * self.parameters.minimum)
+
+    details_of = (STEP_DURATIONS,)
+
+    def judge(self, view: Standstills) -> Judgement:
+        return self._judged(view, view.steps > self.parameters.patience)
+
+    def judge_whole(self, view: Standstills) -> Judgement:
+        return self._judged(view, view.steps > 1)
+
+    def _judged(self, view: Standstills, enough: Booleans) -> Judgement:
+        parameters = self.parameters
+        is_long = (view.seconds > parameters.factor * view.usual) & (view.seconds > 60 * parameters.minimum)
+        return judgement(enough, (view.seconds, is_long))
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules for a node's last step of any rank; the usual time is a mean, not a median."""
+        factor, minimum, patience = self.parameters.factor, self.parameters.minimum, self.parameters.patience
+        spent = scraping.held(f"stepscope_phase_seconds_total{{{PHASES_OF_STEPS}}}")
+        steps = scraping.held(f"{STEPS}_count")
+        ended = scraping.held("stepscope_run_end_time_seconds")
+        return PrometheusRules(
+            targets=scraping.held(START),
+            every=MINUTE,
+            records=[
+                Record(MOST, f"max without (rank) (sum without (phase) ({steps}))"),
+                Record(
+                    USUAL, f"sum without (rank, phase) ({spent})\n  / sum without (rank, phase) ({steps})"
+                ),
+            ],
+            alerts=[
+                Alert(
+                    f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
+                    f"  and {MOST} > {patience}\n"
+                    f"  unless {ended}",
+                    severity="critical",
+                    summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
+                    description="Run {{ $labels.run }} on {{ $labels.instance }} has not finished a step "
+                    "for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
+                    f"{factor:g} times the usual time between steps, and {minimum:g} min).",
+                    labels={"standstill": "symptom"},
+                    lost="clamp({}, 1, 1)",
+                )
+            ],
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Standstills]:
+        hold = scraping.hold
+        steps = now.held(f"{STEPS}_count", hold)
+        of_ranks = grouped(summed(steps, "phase"), "rank")
+        spent = now.held("stepscope_phase_seconds_total", hold, PHASES_OF_STEPS)
+        ended = now.held("stepscope_run_end_time_seconds", hold)
+        records = {
+            MOST: {labels: max(counts) for labels, counts in of_ranks.items()},
+            USUAL: both(summed(spent, "rank", "phase"), summed(steps, "rank", "phase"), divided),
+        }
+        ages = {labels: age for labels, age in now.held(AGE, hold).items() if labels not in ended}
+        nodes = list(ages)
+        usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
+        return Scraped(nodes, Standstills(column(ages, nodes), usual, most), now.held(START, hold), records)
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        ranks = self._ranks(run)
+        judged = [rank for rank in ranks if rank.judged]
+        stalls = [(rank, stall) for rank in judged for stall in rank.stalls]
+        return Verdict(
+            status_of(len(stalls), len(judged)),
+            self._finding(run, ranks, stalls),
+            len(stalls),
+            len(stalls),
+            sum(rank.steps for rank in ranks),
+            max((rank.lost for rank in judged), default=0.0),
+            held=[self._held(*stall) for stall in stalls],
+            details={
+                "stalls": [
+                    {
+                        "node": rank.node,
+                        "rank": rank.rank,
+                        "start": stall.start,
+                        "seconds": stall.seconds,
+                        "end": stall.end,
+                        "usual_seconds": rank.usual,
+                    }
+                    for rank, stall in stalls
+                ]
+            },
+        )
+
+    def _held(self, rank: Rank, stall: Pause) -> Interval:
+        """Returns when a stall was longer than the rule allows; known work in it counts as done first."""
+        allowed = max(self.parameters.factor * rank.usual, 60 * self.parameters.minimum)
+        lasts = stall.end is None
+        end = stall.start + stall.seconds if stall.end is None else stall.end
+        words = f"no step for {duration(stall.seconds)}"
+        return Interval(
+            rank.node, f"rank {rank.rank}", end - stall.seconds + allowed, end, lasts, stall.seconds, words
+        )
+
+    def _ranks(self, run: RunMeasurements) -> list[Rank]:
+        found = []
+        for name, node in run.of(self.measure).items():
+            processes = ranks_of(run.facts, name)
+            for rank, measured in sorted(node.ranks.items()):
+                pauses = measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
+                steps, usual = run.nodes[name][STEP_DURATIONS].count(rank), measured.usual
+                # Nobody knows what happened between the captures of a trace.
+                seconds = np.array([max(pause.seconds - run.facts.unobserved_seconds, 0) for pause in pauses])
+                view = Standstills(seconds, np.full_like(seconds, usual), np.full_like(seconds, steps))
+                judged = self.judge_whole(view) if run.whole else self.judge(view)
+                stalls = list(compress(pauses, judged.fired))
+                found.append(Rank(name, rank, steps, usual, bool(judged.enough.any()), stalls))
+        return found
+
+    def _finding(
+        self, run: RunMeasurements, ranks: Sequence[Rank], stalls: Sequence[tuple[Rank, Pause]]
+    ) -> str:
+        if not any(rank.judged for rank in ranks):
+            most = max((rank.steps for rank in ranks), default=0)
+            if not most:
+                return no_steps(run.facts)
+            return too_few("steps of a rank", most, self.parameters.patience)
+        if not stalls:
+            no = "No rank" if len(ranks) > 1 else "Training never"
+            return f"{no} paused for more than {self.parameters.minimum:g} min between two steps."
+        lasting = [item for item in stalls if item[1].end is None]
+        who, others = "", ""
+        if lasting:
+            rank, first = min(lasting, key=lambda item: item[1].start)
+            stalled = len({(rank.node, rank.rank) for rank, _ in lasting})
+            verb = "has finished no step for"
+            if stalled == len(ranks) > 1:
+                who, verb = capitalised(all_of(stalled, "rank")), "have finished no step for"
+                starts = sorted(pause.start for _, pause in lasting)
+                if (lead := starts[1] - starts[0]) > rank.usual:
+                    others = f"; rank {rank.rank} stopped first, {duration(lead)} before the next"
+            elif stalled < len(ranks) and self._missing(run, first):  # those that are there only wait
+                who = f"{stalled} of {len(ranks)} ranks"
+                verb = f"{'has' if stalled == 1 else 'have'} finished no step for"
+            elif stalled > 1:
+                others = f", and {count(stalled - 1, 'more rank')} after it"
+        else:
+            rank, first = max(stalls, key=lambda item: item[1].seconds)
+            others = f", the longest of {len(stalls)} stalls" if len(stalls) > 1 else ""
+            verb = "finished no step for"
+        who = who or (f"Rank {rank.rank}" if len(ranks) > 1 else "The training process")
+        stalled_for = f"{duration(first.seconds)} (usually one every {duration(rank.usual)}){others}"
+        return f"{who} {verb} {stalled_for}.{self._missing(run, first)}"
+
+    def _missing(self, run: RunMeasurements, stall: Pause) -> str:
+        """Returns a sentence on whom, or what, ranks wait for during a stall, if that is known."""
+        found = [
+            hang
+            for hang in hangs(run.facts, by_rank(run.of(self.measure)), 60 * self.parameters.minimum)
+            if (hang.missing or len(set(map(collective_of, hang.waiting))) > 1)
+            and hang.start < stall.start + stall.seconds
+            and stall.start < hang.start + hang.seconds
+        ]
+        return f" {in_words(max(found, key=lambda hang: hang.seconds), run.facts)}" if found else ""
+
+
+class Rank(NamedTuple):
+    """The judged pauses of one rank."""
+
+    node: str
+    rank: int
+    steps: int
+    usual: float  # seconds from step to step
+    judged: bool
+    stalls: list[Pause]
+
+    @property
+    def lost(self) -> float:
+        """Returns the seconds of stalls beyond the usual time between steps."""
+        return sum((stall.seconds - self.usual for stall in self.stalls), 0.0)

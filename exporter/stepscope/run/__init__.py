@@ -1,0 +1,1 @@
+"""`stepscope run`: observes one training command from its start to the report."""

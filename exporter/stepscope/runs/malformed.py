@@ -1,0 +1,46 @@
+"""Reading files that somebody else wrote: they may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import UserError, describe
+
+# What Python raises for a document of another form than expected: for example a text instead of a number.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+EARLIEST = 1e9  # in 2001, seconds since the epoch: no profile is older
+LATEST = 253_402_300_800.0  # the year 10000, in seconds since the epoch
+
+
+def finite(value: Any) -> float:
+    """Returns a finite number of a file. Raises ValueError or TypeError for anything else, and for NaN."""
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError(f"{number} is not finite")
+    return number
+
+
+def moment(seconds: Any) -> float:
+    """Returns seconds since the epoch. Raises ValueError or TypeError for a time that no file can have."""
+    number = finite(seconds)
+    if not 0.0 <= number < LATEST:
+        raise ValueError(f"{number:g} s is not a time since 1970")
+    return number
+
+
+def is_date(seconds: float) -> bool:
+    """Returns whether a time is since the epoch; some profiles count from their start."""
+    return seconds >= EARLIEST
+
+
+@contextmanager
+def naming(place: Path | str, expected: str, remedy: str) -> Iterator[None]:
+    """Turns whatever the content of a file or answer makes fail into a UserError that names its place."""
+    try:
+        yield
+    except MALFORMED as error:
+        raise UserError(f"{place}: not {expected} ({describe(error)}); {remedy}") from error

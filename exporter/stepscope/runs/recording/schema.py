@@ -1,0 +1,255 @@
+"""The tables of a recording: their columns and types; docs/recording.md explains each.
+
+A part is one minute of one table of one node. Values that are constant within a part (the devices, the
+interval) are JSON in the schema's metadata under the key `stepscope`, not columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any
+
+import pyarrow as pa
+
+from stepscope.errors import UserError
+from stepscope.processes.pauses import REASONS
+from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
+from stepscope.sampling.sample import HostUse, Sample
+
+FORMAT = 1  # of run.json, journals and parts; no other is read
+METADATA_KEY = b"stepscope"
+
+TABLES = ("samples", "steps", "ranks")
+
+# The time of a process: the phases, and the time before, between and after them.
+PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
+
+# Columns of `samples` by the attribute of Sample (or GpuSample) that they hold. Byte and second counters
+# need float64, which represents whole numbers up to 9e15; ratios, watts and degrees do not.
+CPU_COLUMNS = {
+    "cpu_utilization_ratio": "cpu_utilization",
+    "cpu_io_wait_ratio": "cpu_io_wait",
+}
+NODE_COLUMNS = {
+    "memory_used_bytes": "memory_used_bytes",
+    "memory_total_bytes": "memory_total_bytes",
+    "swap_used_bytes": "swap_used_bytes",
+    "disk_read_bytes_total": "disk_read_bytes",
+    "disk_written_bytes_total": "disk_written_bytes",
+    "network_receive_bytes_total": "network_received_bytes",
+    "network_transmit_bytes_total": "network_transmitted_bytes",
+}
+# Columns about the run, by the attribute of HostUse that they hold.
+RUN_COLUMNS = {
+    "run_cpu_cores": "cpu_cores",
+    "run_io_waiting_ratio": "io_waiting_ratio",
+    "run_allowed_cores": "allowed_cores",
+    "run_cpu_limit_cores": "cpu_limit",
+    "run_cpu_seconds_total": "cpu_seconds",
+    "run_other_cpu_seconds_total": "other_cpu_seconds",
+    "run_main_threads_ran_seconds_total": "main_threads_ran_seconds",
+    "run_main_threads_waited_seconds_total": "main_threads_waited_seconds",
+    "run_cpu_periods_total": "cpu_periods",
+    "run_cpu_throttled_periods_total": "throttled_periods",
+    "run_cpu_throttled_seconds_total": "throttled_seconds",
+    "run_memory_bytes": "memory_bytes",
+    "run_memory_limit_bytes": "memory_limit_bytes",
+    "run_anonymous_memory_bytes": "anonymous_memory_bytes",
+    "run_memory_capacity_bytes": "memory_capacity_bytes",
+    "run_oom_kills_total": "oom_kills",
+    "run_major_page_faults_total": "major_page_faults",
+    "run_disk_read_bytes_total": "disk_read_bytes",
+    "run_disk_written_bytes_total": "disk_written_bytes",
+}
+# The pressure by resource, and the CPU time of neighbours by user.
+PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in ("cpu", "io", "memory")}
+NEIGHBOURS_COLUMN = "run_neighbour_cpu_seconds_total"
+GPU_COLUMNS = {
+    "gpu_utilization_ratio": ("utilization", pa.float32()),
+    "gpu_memory_used_bytes": ("memory_used_bytes", pa.float64()),
+    "gpu_memory_total_bytes": ("memory_total_bytes", pa.float64()),
+    "gpu_memory_bandwidth_utilization_ratio": ("memory_bandwidth_utilization", pa.float32()),
+    "gpu_power_watts": ("power_watts", pa.float32()),
+    "gpu_temperature_celsius": ("temperature_celsius", pa.float32()),
+    "gpu_clock_hertz": ("sm_clock_hertz", pa.float64()),
+    "gpu_energy_joules_total": ("energy_joules", pa.float64()),
+    "gpu_throttle_seconds_total": ("throttle_seconds", pa.float64()),
+    "gpu_thermal_throttle_seconds_total": ("thermal_throttle_seconds", pa.float64()),
+    "gpu_power_throttle_seconds_total": ("power_throttle_seconds", pa.float64()),
+    "gpu_ecc_uncorrected_errors_total": ("ecc_uncorrected_errors", pa.float64()),
+    "gpu_xid_errors_total": ("xid_errors", pa.float64()),
+    "gpu_last_xid": ("last_xid", pa.float64()),
+    "gpu_lost": ("lost", pa.float32()),
+    "gpu_sm_active_ratio": ("sm_active", pa.float32()),
+    "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
+    "gpu_compute_processes": ("compute_processes", pa.float32()),
+}
+EVIDENCE_COLUMN = "gpu_run_evidence"  # the place in EVIDENCE: 0 for a GPU that the run does not use
+
+# Columns that have the names of attributes: of LedgerHeader, LedgerTotals and RankFacts, and of Loader.
+HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "world_size")
+MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
+FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
+PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in REASONS}  # of a rank that could not run
+LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
+
+STEPS_SCHEMA = pa.schema(
+    [
+        ("rank", pa.int32()),
+        ("pid", pa.int64()),
+        ("rank_start", pa.float64()),
+        ("phase", pa.string()),
+        ("number", pa.int64()),
+        ("start", pa.float64()),
+        ("duration", pa.float64()),
+        *((component, pa.float64()) for component in COMPONENTS),
+    ]
+)
+
+LOADER_TYPE = pa.struct(
+    [
+        ("phase", pa.string()),
+        ("workers", pa.int64()),
+        ("pin_memory", pa.bool_()),
+        ("prefetch_factor", pa.int64()),
+        ("waits", pa.int64()),
+        ("wait_seconds", pa.float64()),
+        ("batch_size", pa.int64()),
+    ]
+)
+
+RANKS_SCHEMA = pa.schema(
+    [
+        ("time", pa.float64()),
+        ("rank", pa.int32()),
+        ("pid", pa.int64()),
+        ("alive", pa.bool_()),
+        ("world_size", pa.int32()),
+        ("framework", pa.string()),
+        ("framework_version", pa.string()),
+        *((name, pa.float64()) for name in ("start", *MOMENT_COLUMNS)),
+        *((f"{phase}_steps", pa.int64()) for phase in PHASES),
+        *((f"{phase}_seconds", pa.float64()) for phase in PHASES_AND_MORE),
+        *((f"{component}_seconds", pa.float64()) for component in COMPONENTS),
+        *((name, pa.int64() if name == "fetches" else pa.float64()) for name in FETCH_COLUMNS),
+        ("loaders", pa.list_(LOADER_TYPE)),
+        # The place of a long stay (ledgers/presence.py); null if there is no long stay.
+        ("component", pa.string()),
+        ("operation", pa.string()),
+        ("component_since", pa.float64()),  # by the process's own clock, so it identifies the stay
+        ("stay_seconds", pa.float64()),
+        ("state", pa.string()),
+        *((column, pa.float64()) for column in PAUSE_COLUMNS),  # null: not measured
+        ("gauges", pa.map_(pa.string(), pa.float64())),  # the last values
+        ("counts", pa.map_(pa.string(), pa.float64())),
+    ]
+)
+
+
+# The columns that every part of a table has.
+COLUMNS = {
+    "samples": ("time", *NODE_COLUMNS),
+    "steps": STEPS_SCHEMA.names,
+    "ranks": RANKS_SCHEMA.names[: RANKS_SCHEMA.get_field_index("loaders") + 1],  # the others came later
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The device of each position in a list column. It only grows: a position keeps its device."""
+
+    cpus: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+    def with_devices_of(self, sample: Sample) -> Layout:
+        """Returns this layout, with the new devices of the sample at its end."""
+        cpus = self.cpus if self.cpus == sample.cpus else grown(self.cpus, sample.cpus)
+        gpus = grown(self.gpus, sorted(sample.gpus, key=_natural))
+        return self if cpus == self.cpus and gpus == self.gpus else Layout(cpus, gpus)
+
+
+def grown(known: tuple[str, ...], devices: Sequence[str]) -> tuple[str, ...]:
+    """Returns `known`, with the devices that are not in it at its end."""
+    return known + tuple(device for device in devices if device not in known)
+
+
+def samples_schema(layout: Layout) -> pa.Schema:
+    """Returns the schema of one row per sample; list columns have one value per core or GPU.
+
+    A node without cores or GPUs lacks their columns: Parquet has no lists of the fixed length 0.
+    """
+    fields = [("time", pa.float64())]
+    if layout.cpus:
+        fields += [(name, pa.list_(pa.float32(), len(layout.cpus))) for name in CPU_COLUMNS]
+    fields += [(name, pa.float64()) for name in (*NODE_COLUMNS, *RUN_COLUMNS, *PRESSURE_COLUMNS)]
+    fields.append((NEIGHBOURS_COLUMN, pa.map_(pa.string(), pa.float64())))
+    if layout.gpus:
+        fields += [(name, pa.list_(kind, len(layout.gpus))) for name, (_, kind) in GPU_COLUMNS.items()]
+        fields.append((EVIDENCE_COLUMN, pa.list_(pa.float32(), len(layout.gpus))))
+    return pa.schema(fields)
+
+
+def with_metadata(schema: pa.Schema, values: dict[str, Any]) -> pa.Schema:
+    """Returns the schema with these values added to the JSON in its metadata."""
+    merged = {**metadata_of(schema), "format": FORMAT, **values}
+    return schema.with_metadata({METADATA_KEY: json.dumps(merged).encode()})
+
+
+def metadata_of(schema: pa.Schema) -> dict[str, Any]:
+    """Returns the JSON values in the schema's metadata, {} if Stepscope did not write it.
+
+    Raises UserError if they have another format.
+    """
+    values: dict[str, Any] = json.loads((schema.metadata or {}).get(METADATA_KEY, "{}"))
+    check_format(values.get("format", FORMAT), "this recording")
+    return values
+
+
+def check_format(written: object, name: str) -> None:
+    """Raises UserError if the file that is called `name` has another format."""
+    if written != FORMAT:
+        raise UserError(
+            f"{name} has format {written!r}, this Stepscope reads {FORMAT}: use the one that wrote it"
+        )
+
+
+def facts_of(metadata: dict[str, Any]) -> NodeFacts:
+    """Returns what a part's metadata contains about its node: `asdict` of its facts, among other values."""
+    values = {item.name: metadata[item.name] for item in fields(NodeFacts)}
+    gpus = tuple(GpuFacts(**gpu) for gpu in metadata["gpus"])
+    cpus = {name: tuple(values[name]) for name in ("cpus", "run_cpus")}
+    return NodeFacts(**{**values, **cpus, "gpus": gpus, "neighbours": ()})
+
+
+def facts_after(known: NodeFacts, layout: Layout, sample: Sample, host: HostUse) -> NodeFacts:
+    """Returns what is known about the node after this sample, in the order of `layout`."""
+    gpus = {gpu.gpu: gpu for gpu in known.gpus}
+    for label, reading in sample.gpus.items():
+        before = gpus.get(label, GpuFacts(label))
+        gpus[label] = GpuFacts(
+            gpu=label,
+            model=reading.model or before.model,
+            uuid=reading.uuid or before.uuid,
+            memory_bytes=_finite(reading.memory_total_bytes, before.memory_bytes),
+            power_limit_watts=_finite(reading.power_limit_watts, before.power_limit_watts),
+        )
+    return NodeFacts(
+        node=known.node,
+        cpus=layout.cpus,
+        gpus=tuple(gpus.get(label, GpuFacts(label)) for label in layout.gpus),
+        memory_bytes=_finite(sample.memory_total_bytes, known.memory_bytes),
+        driver_version=sample.driver_version or known.driver_version,
+        run_cpus=host.cpus or known.run_cpus,
+    )
+
+
+def _finite(value: float, otherwise: float) -> float:
+    return value if isfinite(value) else otherwise
+
+
+def _natural(label: str) -> tuple[int, str]:
+    """Returns a sort key: NVML's indices by number, then all other labels."""
+    return (int(label), "") if label.isdigit() else (1 << 30, label)

@@ -1,0 +1,109 @@
+"""Keeps of a trace what a run needs: some kilobytes, which a reading process sends to its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stepscope.runs.malformed import is_date, naming
+from stepscope.runs.model import RankTrace
+from stepscope.runs.traces.arrivals import rank_trace
+from stepscope.runs.traces.events import Trace, traces_of
+from stepscope.runs.traces.trace import STEP, TraceSummary, summarise
+from stepscope.words import listing, number
+
+# What makes the steps known, by the writer of a trace.
+MARKS = {
+    "pytorch": "call profiler.step() after each step",
+    "xla": "run each step in jax.profiler.StepTraceAnnotation, or profile with Keras's TensorBoard callback",
+    "nsight": 'mark each step with a range of NVTX, such as torch.cuda.nvtx.range_push("step 7")',
+}
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One process in one file. Times are seconds since the epoch, or since the start if it has no date."""
+
+    file: str
+    writer: str
+    host: str
+    pid: int
+    rank: int | None  # None: the file does not contain it
+    world_size: int | None
+    devices: dict[int, str]  # name by index
+    start: float
+    end: float
+    summary: TraceSummary
+    arrivals: RankTrace | None  # None: it took part in no collective
+    unknowns: tuple[str, ...]  # sentences
+
+    def later(self, seconds: float) -> Capture:
+        """Returns this capture with all its times moved."""
+        steps = tuple(replace(step, start=step.start + seconds) for step in self.summary.steps)
+        arrivals = self.arrivals and replace(
+            self.arrivals,
+            starts=self.arrivals.starts + seconds,
+            ends=self.arrivals.ends + seconds,
+            exposed=self.arrivals.exposed + seconds,
+        )
+        return replace(
+            self,
+            start=self.start + seconds,
+            end=self.end + seconds,
+            summary=replace(self.summary, steps=steps),
+            arrivals=arrivals,
+        )
+
+
+def captures_of(path: Path, progress: Callable[[int], None] | None = None) -> list[Capture]:
+    """Reads a file; calls `progress` with the bytes read since the last call. Raises UserError."""
+    with naming(path, "a trace of the profiler", "export it again"):
+        return [_capture(trace) for trace in traces_of(path, progress)]
+
+
+def _capture(trace: Trace) -> Capture:
+    summary, host = summarise(trace), trace.host or "unknown"
+    return Capture(
+        file=trace.path.name,
+        writer=trace.writer,
+        host=host,
+        pid=trace.pid,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        devices=trace.devices,
+        start=trace.origin,
+        end=trace.end,
+        summary=summary,
+        arrivals=rank_trace(trace, host, trace.rank or 0, summary.steps) if trace.collectives else None,
+        unknowns=tuple(_unknowns(trace, summary)),
+    )
+
+
+def _unknowns(trace: Trace, summary: TraceSummary) -> Iterator[str]:
+    """Yields sentences: what the trace does not contain, or what nobody here knows."""
+    name = trace.path.name
+    if summary.steps_from == "optimizer":
+        yield f"{name} marks no step: its steps are the times between calls of the optimizer."
+    elif summary.steps_from not in ("", "profiler"):
+        yield (
+            f"{name} marks no step. Its steps were inferred from repetition: each begins with "
+            f"{summary.steps_from}. To be sure, {MARKS[trace.writer]}."
+        )
+    elif not summary.marked and trace.named(STEP.fullmatch).any():
+        yield (
+            f"{name} marks steps, but the host ran ahead of its device, so it is not known when they ended. "
+            "Wait for the result inside each step."
+        )
+    elif not summary.marked:
+        yield f"{name} marks no step: {MARKS[trace.writer]} to see their times."
+    if trace.unknown:
+        found = listing(
+            [f"{category} ({number(count)})" for category, count in sorted(trace.unknown.items())]
+        )
+        yield f"{name} has events of unknown categories, which count nowhere: {found}."
+    yield from (f"{name} {note}." for note in trace.notes)
+    if not is_date(trace.origin):
+        yield f"{name} does not contain the date: its times count from the start of the profile."
+    if trace.host is None:
+        yield f"{name} does not contain the name of its host."

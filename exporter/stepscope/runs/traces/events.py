@@ -1,0 +1,351 @@
+"""Loads the events of one rank from a trace of the PyTorch profiler into columns.
+
+The format is Chrome's; categories are those of libkineto's ActivityType (github.com/pytorch/kineto), and
+those of PyTorch before 1.11 (`Operator`, `Kernel`, `Memcpy`, `Memset`, `Runtime`). Times are microseconds
+since `baseTimeNanoseconds`, or since the epoch if the trace does not contain it.
+
+`load(path)` returns a `Trace`. Its events are rows of equally long columns, in time order; callers first,
+then what they call:
+
+    trace.kinds[i]         one of OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT
+    trace.names[trace.name_ids[i]]
+    trace.starts[i], trace.ends[i]   microseconds since `trace.origin`, which is seconds since the epoch
+    trace.threads[trace.thread_ids[i]]   a Thread: of the host, or a stream of a device
+    trace.correlations[i]  joins the call that launched work (RUNTIME) with the work (KERNEL, COPY); NONE
+
+`trace.collectives` are the calls of collectives that ran: kernels on a device, operators of gloo and the like
+on the host. Each knows its group, sequence number, operation, size and bytes as far as the trace does, and
+`launched`: when the host called it. A row of about 40 bytes stands for about 350 bytes of JSON.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.errors import UserError
+from stepscope.runs.malformed import finite, moment, naming
+from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
+from stepscope.runs.traces.json_stream import JsonTrace
+from stepscope.runs.traces.nsight import REMEDY, is_export, processes
+from stepscope.runs.traces.xla import AsPyTorch, host_of
+
+OPERATOR, ANNOTATION, RUNTIME, KERNEL, COPY, PYTHON, OVERHEAD, WAIT, UNKNOWN = range(9)
+KINDS = {
+    "cpu_op": OPERATOR,
+    "operator": OPERATOR,
+    "user_annotation": ANNOTATION,
+    "runtime": RUNTIME,
+    "hpu_op": RUNTIME,  # of the host, in spite of its name
+    "kernel": KERNEL,
+    "concurrent_kernel": KERNEL,
+    "mtia_ccp_events": KERNEL,
+    "collective_comm": KERNEL,
+    "memcpy": COPY,
+    "memset": COPY,
+    "python_function": PYTHON,
+    "python": PYTHON,
+    "overhead": OVERHEAD,
+    "cuda_event": WAIT,
+}
+# Kinds of device name these after themselves: cuda_runtime, gpu_memcpy, hip_runtime, xpu_driver, mlu_memset.
+ENDINGS = {
+    "_runtime": RUNTIME,
+    "_driver": RUNTIME,
+    "_memcpy": COPY,
+    "_memset": COPY,
+    "_sync": WAIT,  # a stream waits for an event: no work
+}
+# What repeats other events, or is the profiler's own frame around them.
+REPEATED = {None, "Trace", "trace", "ac2g", "async_cpu_to_gpu", "external_correlation"}
+REPEATED_ENDING = "_user_annotation"  # of a device: gpu_user_annotation
+ON_DEVICE = (KERNEL, COPY)
+NONE = -1  # no correlation
+MICRO = 1e-6
+Numbers = NDArray[np.float64]
+
+
+class Thread(NamedTuple):
+    """A thread of the host, or a stream of a device."""
+
+    process: Any
+    thread: Any  # or the stream
+    device: str  # "cpu", "gpu0"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One file: one rank's events, in time order. See the module for the columns."""
+
+    path: Path
+    writer: str  # "pytorch", "xla" (JAX or TensorFlow) or "nsight"
+    notes: tuple[str, ...]  # clauses about the file: what it does not contain
+    host: str | None  # None: the trace does not contain it
+    pid: int  # the process, from its events; 0: there are none of the host
+    rank: int | None  # None: the job was not distributed, or the trace does not contain it
+    world_size: int | None
+    origin: float  # seconds since the epoch of time 0
+    devices: dict[int, str]  # name by index
+    groups: dict[str, Described]  # process groups by name, as `distributedInfo` lists them
+    unknown: dict[str, int]  # events of categories that nobody here knows; they count nowhere
+    names: list[str]
+    threads: list[Thread]
+    kinds: NDArray[np.uint8]
+    name_ids: NDArray[np.int32]
+    thread_ids: NDArray[np.int32]
+    starts: Numbers
+    ends: Numbers
+    correlations: NDArray[np.int64]
+    collectives: list[Collective]
+    is_collective: NDArray[np.bool_]  # rows of `collectives`
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def named(self, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Returns (n,) which events have a name that `wanted` says yes to."""
+        return np.array([bool(wanted(name)) for name in self.names], bool)[self.name_ids]
+
+    def of(self, *kinds: int) -> NDArray[np.bool_]:
+        """Returns (n,) which events are of one of these kinds."""
+        return np.isin(self.kinds, kinds)
+
+    @cached_property
+    def device_of_thread(self) -> NDArray[np.str_]:
+        """Returns the device by thread id."""
+        return np.array([thread.device for thread in self.threads])
+
+    @property
+    def end(self) -> float:
+        """Returns when the last event ended, in seconds since the epoch."""
+        return moment(self.origin + float(self.ends.max()) * MICRO)
+
+
+@lru_cache
+def _kind(category: str) -> int | None:
+    """Returns the kind of a category in small letters, UNKNOWN, or None if it repeats other events."""
+    if category.endswith(REPEATED_ENDING):
+        return None
+    endings = (kind for ending, kind in ENDINGS.items() if category.endswith(ending))
+    return KINDS.get(category, next(endings, UNKNOWN))
+
+
+class _Call(NamedTuple):
+    """The row of a collective, and what its event says about it."""
+
+    row: int
+    operation: str
+    about: Described
+    sequence: int | None
+    external: Any  # the id of its operator
+
+
+@dataclass
+class _Columns:
+    """The rows as they are read."""
+
+    kinds: array[int] = field(default_factory=lambda: array("B"))
+    names: array[int] = field(default_factory=lambda: array("i"))
+    threads: array[int] = field(default_factory=lambda: array("i"))
+    starts: array[float] = field(default_factory=lambda: array("d"))
+    durations: array[float] = field(default_factory=lambda: array("d"))
+    correlations: array[int] = field(default_factory=lambda: array("q"))
+    name_ids: dict[str, int] = field(default_factory=dict)
+    thread_ids: dict[tuple[Any, Any, str], int] = field(default_factory=dict)
+    operations: list[tuple[str | None, str | None]] = field(default_factory=list)  # by name: device, host
+    unknown: dict[str, int] = field(default_factory=dict)
+    collective: list[_Call] = field(default_factory=list)
+    described: dict[Any, tuple[Described, int | None]] = field(default_factory=dict)  # by External id
+
+    def add(self, row: Any) -> None:
+        """Adds a complete event; leaves out all others, and what repeats them."""
+        category = row.get("cat")
+        if row.get("ph") != "X" or category in REPEATED:
+            return
+        category = str(category).lower()
+        kind = _kind(category)
+        if kind is None:
+            return
+        if kind == UNKNOWN:
+            self.unknown[category] = self.unknown.get(category, 0) + 1
+        arguments = row.get("args") or {}
+        name = str(row["name"])
+        name_id = self.name_ids.get(name)
+        if name_id is None:
+            name_id = self.name_ids[name] = len(self.name_ids)
+            self.operations.append((operation_of(name, on_device=True), operation_of(name, on_device=False)))
+        device = "cpu"
+        correlation = NONE
+        if kind in ON_DEVICE:
+            kind_of_device = arguments.get("accelerator", "gpu")
+            device = f"{kind_of_device}{arguments.get('device', row.get('pid'))}"
+            operation = self.operations[name_id][0] if kind == KERNEL else None
+            correlation = arguments.get("correlation", NONE)
+        else:
+            operation = self.operations[name_id][1] if kind != PYTHON else None
+            if kind == RUNTIME:
+                correlation = arguments.get("correlation", NONE)
+            elif name == "record_param_comms":
+                about = described(arguments), sequence_of(arguments)
+                self.described[arguments.get("External id")] = about
+        if operation is not None:
+            about = described(arguments), sequence_of(arguments)
+            self.collective.append(_Call(len(self.kinds), operation, *about, arguments.get("External id")))
+        thread = row.get("pid"), row.get("tid"), device
+        self.kinds.append(kind)
+        self.names.append(name_id)
+        self.threads.append(self.thread_ids.setdefault(thread, len(self.thread_ids)))
+        self.starts.append(float(row["ts"]))
+        self.durations.append(float(row.get("dur") or 0))
+        self.correlations.append(int(correlation))
+
+
+def traces_of(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[Trace]:
+    """Yields the traces in a file: one of a profiler's JSON, one per process of an export of Nsight Systems.
+
+    Calls `progress` with the bytes read since the last call. Raises UserError if the file is corrupt.
+    """
+    if not is_export(path):
+        yield load(path, progress)
+        return
+    with naming(path, "an export of Nsight Systems", REMEDY):
+        empty = True
+        for about, notes, rows in processes(path):
+            columns = _Columns()
+            with closing(rows):
+                for row in rows:
+                    columns.add(row)
+            if len(columns.kinds):
+                empty = False
+                yield _trace(path, "nsight", notes, about, columns)
+        if empty:
+            raise UserError(f"{path} holds no event: record again, while steps run")
+
+
+def load(path: Path, progress: Callable[[int], None] | None = None) -> Trace:
+    """Reads a trace; calls `progress` with the bytes read since the last call.
+
+    Raises UserError if the file is corrupt or not a trace of the PyTorch profiler, JAX or TensorFlow.
+    """
+    stream, columns = JsonTrace(path, progress), _Columns()
+    xla = AsPyTorch()
+    with naming(path, "a trace of the profiler", "export it again"):
+        for row in xla.rows(stream.rows()):
+            columns.add(row)
+        if not stream.has_events:
+            raise UserError(f"{path} is no trace (no traceEvents in it): give what torch.profiler exported")
+        if not len(columns.kinds):
+            raise UserError(f"{path} holds no event: export the trace again, with a step that is active")
+        if xla.found:
+            stream.about["host_name"] = host_of(path)
+        return _trace(path, "xla" if xla.found else "pytorch", xla.notes, stream.about, columns)
+
+
+def _trace(
+    path: Path, writer: str, notes: tuple[str, ...], about: dict[str, Any], columns: _Columns
+) -> Trace:
+    starts, ends = np.frombuffer(columns.starts, np.float64), np.frombuffer(columns.durations, np.float64)
+    kinds = np.frombuffer(columns.kinds, np.uint8)
+    zero = finite(np.min(starts[kinds != PYTHON], initial=starts.max()))
+    starts -= zero  # in place: the columns of a large trace are never in memory twice
+    ends += starts
+    finite(starts.sum() + ends.sum())
+    order = np.lexsort((-ends, starts))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    threads = [Thread(*thread) for thread in columns.thread_ids]
+    trace = Trace(
+        path=path,
+        writer=writer,
+        notes=notes,
+        host=None if about.get("host_name") is None else str(about["host_name"]),
+        pid=next(
+            (each.process for each in threads if each.device == "cpu" and isinstance(each.process, int)), 0
+        ),
+        rank=_whole(_job(about).get("rank")),
+        world_size=_whole(_job(about).get("world_size")),
+        origin=moment(zero / 1e6 + finite(about.get("baseTimeNanoseconds", 0)) / 1e9),
+        devices={int(gpu["id"]): str(gpu.get("name", "")) for gpu in about.get("deviceProperties") or []},
+        groups={
+            str(group.get("pg_name")): described(
+                {
+                    "Process Group Name": group.get("pg_name"),
+                    "Process Group Description": group.get("pg_desc"),
+                    "Process Group Ranks": group.get("ranks"),
+                    "Group size": group.get("pg_size"),
+                }
+            )
+            for group in _job(about).get("pg_config") or []
+            if isinstance(group, dict)
+        },
+        unknown=columns.unknown,
+        names=list(columns.name_ids),
+        threads=threads,
+        kinds=_reordered(columns.kinds, order),
+        name_ids=_reordered(columns.names, order),
+        thread_ids=_reordered(columns.threads, order),
+        starts=_reordered(columns.starts, order),
+        ends=_reordered(columns.durations, order),
+        correlations=_reordered(columns.correlations, order),
+        collectives=[],
+        is_collective=np.zeros(len(order), bool),
+    )
+    _add_collectives(trace, columns, place)
+    return trace
+
+
+def _reordered(column: array[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+    """Changes the order of a column in place, and returns it."""
+    values = np.frombuffer(column, column.typecode)
+    values[:] = values[order]
+    return values
+
+
+def _add_collectives(trace: Trace, columns: _Columns, place: NDArray[np.int32]) -> None:
+    """Adds the collectives in time order, with what their `record_param_comms` and their group say."""
+    columns.collective.sort(key=lambda found: place[found.row])
+    rows = place[[found.row for found in columns.collective]]
+    trace.is_collective[rows] = True
+    calls = launches(trace, trace.correlations[rows])
+    for row, call, found in zip(rows.tolist(), calls.tolist(), columns.collective, strict=True):
+        by_operator, number = columns.described.get(found.external, (None, None))
+        about = found.about.filled_from(by_operator)
+        about = about.filled_from(trace.groups.get(about.group))
+        device = trace.threads[trace.thread_ids[row]].device
+        call = row if device == "cpu" else call
+        trace.collectives.append(
+            Collective(
+                about.operation or found.operation,
+                device,
+                float(trace.starts[row]),
+                float(trace.ends[row]),
+                None if call == NONE else float(trace.starts[call]),
+                number if found.sequence is None else found.sequence,
+                about,
+            )
+        )
+
+
+def launches(trace: Trace, correlations: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the row of the host's call that launched each work, by correlation; NONE if it is not known."""
+    rows = np.flatnonzero(trace.of(RUNTIME) & (trace.correlations != NONE))
+    rows = rows[np.argsort(trace.correlations[rows], kind="stable")]
+    known = np.append(trace.correlations[rows], NONE)
+    places = np.searchsorted(known[:-1], correlations, "right") - 1
+    return np.where(known[places] == correlations, np.append(rows, NONE)[places], NONE)
+
+
+def _job(about: dict[str, Any]) -> Any:
+    return about.get("distributedInfo") or {}
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)

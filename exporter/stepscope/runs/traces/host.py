@@ -1,0 +1,173 @@
+"""Finds what the host did: the innermost event of a thread at each moment, and the line that called it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.runs.model import HostTime
+from stepscope.runs.traces.events import COPY, MICRO, NONE, OPERATOR, PYTHON, RUNTIME, WAIT, Trace
+from stepscope.runs.traces.intervals import Intervals, Numbers
+
+LISTED = 200  # parts of the host's time that are kept
+# What the host's time is spent on.
+OPERATORS, FRAMES, CALLS, SYNCHRONISING, COLLECTING, NOT_RECORDED = (
+    "operator",
+    "python",
+    "runtime",
+    "synchronising",
+    "gc",
+    "not recorded",
+)
+# Calls that return only when the device has done its work; so does a copy from or to pageable memory.
+_WAITS = re.compile(
+    r"(?:cuda|cu|hip)\w*Synchronize\w*|(?:cuda|hip)Memcpy(?:2D|3D)?|(?:ze|mtia|xpu)\w*Synchronize\w*"
+)
+_PAGEABLE = re.compile(r"Memcpy .*Pageable", re.IGNORECASE)
+_SYNCHRONISING = re.compile(r"aten::(?:item|_local_scalar_dense|is_nonzero|nonzero|equal)")
+_COLLECTING = re.compile(
+    r"Python GC|gc\b.*|.*\bgc\.collect\b.*|.*built-in (?:method|function) collect\b.*", re.IGNORECASE
+)
+_STEP = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*")
+_FRAME = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): .+")
+_ADDRESS = re.compile(r" object at 0x[0-9a-fA-F]+")
+_LIBRARIES = {"torch", "numpy", "lightning", "pytorch_lightning", "accelerate", "transformers", "deepspeed"}
+
+
+def callers(starts: Numbers, ends: Numbers, threads: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Returns the index of the event that called each event on its thread, NONE if there is none.
+
+    The events are in time order, callers first.
+    """
+    parents = np.full(len(starts), NONE, np.int32)
+    stacks: dict[int, list[int]] = {}  # by thread, the outermost first
+    end_of = ends.data  # lists would need four times the memory of the arrays
+    for index, (start, thread) in enumerate(zip(starts.data, threads.data, strict=True)):
+        stack = stacks.setdefault(thread, [])
+        while stack and end_of[stack[-1]] <= start:
+            stack.pop()
+        if stack:
+            parents[index] = stack[-1]
+        stack.append(index)
+    return parents
+
+
+def host_times(trace: Trace, waits: Mapping[int, Intervals]) -> tuple[HostTime, ...]:
+    """Returns what each thread of the host did in its intervals, the longest first; seconds sum to theirs."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for thread, intervals in waits.items():
+        stack = _Stack(trace, thread)
+        within = intervals.within(*stack.times())
+        rest = intervals.length - float(within[stack.parents == NONE].sum())
+        _add(sums, (NOT_RECORDED, "", ""), 1, max(rest, 0.0))
+        called = stack.parents != NONE
+        own = within.copy()
+        np.subtract.at(own, stack.parents[called], within[called])
+        for index in np.flatnonzero(own > 0).data:
+            _add(sums, stack.describe(index), 1, float(own[index]))
+    return _ordered(sums)
+
+
+def synchronising(trace: Trace, thread: int) -> tuple[HostTime, ...]:
+    """Returns the calls of a thread that waited for the device, with the operator that made them."""
+    stack = _Stack(trace, thread)
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    pageable = set(
+        trace.correlations[
+            trace.of(COPY) & trace.named(_PAGEABLE.match) & (trace.correlations != NONE)
+        ].tolist()
+    )
+    for index in np.flatnonzero(trace.kinds[stack.rows] == RUNTIME).data:
+        name = stack.name(index)
+        is_pageable = int(trace.correlations[stack.rows[index]]) in pageable
+        if is_pageable or _WAITS.fullmatch(name):
+            what = "pageable copy" if is_pageable else name
+            operator = stack.operator(index)
+            words = f"{operator} ({what})" if operator else what
+            row = stack.rows[index]
+            _add(
+                sums, (SYNCHRONISING, words, stack.site(index)), 1, float(trace.ends[row] - trace.starts[row])
+            )
+    return _ordered(sums)
+
+
+class _Stack:
+    """The events of one thread of the host, and who called whom."""
+
+    def __init__(self, trace: Trace, thread: int) -> None:
+        self.trace = trace
+        here = (trace.thread_ids == thread) & ~trace.of(WAIT) & ~trace.named(_STEP.fullmatch)
+        self.rows = np.flatnonzero(here).astype(np.int32)
+        self.parents = callers(*self.times(), trace.thread_ids[self.rows])
+        self._sites = [_site(name) for name in trace.names]
+
+    def times(self) -> tuple[Numbers, Numbers]:
+        """Returns the starts and ends; not kept, as a large trace has millions."""
+        return self.trace.starts[self.rows], self.trace.ends[self.rows]
+
+    def name(self, index: int) -> str:
+        return self.trace.names[int(self.trace.name_ids[self.rows[index]])]
+
+    def _outwards(self, index: int) -> Iterable[int]:
+        while index != NONE:
+            yield index
+            index = int(self.parents[index])
+
+    def site(self, index: int) -> str:
+        """Returns the innermost line of the user's code around an event."""
+        sites = (self._sites[int(self.trace.name_ids[self.rows[each]])] for each in self._outwards(index))
+        return next(filter(None, sites), "")
+
+    def operator(self, index: int) -> str:
+        """Returns the outermost operator around an event that waits itself, otherwise the innermost."""
+        outwards = (each for each in self._outwards(index) if self.trace.kinds[self.rows[each]] == OPERATOR)
+        operators = [self.name(each) for each in outwards]
+        return next((name for name in reversed(operators) if _SYNCHRONISING.match(name)), (*operators, "")[0])
+
+    def describe(self, index: int) -> tuple[str, str, str]:
+        """Returns the kind, name and call site of an event."""
+        name, kind = self.name(index), self.trace.kinds[self.rows[index]]
+        if _COLLECTING.fullmatch(name):
+            what = COLLECTING
+        elif _WAITS.fullmatch(name) or _SYNCHRONISING.fullmatch(name):
+            what = SYNCHRONISING
+        else:
+            what = {PYTHON: FRAMES, RUNTIME: CALLS}.get(int(kind), OPERATORS)
+        return what, _ADDRESS.sub("", name), self.site(index)
+
+
+def _site(name: str) -> str:
+    """Returns the name of a Python frame if it is in the user's code, otherwise ""."""
+    frame = _FRAME.fullmatch(name)
+    if frame is None or "site-packages/" in name or name.startswith("<"):
+        return ""
+    top = frame["file"].lstrip("./").split("/")[0].removesuffix(".py")
+    inside = top in _LIBRARIES or ("/lib/python" in name) or (top in sys.stdlib_module_names)
+    return "" if inside else name
+
+
+def _add(
+    sums: dict[tuple[str, str, str], list[float]], key: tuple[str, str, str], calls: int, time: float
+) -> None:
+    if time > 0:
+        total = sums.setdefault(key, [0, 0.0])
+        total[0] += calls
+        total[1] += time
+
+
+def summed_host(parts: Iterable[Iterable[HostTime]]) -> tuple[HostTime, ...]:
+    """Returns the sum of what several threads or captures have."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for part in parts:
+        for found in part:
+            _add(sums, (found.kind, found.name, found.site), found.calls, found.seconds / MICRO)
+    return _ordered(sums)
+
+
+def _ordered(sums: Mapping[tuple[str, str, str], list[float]]) -> tuple[HostTime, ...]:
+    found = (HostTime(*key, int(calls), time * MICRO) for key, (calls, time) in sums.items())
+    return tuple(sorted(found, key=lambda item: (-item.seconds, item.name, item.site))[:LISTED])

@@ -1,0 +1,147 @@
+"""Reads a trace's JSON piece by piece: a trace of gigabytes never is in memory as a whole.
+
+A document is an object with a list `traceEvents`, among other values, or only that list (Chrome's two forms).
+The standard library's decoder parses each event; only the text around them is scanned here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import UserError
+
+PIECE = 1 << 18  # bytes read at a time
+LONGEST = 1 << 26  # characters of one value; a longer one counts as damaged
+EVENTS = "traceEvents"
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NEXT_EVENT = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=\{)")
+
+
+class JsonTrace:
+    """One file. `rows` yields its events; `about` has all other values of the document after that.
+
+    Calls `progress` with the bytes of the file that were read since the last call. Raises UserError if the
+    file cannot be read or is not such a document.
+    """
+
+    def __init__(self, path: Path, progress: Callable[[int], None] | None = None) -> None:
+        self.path = path
+        self.about: dict[str, Any] = {}
+        self.has_events = False
+        self._progress = progress
+        self._decode = json.JSONDecoder(strict=False).raw_decode
+        self._pieces: Iterator[str] = iter(())
+        self._text, self._at, self._ended = "", 0, False
+        self._lines = 0  # in the text that was dropped
+
+    def rows(self) -> Iterator[Any]:
+        """Yields the events in the order of the file."""
+        try:
+            with self.path.open("rb") as file:
+                self._pieces = self._read(file)
+                first = self._peek()
+                if first == "[":
+                    yield from self._events()
+                else:
+                    yield from self._members(first)
+        except json.JSONDecodeError as error:
+            line = self._lines + error.lineno
+            raise UserError(
+                f"{self.path}, line {line}: not JSON; the trace is cut off, export it again"
+            ) from error
+        except (OSError, EOFError, RecursionError, zlib.error) as error:
+            raise UserError(f"{self.path}: cannot be read ({error}); export the trace again") from error
+
+    def _read(self, file: BufferedReader) -> Iterator[str]:
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        compressed = file.peek(2)[:2] == b"\x1f\x8b"
+        source = gzip.GzipFile(fileobj=file) if compressed else file
+        before = 0
+        while piece := source.read(PIECE):
+            if self._progress is not None:
+                self._progress(file.tell() - before)
+                before = file.tell()
+            yield decode(piece)
+        yield decode(b"", True)
+
+    def _members(self, first: str) -> Iterator[Any]:
+        if first != "{":
+            self._fail("an object or a list")
+        self._at += 1
+        while self._peek() != "}":
+            name = self._value()
+            if self._peek() != ":":
+                self._fail("a colon")
+            self._at += 1
+            if name == EVENTS and self._peek() == "[":
+                yield from self._events()
+            else:
+                self.about[str(name)] = self._value()
+            self._comma("}")
+
+    def _events(self) -> Iterator[Any]:
+        self.has_events = True
+        self._at += 1
+        while self._peek() != "]":
+            yield self._value()
+            while found := _NEXT_EVENT.match(self._text, self._at):  # faster, if all of it is in the text
+                try:
+                    value, self._at = self._decode(self._text, found.end())
+                except json.JSONDecodeError:
+                    break
+                yield value
+            self._comma("]")
+        self._at += 1
+
+    def _comma(self, end: str) -> None:
+        found = self._peek()
+        if found == ",":
+            self._at += 1
+        elif found != end:
+            self._fail("a comma")
+
+    def _peek(self) -> str:
+        """Returns the next character that is no space; "" at the end."""
+        while True:
+            match = _SPACE.match(self._text, self._at)
+            assert match is not None
+            self._at = match.end()
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                self._fail("more")
+
+    def _value(self) -> Any:
+        self._peek()
+        while True:
+            try:
+                value, end = self._decode(self._text, self._at)
+            except json.JSONDecodeError:
+                if len(self._text) - self._at > LONGEST or not self._more():
+                    raise
+                continue
+            if end < len(self._text) or not self._more():  # a number may continue in the next piece
+                self._at = end
+                return value
+
+    def _more(self) -> bool:
+        """Appends as much text as there is, at least a piece, and drops what was read; False at the end."""
+        rest, pieces, added = self._text[self._at :], [], 0
+        while added <= len(rest) and (piece := next(self._pieces, "")):
+            pieces.append(piece)
+            added += len(piece)
+        if added:
+            self._lines += self._text.count("\n", 0, self._at)
+            self._text, self._at = "".join((rest, *pieces)), 0
+        return added > 0
+
+    def _fail(self, expected: str) -> None:
+        raise json.JSONDecodeError(f"expected {expected}", self._text, self._at)

@@ -1,0 +1,127 @@
+"""Reads the files of traces: large ones in processes, as many at a time as there are cores.
+
+A process sends the number of bytes that it read, and in the end its captures, through a pipe. It is a fresh
+Python: a fork would copy the locks of other threads, and multiprocessing would run the user's script again.
+It ends when its parent ends. If it dies, it costs only its own file.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+
+from stepscope.errors import UserError
+from stepscope.runs.traces.capture import Capture, captures_of
+
+WORTHWHILE = 32 << 20  # bytes of text; fewer are read before a process has started
+COMPRESSION = 8  # bytes of text in one of a compressed trace, at least
+# With it glibc returns the memory of a large array when it is freed.
+ALLOCATION = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+PROGRAM = """
+import sys
+sys.path[:] = sys.argv[3:]
+from stepscope.runs.traces.reading import child
+child(int(sys.argv[1]), sys.argv[2])
+"""
+Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
+Read = Callable[[Path, int], None]  # a file, bytes of it read since the last call
+Found = list[Capture] | UserError
+
+
+def read_files(paths: Sequence[Path], progress: Progress | None = None) -> list[Found]:
+    """Returns what is in each file, or why it cannot be read."""
+    sizes = {path: path.stat().st_size for path in paths}
+    done, total = dict.fromkeys(paths, 0), sum(sizes.values())
+
+    def read(path: Path, count: int) -> None:
+        done[path] += count
+        if progress is not None:
+            progress(sum(done.values()), total)
+
+    text = sum(size * (COMPRESSION if path.suffix == ".gz" else 1) for path, size in sizes.items())
+    large_last = sorted(paths, key=lambda path: sizes[path])
+    found = {}
+    for path, result in (_in_processes if text >= WORTHWHILE else _here)(large_last, read):
+        found[path] = result
+        read(path, sizes[path] - done[path])
+    return [found[path] for path in paths]
+
+
+def _here(paths: list[Path], read: Read) -> Iterator[tuple[Path, Found]]:
+    for path in paths:
+        yield path, _read(path, partial(read, path))
+
+
+def _in_processes(paths: list[Path], read: Read) -> Iterator[tuple[Path, Found]]:
+    """Yields what is in the files when it is known, those at the end of the list first."""
+    readers: list[_Reader] = []
+    try:
+        while paths or readers:
+            while paths and len(readers) < len(os.sched_getaffinity(0)):
+                readers.append(_Reader(paths.pop()))
+            ready = wait([reader.connection for reader in readers])
+            for reader in [reader for reader in readers if reader.connection in ready]:
+                message = reader.receive()
+                if isinstance(message, int):
+                    read(reader.path, message)
+                else:
+                    readers.remove(reader)
+                    reader.end()
+                    yield reader.path, message
+    finally:
+        for reader in readers:
+            reader.end()
+
+
+def _read(path: Path, read: Callable[[int], None]) -> Found:
+    try:
+        return captures_of(path, read)
+    except UserError as error:
+        return error
+    except MemoryError:
+        return UserError(f"{path}: too little memory to read it; free some, or capture fewer steps")
+
+
+class _Reader:
+    """A process that reads a file. Ctrl-C does not reach it: this process ends it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection, theirs = Pipe(duplex=False)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", PROGRAM, str(theirs.fileno()), str(path), *sys.path],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, **ALLOCATION},
+            )
+
+    def receive(self) -> int | Found:
+        """Returns the bytes that were read, or in the end what is in the file."""
+        try:
+            message: int | Found = self.connection.recv()
+        except (EOFError, OSError):
+            status = self._process.wait()
+            return UserError(
+                f"{self.path}: the process that reads it ended with status {status}; it may need more memory"
+            )
+        return message
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.connection.close()
+
+
+def child(pipe: int, path: str) -> None:
+    """Reads the file at `path`, and sends what it finds through the pipe."""
+    connection = Connection(pipe, readable=False)
+    with suppress(BrokenPipeError):  # nobody waits any more
+        connection.send(_read(Path(path), connection.send))

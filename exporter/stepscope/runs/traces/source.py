@@ -1,0 +1,269 @@
+"""Traces of profilers as a source of steps, operators, kernels, data loading and collectives."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from stepscope.errors import UserError
+from stepscope.runs.malformed import is_date
+from stepscope.runs.model import (
+    COMPONENTS,
+    PHASES,
+    ActivityTime,
+    CollectiveTime,
+    DeviceTime,
+    Gap,
+    GpuFacts,
+    NodeFacts,
+    NodeSamples,
+    OperatorTime,
+    RankFacts,
+    RankTrace,
+    RunFacts,
+    Source,
+    Steps,
+    TransferTime,
+    facts_of_steps,
+    summed_transfers,
+)
+from stepscope.runs.traces.arrivals import joined
+from stepscope.runs.traces.capture import Capture
+from stepscope.runs.traces.intervals import Intervals
+from stepscope.runs.traces.nsight import is_export
+from stepscope.runs.traces.reading import Progress, read_files
+from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
+from stepscope.words import listing
+
+ENDINGS = (".json", ".json.gz", ".sqlite")
+COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder
+BEGINNING = 1 << 20  # bytes, in which a trace's events begin
+FRAMEWORKS = {"pytorch": "pytorch"}  # by the writer of a trace; the others do not name theirs
+
+
+def trace_files(place: Path) -> list[Path]:
+    """Returns the traces in a directory and its folders, or the file itself. Skips pipes and the like."""
+    if place.is_file():
+        return [place]
+    found = sorted(path for path in place.rglob("*") if path.name.endswith(ENDINGS) and _is_trace(path))
+    originals = {path.parent for path in found if path.name != COPY_OF_JAX}
+    return [path for path in found if path.name != COPY_OF_JAX or path.parent not in originals]
+
+
+def _is_trace(path: Path) -> bool:
+    if path.name.removesuffix(".gz").endswith(".pt.trace.json"):
+        return path.is_file()
+    try:
+        if not path.is_file():
+            return False
+        if path.suffix == ".sqlite":
+            return is_export(path)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            beginning = file.read(BEGINNING)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return b'"traceEvents"' in beginning or (beginning.lstrip()[:1] == b"[" and b'"ph"' in beginning)
+
+
+class KinetoTraces(Source):
+    """One trace per rank, or several consecutive ones.
+
+    Raises UserError if there is no trace, and while reading if none can be read.
+    """
+
+    judged_whole = True
+
+    def __init__(self, place: Path, progress: Progress | None = None) -> None:
+        self._place = place
+        self._paths = trace_files(place)
+        if not self._paths:
+            raise UserError(f"{place} holds no trace (*.json or *.json.gz with traceEvents)")
+        self._progress = progress
+        self._ranks: dict[tuple[str, int], _Rank] = {}
+        self._without_rank: list[str] = []
+        self._unread: list[UserError] = []
+        self._chunks = self._everything()
+
+    @property
+    def summaries(self) -> list[TraceSummary]:
+        """Returns the summary of each trace that was read."""
+        return [summary for rank in self._ranks.values() for summary in rank.summaries]
+
+    @property
+    def facts(self) -> RunFacts:
+        ranks = [self._ranks[key] for key in sorted(self._ranks)]
+        gpus: dict[str, dict[int, str]] = {}
+        for rank in ranks:
+            gpus.setdefault(rank.node, {}).update(rank.devices)
+        return RunFacts(
+            name=self._place.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pt.trace"),
+            start=min((rank.start for rank in ranks), default=None),
+            end=max((rank.end for rank in ranks), default=None),
+            nodes=tuple(
+                NodeFacts(node, (), tuple(GpuFacts(str(i), name) for i, name in sorted(gpus[node].items())))
+                for node in sorted(gpus)
+            ),
+            ranks=tuple(rank.facts(len(ranks)) for rank in ranks),
+            operators=tuple(item for rank in ranks for item in rank.operators()),
+            collectives=tuple(item for rank in ranks for item in rank.collectives()),
+            transfers=tuple(item for rank in ranks for item in rank.transfers()),
+            activities=tuple(item for rank in ranks for item in rank.activities()),
+            traces=tuple(joined(rank.traces) for rank in ranks if rank.traces),
+            unobserved_seconds=_between(span for rank in ranks for span in rank.captures),
+            devices=tuple(item for rank in ranks for item in rank.device_times()),
+            unknowns=(
+                "A trace contains only its own steps: no sample of the host or the GPUs was taken.",
+                *self._numbered(),
+                *(sentence for rank in ranks for sentence in rank.unknowns),
+            ),
+            gaps=tuple(Gap("file", str(error)) for error in self._unread),
+        )
+
+    def read(self) -> Iterator[NodeSamples | Steps]:
+        """Yields the steps of each rank; nothing when called again."""
+        return self._chunks
+
+    def _everything(self) -> Iterator[Steps]:
+        for captures in read_files(self._paths, self._progress):
+            if isinstance(captures, UserError):
+                self._unread.append(captures)
+            else:
+                for capture in captures:
+                    self._add(capture)
+        if not self._ranks:
+            raise self._unread[0]
+        yield from (steps for each in self._ranks.values() if len(steps := each.steps()))
+
+    def _add(self, capture: Capture) -> None:
+        rank = capture.rank if capture.rank is not None else self._rank_of_process(capture)
+        key = (capture.host, rank)
+        if capture.rank is None:
+            self._without_rank.append(f"{capture.file} (rank {rank})")
+        self._ranks.setdefault(key, _Rank(*key, capture.pid)).add(capture)
+
+    def _numbered(self) -> list[str]:
+        """Says which files do not contain their rank, if there are several ranks."""
+        if len(self._ranks) < 2 or not self._without_rank:
+            return []
+        return [f"No rank is in {listing(self._without_rank)}: numbered in the order of the files."]
+
+    def _rank_of_process(self, capture: Capture) -> int:
+        """Returns the rank that the process of a trace without a rank got before, or the next one."""
+        known = (r.rank for r in self._ranks.values() if (r.node, r.pid) == (capture.host, capture.pid))
+        return next(known, max((rank for _, rank in self._ranks), default=-1) + 1)
+
+
+class _Rank:
+    """All traces of one rank."""
+
+    def __init__(self, node: str, rank: int, pid: int) -> None:
+        self.node, self.rank, self.pid = node, rank, pid
+        self.framework = ""
+        self.summaries: list[TraceSummary] = []
+        self.traces: list[RankTrace] = []
+        self.devices: dict[int, str] = {}
+        self.world_size: int | None = None
+        self.start, self.end = np.inf, -np.inf
+        self.unknowns: list[str] = []
+        self.captures: list[tuple[float, float]] = []  # since the epoch
+
+    def add(self, capture: Capture) -> None:
+        if self.captures and not is_date(capture.start):  # its clock starts at 0, as that of the one before
+            capture = capture.later(self.end - capture.start)
+        self.summaries.append(capture.summary)
+        self.framework = FRAMEWORKS.get(capture.writer, "")
+        if capture.arrivals is not None:
+            self.traces.append(replace(capture.arrivals, rank=self.rank))
+        self.devices.update(capture.devices)
+        self.world_size = capture.world_size or self.world_size
+        self.start = min(self.start, capture.start)
+        self.end = max(self.end, capture.end)
+        self.captures.append((capture.start, capture.end))
+        self.unknowns += capture.unknowns
+
+    def steps(self) -> Steps:
+        marked = [step for summary in self.summaries if summary.marked for step in summary.steps]
+        marked.sort(key=lambda step: step.start)
+        components = [[step.components.get(name, 0.0) for name in COMPONENTS] for step in marked]
+        return Steps(
+            node=self.node,
+            rank=self.rank,
+            numbers=np.array([step.number for step in marked], np.int64),
+            phases=np.full(len(marked), PHASES.index("train"), np.uint8),
+            starts=np.array([step.start for step in marked], float),
+            durations=np.array([step.seconds for step in marked], float),
+            components=np.array(components, float).reshape(-1, len(COMPONENTS)),
+        )
+
+    def facts(self, ranks: int) -> RankFacts:
+        known = facts_of_steps(self.steps())
+        marked = [summary.steps for summary in self.summaries if summary.marked]
+        known["phase_seconds"]["other"] = sum(map(_between_steps, marked))
+        return RankFacts(
+            node=self.node,
+            rank=self.rank,
+            pid=self.pid,
+            start=self.start,
+            end=self.end,
+            framework=self.framework,
+            world_size=self.world_size or ranks,
+            **known,
+        )
+
+    def operators(self) -> Iterator[OperatorTime]:
+        """Yields operators on the CPU and kernels on the GPUs."""
+        for found in self._summed(lambda summary: (*summary.operators, *summary.kernels)):
+            yield OperatorTime(self.node, self.rank, *found)
+
+    def collectives(self) -> Iterator[CollectiveTime]:
+        for _, name, calls, seconds, exposed in self._summed(lambda summary: summary.collectives):
+            yield CollectiveTime(self.node, self.rank, name, calls, seconds, exposed)
+
+    def transfers(self) -> Iterator[TransferTime]:
+        """Yields the collectives by the data that they move."""
+        for found in summed_transfers(chain(*(summary.transfers for summary in self.summaries))):
+            yield replace(found, node=self.node, rank=self.rank)
+
+    def device_times(self) -> Iterator[DeviceTime]:
+        """Yields each device of the rank: the sum of its captures."""
+        captures: dict[str, list[DeviceTime]] = {}
+        for summary in self.summaries:
+            for device in summary.devices:
+                captures.setdefault(device.device, []).append(device)
+        known = [len(summary.steps) for summary in self.summaries if summary.marked]
+        for _, found in sorted(captures.items()):
+            steps = sum(known) if len(known) == len(self.summaries) else None
+            yield replace(total_of(found), node=self.node, rank=self.rank, steps=steps)
+
+    def activities(self) -> Iterator[ActivityTime]:
+        """Yields data loading."""
+        for _, name, calls, seconds, _ in self._summed(lambda summary: summary.loading):
+            yield ActivityTime(self.node, self.rank, name, calls, seconds)
+
+    def _summed(self, part: Callable[[TraceSummary], Iterable[NamedTime]]) -> Iterable[NamedTime]:
+        """Returns one part of all traces of the rank, each name of a device once."""
+        sums: dict[tuple[str, str], NamedTime] = {}
+        for device, name, calls, seconds, own in chain(*map(part, self.summaries)):
+            before = sums.get((device, name), NamedTime(device, name, 0, 0.0, 0.0))
+            total = (before.calls + calls, before.seconds + seconds, before.self_seconds + own)
+            sums[device, name] = NamedTime(device, name, *total)
+        return sums.values()
+
+
+def _between(spans: Iterable[tuple[float, float]]) -> float:
+    """Returns the seconds between captures, in which no rank was traced."""
+    times = np.array(list(spans)).reshape(-1, 2)
+    return Intervals.union(times[:, 0], times[:, 1]).gaps().length
+
+
+def _between_steps(steps: Sequence[StepTime]) -> float:
+    """Returns the seconds of one capture between its first and last step that are in no step."""
+    first = min(step.start for step in steps)
+    last = max(step.start + step.seconds for step in steps)
+    return max(last - first - sum(step.seconds for step in steps), 0.0)

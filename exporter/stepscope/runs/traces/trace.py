@@ -1,0 +1,323 @@
+"""Summarises a trace: its steps, what its devices did and waited for, operators and collectives.
+
+Slices of a step: each moment counts once, for the first of these that runs on any stream or thread: a
+kernel, a memory copy, communication, a call of the runtime, data loading, another operator on the CPU,
+other. So no kernel and no copy overlaps with communication, and the slices sum to the wall time. The order
+is that of the PyTorch profiler's TensorBoard plugin (github.com/pytorch/kineto, tb_plugin).
+
+A device is idle when none of its streams runs anything. Until the host begins to launch the work that ends
+the gap, the device waits for the host; after that, for the launch. (HolisticTraceAnalysis does this per
+stream, which counts a stream without work as idle.) While it waits for the host, the first of these is the
+reason: the profiler writes its own buffers, the host waits for data, it is in a collective, anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepscope.runs.model import IDLE_REASONS, DeviceTime, TransferTime
+from stepscope.runs.traces.asynchronous import is_of_host, with_their_work
+from stepscope.runs.traces.collectives import Collective
+from stepscope.runs.traces.events import (
+    ANNOTATION,
+    COPY,
+    KERNEL,
+    MICRO,
+    NONE,
+    OPERATOR,
+    OVERHEAD,
+    PYTHON,
+    RUNTIME,
+    Trace,
+    launches,
+)
+from stepscope.runs.traces.host import callers, host_times, summed_host, synchronising
+from stepscope.runs.traces.intervals import Intervals, Numbers
+from stepscope.runs.traces.repetition import repetition
+from stepscope.runs.traces.transfers import transfers
+
+# The profiler's own marker of a step, and of a wait on a torch DataLoader.
+STEP = re.compile(r"ProfilerStep#(\d+)")
+LOADER = ("enumerate(DataLoader)#", "IteratorGetNext")  # PyTorch, TensorFlow
+OPTIMIZER = "Optimizer.step#"
+BACKWARD = "autograd::engine::evaluate_function"
+SLICES = ("kernel", "memory copy", "communication", "runtime", "data loading", "other CPU", "other")
+Rows = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One step, or the whole trace if its steps are not known."""
+
+    number: int
+    start: float  # seconds since the epoch
+    seconds: float
+    slices: dict[str, float]  # seconds by SLICES; their sum is `seconds`
+    components: dict[str, float]  # seconds; those of the host whatever else ran, communication if exposed
+
+
+class NamedTime(NamedTuple):
+    """All events of one name; seconds."""
+
+    device: str  # "cpu", "gpu0"
+    name: str
+    calls: int
+    seconds: float
+    self_seconds: float  # excluding operators that it called; for collectives: the exposed time
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    steps: tuple[StepTime, ...]
+    # "profiler", "optimizer", or the event that repeats. "": not known, `steps` is the whole trace.
+    steps_from: str
+    devices: tuple[DeviceTime, ...]
+    operators: tuple[NamedTime, ...]  # on the CPU
+    kernels: tuple[NamedTime, ...]
+    collectives: tuple[NamedTime, ...]
+    transfers: tuple[TransferTime, ...]
+    loading: tuple[NamedTime, ...]
+
+    @property
+    def marked(self) -> bool:
+        """Returns whether the steps are known."""
+        return bool(self.steps_from)
+
+
+def summarise(trace: Trace) -> TraceSummary:
+    """Returns the summary, in time and memory linear in the events."""
+    kernels = trace.of(KERNEL) & ~trace.is_collective
+    loads = trace.named(lambda name: name.startswith(LOADER)) & ~trace.of(PYTHON)
+    operators = trace.of(OPERATOR) & ~loads & ~trace.is_collective
+    steps_from, marks = _marks(trace)
+    return TraceSummary(
+        steps=tuple(_steps(trace, marks, kernels, loads, operators)),
+        steps_from=steps_from,
+        devices=tuple(_devices(trace, loads)),
+        operators=tuple(_named(trace, operators, _self_times(trace, operators))),
+        kernels=tuple(_named(trace, kernels)),
+        collectives=tuple(_collectives(trace)),
+        transfers=transfers(trace.collectives),
+        loading=tuple(_named(trace, loads)),
+    )
+
+
+def intervals(trace: Trace, rows: Rows) -> Intervals:
+    """Returns the time in which at least one of the events runs."""
+    return Intervals.union(trace.starts[rows], trace.ends[rows])
+
+
+class _Marks(NamedTuple):
+    """The steps of a trace; microseconds since its origin."""
+
+    numbers: list[int]
+    starts: Numbers
+    ends: Numbers
+
+
+def _marks(trace: Trace) -> tuple[str, _Marks]:
+    """Returns the steps, and what shows them: marks of the profiler, calls of the optimizer, or repetition.
+
+    A step of an optimizer is from the end of one call to the end of the next.
+    """
+    host = trace.of(ANNOTATION, OPERATOR)
+    rows = np.flatnonzero(host & trace.named(STEP.fullmatch))
+    if len(rows):
+        names = [trace.names[name] for name in trace.name_ids[rows].tolist()]
+        numbers = [int(name.partition("#")[2]) for name in names]
+        steps = trace.starts[rows], trace.ends[rows]
+        known = with_their_work(trace, *steps) if is_of_host(trace, rows[0]) else steps
+        return ("", _whole(trace)) if known is None else ("profiler", _Marks(numbers, *known))
+    calls = np.flatnonzero(host & trace.named(lambda name: name.startswith(OPTIMIZER)))
+    if len(calls):
+        ends = trace.ends[calls[trace.name_ids[calls] == trace.name_ids[calls[0]]]]
+        if len(ends) > 1:
+            return "optimizer", _Marks(list(range(1, len(ends))), ends[:-1], ends[1:])
+    repeated = repetition(trace)
+    if repeated is not None:
+        moments = repeated.moments
+        return repeated.name, _Marks(list(range(1, len(moments))), moments[:-1], moments[1:])
+    return "", _whole(trace)
+
+
+def _whole(trace: Trace) -> _Marks:
+    return _Marks([0], np.zeros(1), trace.ends[~trace.of(PYTHON)].max(initial=0.0, keepdims=True))
+
+
+def _steps(trace: Trace, marks: _Marks, kernels: Rows, loads: Rows, operators: Rows) -> Iterable[StepTime]:
+    starts, ends = marks.starts, marks.ends
+    loading = intervals(trace, loads)
+    groups = (kernels, trace.of(COPY), trace.is_collective, trace.of(RUNTIME), loads, operators)
+    slices = _slices((intervals(trace, rows) for rows in groups), starts, ends)
+    backward = intervals(trace, operators & trace.named(lambda name: name.startswith(BACKWARD)))
+    optimizer = intervals(trace, trace.named(lambda name: name.startswith(OPTIMIZER)) & ~trace.of(PYTHON))
+    components = {
+        "data_wait": loading.within(starts, ends),
+        "backward": backward.within(starts, ends),
+        "optimizer": optimizer.within(starts, ends),
+        "communication": slices[SLICES.index("communication")],
+    }
+    for index, start in enumerate(starts.tolist()):
+        yield StepTime(
+            number=marks.numbers[index],
+            start=trace.origin + start * MICRO,
+            seconds=float(ends[index] - starts[index]) * MICRO,
+            slices=dict(zip(SLICES, (slices[:, index] * MICRO).tolist(), strict=True)),
+            components={name: float(values[index]) * MICRO for name, values in components.items()},
+        )
+
+
+def _slices(groups: Iterable[Intervals], starts: Numbers, ends: Numbers) -> Numbers:
+    """Returns (groups + 1, windows): what each group adds to the previous ones, and the rest."""
+    together = Intervals.union(np.empty(0), np.empty(0))
+    covered = [np.zeros(len(starts))]
+    for group in groups:
+        together |= group
+        covered.append(together.within(starts, ends))
+    covered.append(ends - starts)
+    return np.maximum(np.diff(np.array(covered), axis=0), 0.0)
+
+
+def _devices(trace: Trace, loads: Rows) -> Iterable[DeviceTime]:
+    """Yields what each device did, and what it waited for."""
+    on_host = trace.device_of_thread[trace.thread_ids] == "cpu"
+    causes = (
+        intervals(trace, trace.of(OVERHEAD)),
+        intervals(trace, loads),
+        intervals(trace, trace.is_collective & on_host),
+    )
+    for device in _device_names(trace):
+        rows = _work_of(trace, device)
+        busy = intervals(trace, rows)
+        computing = intervals(trace, rows & trace.of(KERNEL) & ~trace.is_collective)
+        span = busy.starts[:1], busy.ends[-1:]
+        did = _slices((computing, intervals(trace, rows & trace.of(COPY)), busy), *span)[:, 0]
+        compute, copies, communication, idle = (did * MICRO).tolist()
+        waits = _waits(trace, rows, busy.gaps())
+        reasons = _slices(causes, waits.host.starts, waits.host.ends).sum(axis=1)
+        yield DeviceTime(
+            device,
+            compute,
+            copies,
+            communication,
+            idle,
+            dict(zip(IDLE_REASONS, (np.append(reasons, waits.others) * MICRO).tolist(), strict=True)),
+            host=host_times(trace, _by_thread(waits, causes)),
+            synchronising=summed_host(
+                synchronising(trace, thread) for thread in np.unique(waits.threads).tolist()
+            ),
+        )
+
+
+def total_of(captures: Sequence[DeviceTime]) -> DeviceTime:
+    """Returns the sum of several captures of one device."""
+    if len(captures) == 1:
+        return captures[0]
+    return DeviceTime(
+        device=captures[0].device,
+        compute=sum(each.compute for each in captures),
+        copy=sum(each.copy for each in captures),
+        communication=sum(each.communication for each in captures),
+        idle=sum(each.idle for each in captures),
+        idle_for={reason: sum(each.idle_for[reason] for each in captures) for reason in IDLE_REASONS},
+        host=summed_host(each.host for each in captures),
+        synchronising=summed_host(each.synchronising for each in captures),
+    )
+
+
+class _Waits(NamedTuple):
+    """When a device waited for the host, and the thread that launched then."""
+
+    host: Intervals
+    threads: NDArray[np.int32]
+    others: tuple[float, float]  # microseconds for which it waited for launches, and for what is not known
+
+
+def _waits(trace: Trace, rows: Rows, gaps: Intervals) -> _Waits:
+    events = np.flatnonzero(rows)
+    enders = events[np.searchsorted(trace.starts[events], gaps.ends)]  # the first event after each gap
+    calls = launches(trace, trace.correlations[enders])
+    known = calls != NONE
+    until = np.where(known, np.clip(trace.starts[calls], gaps.starts, gaps.ends), gaps.starts)
+    lengths = gaps.ends - until
+    others = float(lengths[known].sum()), float(lengths[~known].sum())
+    waited = until > gaps.starts
+    return _Waits(Intervals(gaps.starts[waited], until[waited]), trace.thread_ids[calls[waited]], others)
+
+
+def _by_thread(waits: _Waits, causes: Iterable[Intervals]) -> dict[int, Intervals]:
+    """Returns the waits for each thread, without the moments that have another cause."""
+    found = {}
+    for thread in np.unique(waits.threads).tolist():
+        chosen = waits.threads == thread
+        rest = Intervals(waits.host.starts[chosen], waits.host.ends[chosen])
+        for cause in causes:
+            rest = rest.minus(cause)
+        found[thread] = rest
+    return found
+
+
+def _device_names(trace: Trace) -> list[str]:
+    working = trace.of(KERNEL, COPY) & (trace.ends > trace.starts)
+    used = np.unique(trace.thread_ids[working])
+    return sorted(set(trace.device_of_thread[used].tolist()))
+
+
+def _work_of(trace: Trace, device: str) -> Rows:
+    on_device: Rows = (trace.device_of_thread == device)[trace.thread_ids]
+    on_device &= trace.of(KERNEL, COPY)
+    on_device &= trace.ends > trace.starts
+    return on_device
+
+
+def _collectives(trace: Trace) -> Iterable[NamedTime]:
+    """Yields the time per device and operation; no kernel and no copy overlaps with `self_seconds`."""
+    found: dict[tuple[str, str], list[Collective]] = {}
+    for call in trace.collectives:
+        found.setdefault((call.device, call.operation), []).append(call)
+    busy = {
+        device: intervals(trace, _work_of(trace, device) & ~trace.is_collective)
+        for device in {device for device, _ in found}
+    }
+    for (device, operation), calls in sorted(found.items()):
+        times = np.array([(call.start, call.end) for call in calls])
+        exposed = Intervals.union(times[:, 0], times[:, 1]).minus(busy[device]).length
+        total = float((times[:, 1] - times[:, 0]).sum())
+        yield NamedTime(device, operation, len(calls), total * MICRO, exposed * MICRO)
+
+
+def _named(trace: Trace, rows: Rows, self_times: Numbers | None = None) -> Iterable[NamedTime]:
+    """Yields the sums by device and name, the longest first."""
+    times = (trace.ends - trace.starts)[rows]
+    own = times if self_times is None else self_times
+    devices, device = np.unique(trace.device_of_thread, return_inverse=True)
+    keys, key = np.unique(
+        device[trace.thread_ids[rows]] * len(trace.names) + trace.name_ids[rows], return_inverse=True
+    )
+    calls, seconds, own_seconds = (
+        np.bincount(key, weights, minlength=len(keys)) for weights in (None, times * MICRO, own * MICRO)
+    )
+    sums = zip(keys.tolist(), calls.tolist(), seconds.tolist(), own_seconds.tolist(), strict=True)
+    found = (
+        NamedTime(str(devices[code // len(trace.names)]), trace.names[code % len(trace.names)], *totals)
+        for code, *totals in sums
+    )
+    return sorted(found, key=lambda item: (-item.self_seconds, item.device, item.name))
+
+
+def _self_times(trace: Trace, rows: Rows) -> Numbers:
+    """Returns the microseconds of each event without the events that it called on its thread."""
+    chosen = np.flatnonzero(rows)
+    starts, ends = trace.starts[chosen], trace.ends[chosen]
+    own = ends - starts
+    parents = callers(starts, ends, trace.thread_ids[chosen])
+    called = parents != NONE
+    lengths = own.copy()
+    np.subtract.at(own, parents[called], lengths[called])
+    return own

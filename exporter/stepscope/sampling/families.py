@@ -1,0 +1,67 @@
+"""Metric families: the values that the exporter publishes, as the exposition needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+# "unknown" is for the few samples of no other kind: `untyped` in the text format.
+Kind = Literal["gauge", "counter", "histogram", "info", "unknown"]
+LabelValues = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exemplar:
+    """A single observation, which OpenMetrics writes after its bucket."""
+
+    labels: Mapping[str, str]
+    value: float
+    time: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramValue:
+    """`counts` has one count per bound of the family and one for +Inf; they are not cumulative."""
+
+    counts: Sequence[int]
+    sum: float
+    exemplars: Mapping[int, Exemplar] | None = None  # by index into counts
+
+
+class Family:
+    """One metric family: name, type, help, label names and the samples it publishes now.
+
+    `name` is written as given, with the prefix `stepscope_` and the suffix of its kind, such as `_total`.
+    Publishing replaces all samples at once. So a scrape in another thread sees either the old samples or
+    the new samples, and a device that is gone has none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        help: str,
+        labels: tuple[str, ...] = (),
+        bounds: Sequence[float] = (),
+    ) -> None:
+        self.name = name
+        self.kind: Kind = kind
+        self.help = help
+        self.labels = labels
+        self.bounds = tuple(bounds)  # of a histogram, ascending, without +Inf
+        self.samples: Mapping[LabelValues, float] = {}
+        self.histograms: Mapping[LabelValues, HistogramValue] = {}
+
+    def publish(self, samples: Mapping[LabelValues, float]) -> None:
+        """Replaces the samples; the mapping then belongs to the family."""
+        self.samples = samples
+
+    def publish_histograms(self, histograms: Mapping[LabelValues, HistogramValue]) -> None:
+        """Replaces the histograms; the mapping then belongs to the family."""
+        self.histograms = histograms
+
+    def clear(self) -> None:
+        """Publishes nothing from now on."""
+        self.samples = {}
+        self.histograms = {}

@@ -1,0 +1,166 @@
+"""Makes steps of a script that makes none itself: out of what hooks see of its loop.
+
+A training step goes from the end of an optimizer's step to the end of its next one, so time anywhere in the
+loop counts. A *batch* is the time from a request to a loader to the next request. Batches that were only
+evaluated are steps of the phase eval, and are taken out of the training step around them. A batch with a
+backward pass is never one of them. Any other is one if gradients were disabled at its request, or in a
+forward pass. It is one, too, if it is not the only one before the loader ends or the script asks another.
+One batch alone may have been fetched ahead. A framework that fetches the batches of an accumulated step
+together trains on them before it asks another loader.
+"""
+
+from __future__ import annotations
+
+from stepscope.training.recorder import COMPONENT_INDEX
+from stepscope.training.session import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.training.loader import Waits
+
+    Moment = tuple[float, ...]  # an answer of recorder.so_far()
+    Wait = tuple[float, float, int | None]  # when a batch was requested and there, and how many were ready
+
+_DATA_WAIT = COMPONENT_INDEX["data_wait"]
+MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
+
+
+class LoaderWaits(dict[str, "Waits"]):
+    """The waits for one iterator of a loader, by the phase that its batches turn out to be of."""
+
+    def __init__(self, waits: Callable[[str], Waits]) -> None:
+        self._make = waits
+        self.queue_depth: Callable[[], int] | None = None
+        self.started = 0.0  # seconds that the iterator took to start, until a wait includes them
+        self.is_usual = False  # neither of the two
+
+    def __missing__(self, phase: str) -> Waits:
+        waits = self[phase] = self._make(phase)
+        waits.begin()
+        return waits
+
+
+class AutomaticSteps:
+    """The loop of this process's training thread, as hooks see it. The only instance is `automatic`."""
+
+    __slots__ = (
+        "asked",
+        "compiled",
+        "end_compiled",
+        "evaluated",
+        "trained",
+        "undecided",
+        "unusual",
+        "wait",
+        "waits",
+    )
+
+    def __init__(self) -> None:
+        self.compiled: object = None  # an optimizer that made a step in compiled code,
+        self.end_compiled: Callable[[], None] = lambda: None  # and what to call at the next hook
+        self.unusual: set[str] = set()  # why hooks must now be careful at each call
+        self.trained = False  # a backward pass since the request for the latest batch
+        # The latest batch: its loader (None: no batch), when it was requested, whether gradients were
+        # disabled, and the wait for it, once that is over.
+        self.waits: LoaderWaits | None = None
+        self.asked: Moment = ()
+        self.evaluated = False
+        self.wait: Wait | None = None
+        # Batches of the same loader before it: their begins and ends, and waits.
+        self.undecided: list[tuple[Moment, Moment, Wait | None]] = []
+
+    def requested(self, waits: LoaderWaits, gradients: bool) -> int | None:
+        """Begins a batch. Returns the place of its data_wait, which is open from now on.
+
+        Returns None inside another wait, and if the script makes steps itself, or in another thread. Starts
+        the run at its first use.
+        """
+        if self.compiled is not None:
+            self.end_compiled()
+        place = 0
+        now = recorder.begin_wait()
+        if now is None:
+            if recorder.is_waiting():
+                return None
+            now = recorder.so_far()
+            if now is None:
+                self._forget()
+                if not recorder.in_automatic_step():
+                    return None
+                now = recorder.so_far() or ()
+            place = recorder.enter(_DATA_WAIT)
+        if self.waits is not None:
+            if self.waits is waits and self.wait is None and not self.trained:  # begun with its iterator
+                self.evaluated = self.evaluated or not gradients
+                return place
+            self._end_batch(now)
+            if self.undecided and (self.waits is not waits or len(self.undecided) > MOST_UNDECIDED):
+                self._decide()
+            now = recorder.so_far() or ()  # without what was taken out
+        self.waits, self.asked, self.evaluated = waits, now, not gradients
+        self.wait = None
+        self.trained = False
+        return place
+
+    def ended(self) -> None:
+        """Takes back the latest request: its loader has no batch left, or raised an error."""
+        self._decide()
+        self._forget()
+
+    def evaluates(self) -> None:
+        """Says that a forward pass runs without gradients."""
+        self.evaluated = True
+
+    def step_ended(self, place: int) -> None:
+        """Ends the training step: the optimizer has finished its step, the component at this place."""
+        waits = self.waits
+        if waits is not None:
+            if self.wait is not None:
+                waits["train"].count(*self.wait)
+            if self.undecided:
+                for _, _, wait in self.undecided:
+                    self._count("train", wait)
+                self.undecided.clear()
+            self.waits = self.wait = None
+        if not recorder.end_automatic_step(place):
+            recorder.in_automatic_step()
+
+    def _end_batch(self, now: Moment) -> None:
+        """Ends the latest batch, and settles what is known by now."""
+        if self.trained:
+            self._count("train", self.wait)
+            for _, _, wait in self.undecided:
+                self._count("train", wait)
+            self.undecided.clear()
+            return
+        self.undecided.append((self.asked, now, self.wait))
+        if self.evaluated:
+            self._take_out()
+
+    def _decide(self) -> None:
+        """Decides about batches after which no backward pass came."""
+        if len(self.undecided) > 1:
+            self._take_out()
+        for _, _, wait in self.undecided:
+            self._count("train", wait)
+        self.undecided.clear()
+
+    def _take_out(self) -> None:
+        """Makes steps of evaluation of the batches before the latest."""
+        for begin, end, wait in self.undecided:
+            self._count("eval", wait)
+            recorder.take_step_out("eval", begin, end)
+        self.undecided.clear()
+
+    def _count(self, phase: str, wait: Wait | None) -> None:
+        if wait is not None and self.waits is not None:
+            self.waits[phase].count(*wait)
+
+    def _forget(self) -> None:
+        self.waits = self.wait = None
+        self.undecided.clear()
+
+
+automatic = AutomaticSteps()

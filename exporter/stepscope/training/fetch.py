@@ -1,0 +1,182 @@
+"""Times fetches where they happen: in the workers of a data loader, or in the training process itself.
+
+A worker locks one of the slots in the ledger of the process that it works for. The kernel drops the
+lock when the worker dies. The next worker continues the slot's counters, so no count is ever lost. The locks
+are on a file that no other user can open: everybody who can open a file can hold locks on it.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import _local, allocate_lock  # threading's own, without the time to import it
+from bisect import bisect_left
+from time import perf_counter, thread_time
+
+from stepscope.shared_files import lock_holder, try_lock
+from stepscope.training import layout
+from stepscope.training.layout import FETCH_BOUNDS
+from stepscope.training.ledger import Ledger, join_ledger
+from stepscope.training.session import WORKER_OF, complain, session, start_run
+from stepscope.training.steps import wrap_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
+
+
+class _Slot:
+    """The worker slot of one process."""
+
+    def __init__(self, ledger: Ledger | None, number: int | None) -> None:
+        self.pid = os.getpid()
+        self.ledger = ledger  # kept, because closing it would drop the lock on the slot
+        self.lock = allocate_lock()  # threads of this process share the slot
+        self.values: memoryview[float] | None = None
+        if ledger is not None and number is not None:
+            size = layout.WORKER_DOUBLES * 8
+            at = layout.WORKERS_AT + number * size
+            self.values = memoryview(ledger.memory)[at : at + size].cast("d")
+
+    def count(self, seconds: float, cpu_seconds: float, core_wait_seconds: float) -> None:
+        values = self.values
+        if values is None:
+            return
+        with self.lock:
+            values[layout.WORKER_SECONDS] += seconds
+            values[layout.WORKER_CPU_SECONDS] += cpu_seconds
+            values[layout.WORKER_CORE_WAIT_SECONDS] += core_wait_seconds
+            values[layout.WORKER_COUNTS + bisect_left(FETCH_BOUNDS, seconds)] += 1.0
+
+
+class CoreWait:
+    """The calling thread's time in the run queue: it distinguishes a busy machine from slow storage.
+
+    Linux counts it (the second number of schedstat). It is always 0 on kernels built without
+    CONFIG_SCHED_INFO. Each thread has its own; after a fork, when `pid` differs, the child needs a new one.
+    """
+
+    __slots__ = ("_fd", "pid")
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        try:
+            self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def seconds(self) -> float:
+        """Seconds since the thread began."""
+        if self._fd < 0:
+            return 0.0
+        try:
+            return int(os.pread(self._fd, 64, 0).split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+class _Thread(_local):
+    """The fetch that one thread is in: only the outermost of nested fetches counts."""
+
+    depth = 0
+    began = 0.0
+    cpu_began = 0.0
+    core_wait_began = 0.0
+    core_wait: CoreWait | None = None
+
+
+_thread = _Thread()
+_slot: _Slot | None = None
+_claiming = allocate_lock()
+
+
+class _Fetch:
+    """`@fetch` on a function or method, or `with fetch:`. Times wall, CPU and core wait of the thread.
+
+    A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _thread.depth += 1
+        if _thread.depth == 1:
+            if _thread.core_wait is None or _thread.core_wait.pid != os.getpid():
+                _thread.core_wait = CoreWait()
+            _thread.core_wait_began = _thread.core_wait.seconds()
+            _thread.cpu_began = thread_time()
+            _thread.began = perf_counter()
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        _thread.depth -= 1
+        if _thread.depth == 0 and error is None:
+            seconds = perf_counter() - _thread.began
+            cpu_seconds = thread_time() - _thread.cpu_began
+            assert _thread.core_wait is not None
+            core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
+            _own_slot().count(seconds, cpu_seconds, core_wait_seconds)
+
+    def __call__(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        return wrap_call(function, lambda: self)
+
+
+fetch = _Fetch()
+
+
+def _own_slot() -> _Slot:
+    global _slot, _claiming
+    slot = _slot
+    if slot is None or slot.pid != os.getpid():  # the first fetch of this process
+        if slot is not None:
+            _claiming = allocate_lock()  # another thread of the parent may have held it at the fork
+        with _claiming:
+            if _slot is slot:
+                _slot = _claim()
+    assert _slot is not None
+    return _slot
+
+
+def _claim() -> _Slot:
+    """Claims a slot. Returns a slot that counts nothing if none can be claimed."""
+    try:
+        ledger = _ledger_to_count_in()
+        if ledger is None:
+            return _Slot(None, None)
+        for number in range(layout.WORKER_SLOTS):
+            if try_lock(ledger.slots, number):
+                return _Slot(ledger, number)
+        complain("slots", f"more than {layout.WORKER_SLOTS} loader workers at once: the rest are not timed")
+    except OSError as error:
+        complain("slots", f"fetches are not timed: {error.strerror or error}")
+    return _Slot(None, None)
+
+
+def _ledger_to_count_in() -> Ledger | None:
+    """Returns the ledger of this process, of the one it was forked from or started by, or a new ledger."""
+    if session.ledger is not None:
+        return session.ledger
+    if session.parents_ledger is not None:
+        return session.parents_ledger
+    path = os.environ.get(WORKER_OF)
+    if path and not session.settled:
+        try:
+            ledger = join_ledger(path)
+        except OSError:
+            pass  # that run has ended and its ledger is removed
+        else:
+            holder = lock_holder(ledger.fd, layout.LOCK_ALIVE)
+            try:
+                if holder is not None:
+                    ledger.open_slots(holder)
+                    return ledger
+            finally:
+                if ledger.slots < 0:
+                    os.close(ledger.fd)
+    return session.ledger if start_run() else None

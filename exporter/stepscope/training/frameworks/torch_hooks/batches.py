@@ -1,0 +1,169 @@
+"""Waits for batches: `DataLoader.__iter__`, which starts workers, and `__next__` of its iterators."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from functools import partial
+from time import perf_counter
+
+import torch
+from torch.utils.data import dataloader
+
+import stepscope
+from stepscope.training import torch_loader
+from stepscope.training.automatic import LoaderWaits, automatic
+from stepscope.training.frameworks.torch_hooks.patches import is_compiling, replace, switched_off
+from stepscope.training.loader import waits_of
+from stepscope.training.recorder import COMPONENT_INDEX
+from stepscope.training.session import recorder, session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_DATA_WAIT = COMPONENT_INDEX["data_wait"]
+_WAITS = "_stepscope"  # attribute of an iterator that is timed: its LoaderWaits
+
+
+def install() -> None:
+    """Hooks the iterators of all DataLoaders. A loader that the script watches by hand is left alone."""
+    replace(dataloader.DataLoader, "__iter__", _timed_iter)
+    replace(dataloader._BaseDataLoaderIter, "__next__", _quick_next)
+
+
+def _timed_iter(original: Callable[..., Any]) -> Callable[..., Any]:
+    leave, tracing, clock = recorder.leave, is_compiling, perf_counter
+
+    def timed(self: Any) -> Any:
+        nonlocal tracing
+        if tracing() or recorder.is_waiting():
+            return original(self)
+        try:
+            waits, place = _begin(self)
+            asked = clock()
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            tracing = _given_up("the start of a loader", error)
+            return original(self)
+        try:
+            iterator = _with_timed_workers(self, original)
+        finally:
+            leave(place)
+        try:
+            waits.started, waits.is_usual = clock() - asked, False
+            waits.queue_depth = torch_loader.queue_depth(iterator)
+            setattr(iterator, _WAITS, waits)
+        except Exception as error:  # noqa: BLE001 - as above
+            tracing = switched_off("the start of a loader", error)
+        return iterator
+
+    return timed
+
+
+def _given_up(hook: str, error: Exception) -> Callable[[], bool]:
+    """Closes a wait that may be open, and switches the hook off."""
+    try:
+        recorder.leave(0)
+    except Exception as another:  # noqa: BLE001 - as above
+        error = another
+    return switched_off(hook, error)
+
+
+def _begin(loader: Any) -> tuple[LoaderWaits, int]:
+    """Begins the loader's first batch, to which the start of its workers belongs. Returns its place, too."""
+    waits = LoaderWaits(partial(waits_of, loader))
+    place = automatic.requested(waits, torch.is_grad_enabled())
+    return waits, recorder.enter(_DATA_WAIT) if place is None else place
+
+
+def _with_timed_workers(loader: Any, original: Callable[..., Any]) -> Any:
+    """Calls the original while the loader's `worker_init_fn` times the fetches of each worker."""
+    users_function = getattr(loader, "worker_init_fn", None)
+    if session.ledger is None or not getattr(loader, "num_workers", 0) or not _workers_find_us(loader):
+        return original(loader)
+    torch_loader.time_worker_fetches(loader)
+    try:
+        return original(loader)
+    finally:
+        loader.worker_init_fn = users_function
+
+
+def _workers_find_us(loader: Any) -> bool:
+    """Returns whether workers can import this package: a spawned one needs it on its path."""
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    method = context.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(stepscope.__file__)))
+    return method == "fork" or folder in map(os.path.abspath, sys.path)
+
+
+def _quick_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    careful, gradients = _timed_next(original), torch.is_grad_enabled
+    return recorder.time_batches(original, careful, _stopped, gradients, automatic, is_compiling)
+
+
+def _stopped() -> None:
+    """Ends the wait for a batch that did not come."""
+    try:
+        recorder.leave(0)
+        automatic.ended()
+    except Exception as error:  # noqa: BLE001 - nothing may raise into training
+        switched_off("the wait for a batch", error)
+
+
+def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    leave, waiting, is_waiting = recorder.leave, recorder.waiting, recorder.is_waiting
+    counts_here = recorder.counts_here
+    tracing, gradients, clock = is_compiling, torch.is_grad_enabled, perf_counter
+
+    def timed(self: Any) -> Any:
+        nonlocal tracing
+        if tracing():
+            return original(self)
+        waits = self.__dict__.get(_WAITS)
+        if waits is None:
+            return original(self)
+        try:
+            place = automatic.requested(waits, gradients())
+            asked = clock()
+            if place is None:
+                if is_waiting() or not counts_here():  # another thread fetches batches ahead
+                    waits = None
+                else:
+                    waiting(asked)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            tracing = _given_up("the wait for a batch", error)
+            waits = None
+        if waits is None:
+            return original(self)
+        try:
+            data = original(self)
+        except BaseException:
+            try:
+                waiting(0.0)
+                if place is not None:
+                    leave(place)
+                automatic.ended()
+            except Exception as error:  # noqa: BLE001 - as above
+                tracing = switched_off("the wait for a batch", error)
+            raise
+        try:
+            if place is not None:
+                leave(place)
+            got = clock()
+            depth = waits.queue_depth
+            wait = (asked - waits.started, got, depth() if depth is not None else None)
+            waits.started = 0.0
+            waits.is_usual = depth is None
+            if place is None:  # the script makes steps itself: the wait belongs to the step that follows
+                waiting(0.0)
+                waits["train" if gradients() else "eval"].count(*wait)
+                recorder.waited(wait[0], got)
+            else:
+                automatic.wait = wait
+        except Exception as error:  # noqa: BLE001 - as above
+            tracing = switched_off("the wait for a batch", error)
+        return data
+
+    return timed

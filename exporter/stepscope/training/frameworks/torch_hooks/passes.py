@@ -1,0 +1,198 @@
+"""Forward and backward passes.
+
+A forward pass is the call of a module outside any other module: the script calls it itself. The hook is in
+`Module.__call__`, where every class finds it: no class and no instance gets an attribute. Dynamo is imported
+later and takes the hook for the original.
+
+In the backward pass of a distributed job, a callback of the autograd engine says when all gradients are
+computed. What follows is communication that nothing hides: it is queued first, so before those that wait
+for the gradients of other ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import get_ident
+
+import torch
+from torch.nn import Module
+
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.torch_hooks.device import device
+from stepscope.training.frameworks.torch_hooks.patches import (
+    after_import,
+    failed,
+    is_compiling,
+    replace,
+    switched_off,
+)
+from stepscope.training.layout import OPERATIONS
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
+from stepscope.training.session import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_FORWARD, _BACKWARD = COMPONENT_INDEX["forward"], COMPONENT_INDEX["backward"]
+_COMMUNICATION = COMPONENT_INDEX["communication"]
+_GRADIENTS = OPERATIONS.index("gradients") + 1.0
+
+
+def install() -> None:
+    """Hooks `Module.__call__` and `torch.autograd.backward`."""
+    _codes.clear()
+    replace(Module, "__call__", _quick_forward)
+    for module in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
+        if module in sys.modules:  # imported before the hook: there Dynamo compares it with the original
+            replace(sys.modules[module], "unpatched_nn_module_call", lambda _: Module.__call__)
+    replace(torch.autograd, "backward", _quick_backward)
+    after_import("torch._dynamo.eval_frame", _keep_from_dynamo)
+
+
+_codes: list[Any] = []  # of the hooks
+
+
+def _keep_from_dynamo() -> None:
+    """Lets Dynamo skip the hooks as it skips the originals, when they call what it compiles."""
+    skip = getattr(sys.modules["torch._dynamo.eval_frame"], "skip_code", None)
+    if skip is not None:
+        for code in _codes:
+            skip(code)
+
+
+def _quick_forward(original: Callable[..., Any]) -> Any:
+    careful: Any = _timed_forward(original)
+    # What `time_modules` does itself, since PyTorch 2.1.
+    code = getattr(original, "__code__", None)
+    is_known = getattr(code, "co_names", ()) == ("_compiled_call_impl", "_call_impl")
+    timed: Any = recorder.time_modules(
+        original, careful, torch.is_grad_enabled, automatic, is_compiling, is_known
+    )
+    timed._torchdynamo_inline = original  # what Dynamo compiles in place of it
+    _codes.extend((timed.__code__, careful.__code__))
+    return timed
+
+
+def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    enter, leave, tracing, gradients = recorder.enter, recorder.leave, is_compiling, torch.is_grad_enabled
+
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal tracing
+        if tracing():
+            return original(*arguments, **keywords)
+        try:
+            if not gradients():
+                automatic.evaluates()
+            place = enter(_FORWARD)
+            if device.measures and place >= 0:
+                device.begins(_FORWARD)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            tracing = switched_off("the forward pass", error)
+            return original(*arguments, **keywords)
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            try:
+                leave(place)
+                if device.measures and place == 0:
+                    device.begins(NOT_OPENED)
+            except Exception as error:  # noqa: BLE001 - as above
+                tracing = switched_off("the forward pass", error)
+
+    return timed
+
+
+def _quick_backward(original: Callable[..., Any]) -> Any:
+    careful: Any = _timed_backward(original)
+    timed: Any = recorder.time_backward(original, careful, _is_usual_backward, automatic, is_compiling)
+    _codes.extend((timed.__code__, careful.__code__, _is_usual_backward.__code__))
+    return timed
+
+
+def _is_usual_backward() -> bool:
+    automatic.trained = True
+    return automatic.compiled is None and not Distributed.is_initialized
+
+
+def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    enter, leave, tracing = recorder.enter, recorder.leave, is_compiling
+
+    def timed(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal tracing
+        if tracing():
+            return original(tensors, *arguments, **keywords)
+        try:
+            if automatic.compiled is not None:
+                automatic.end_compiled()
+            automatic.trained = True
+            place = enter(_BACKWARD)
+            if device.measures:
+                device.begins(_BACKWARD)
+            watched = Distributed.is_initialized and not Distributed.failed
+            gradients = _Gradients(tensors) if watched else None
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            tracing = switched_off("the backward pass", error)
+            return original(tensors, *arguments, **keywords)
+        try:
+            return original(tensors, *arguments, **keywords)
+        finally:
+            try:
+                if gradients is not None:
+                    gradients.communicated()
+                leave(place)
+                if device.measures:
+                    device.begins(NOT_OPENED)
+            except Exception as error:  # noqa: BLE001 - as above
+                tracing = switched_off("the backward pass", error)
+
+    return timed
+
+
+class Distributed:
+    """Whether this process has been in a process group, and whether the hook of gradients has failed."""
+
+    is_initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+    failed = False
+
+
+class _Gradients:
+    """The gradients of one backward pass: what follows their last one is communication."""
+
+    __slots__ = ("_handle", "_place", "_thread")
+
+    def __init__(self, tensors: Any) -> None:
+        self._place = NOT_OPENED
+        self._handle: Any = None
+        self._thread = get_ident()  # a thread of the engine may call back, while this one waits
+        try:
+            compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+            first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors))
+            if first.grad_fn is not None and not getattr(compiled, "compiled_autograd_enabled", False):
+                self._handle = first.grad_fn.register_prehook(self._begun)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            self._fail(error)
+
+    def _begun(self, _: object) -> None:
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(self._computed)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            self._fail(error)
+
+    def _computed(self) -> None:
+        try:
+            self._place = recorder.enter(_COMMUNICATION, _GRADIENTS, self._thread)
+            if device.measures:
+                device.begins(_COMMUNICATION)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        Distributed.failed = True
+        failed("communication after the backward pass", error)
+
+    def communicated(self) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+        recorder.leave(self._place)

@@ -1,0 +1,157 @@
+"""Steps of optimizers: the end of the first optimizer's step is the end of the training step."""
+
+from __future__ import annotations
+
+from weakref import ref
+
+import torch
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizers
+
+from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.torch_hooks.device import STEPS, device
+from stepscope.training.frameworks.torch_hooks.patches import (
+    debug,
+    is_compiling,
+    on_removal,
+    replace,
+    switched_off,
+)
+from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
+from stepscope.training.session import recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+_OPTIMIZER = COMPONENT_INDEX["optimizer"]
+_HOOK = "the optimizer's step"
+
+
+def install() -> None:
+    """Hooks the steps of all optimizers, and the steps that GradScaler skips."""
+    automatic.end_compiled = _end_compiled
+    register_before = getattr(optimizers, "register_optimizer_step_pre_hook", None)
+    register_after = getattr(optimizers, "register_optimizer_step_post_hook", None)
+    if register_before is None or register_after is None:
+        debug("this torch has no global optimizer hooks: no training steps")
+        return
+    before, after = quick_hooks()
+    on_removal(register_before(before).remove)
+    on_removal(register_after(after).remove)
+    scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler  # before PyTorch 2.3
+    replace(scaler, "step", _timed_scaler_step)
+
+
+def quick_hooks() -> tuple[Callable[..., None], Callable[..., None]]:
+    """Returns what optimizers call before and after their steps."""
+    return recorder.time_steps(_before, _after, _steps, STEPS, automatic, is_compiling)
+
+
+class _Steps:
+    """The steps of the elected optimizer: the first that makes one, until it is gone or makes none any more.
+
+    It makes none any more if another one makes two: an old optimizer may live long after its last step.
+    """
+
+    def __init__(self) -> None:
+        self.elected: Callable[[], object] = lambda: None
+        self.rivals: set[int] = set()  # that have made a step after the latest one of the elected optimizer
+        self.ended = 0
+        self.place = NOT_OPENED  # of the elected optimizer's step, while it is in it
+        self.others: list[int] = []  # places of the steps that other optimizers are in
+
+
+_steps = _Steps()
+
+
+def _elect(optimizer: object) -> None:
+    _steps.elected = ref(optimizer)
+
+
+_tracing = is_compiling  # until a hook fails
+
+
+def _before(optimizer: Optimizer, *_: object) -> None:
+    global _tracing
+    if _tracing():
+        return
+    try:
+        elected = _steps.elected()
+        if elected is not optimizer and (elected is None or id(optimizer) in _steps.rivals):
+            _elect(optimizer)
+            elected = optimizer
+        if elected is optimizer and _steps.place != NOT_OPENED:  # its step before ended with an error
+            recorder.leave(_steps.place)
+        place = recorder.enter(_OPTIMIZER)
+        if device.measures:
+            device.begins(_OPTIMIZER)
+        if elected is optimizer:
+            _steps.place = place
+        else:
+            _steps.others.append(place)
+    except Exception as error:  # noqa: BLE001 - nothing may raise into training
+        _tracing = switched_off(_HOOK, error)
+
+
+def _after(optimizer: Optimizer, *_: object) -> None:
+    global _tracing
+    if _tracing():
+        if is_compiling():
+            automatic.compiled = optimizer  # Dynamo compiles this line into the code of the step
+        return
+    try:
+        if _steps.elected() is not optimizer:
+            _steps.rivals.add(id(optimizer))
+            if _steps.others:
+                recorder.leave(_steps.others.pop())
+            return
+        if _steps.others or _steps.rivals:
+            _steps.others.clear()  # their steps ended with errors, or are inside this one
+            _steps.rivals.clear()
+        _steps.ended = ended = _steps.ended + 1
+        place, _steps.place = _steps.place, NOT_OPENED
+        automatic.step_ended(place)
+        if device.measures or ended % STEPS == 0:
+            device.step_ended(ended)
+    except Exception as error:  # noqa: BLE001 - nothing may raise into training
+        _tracing = switched_off(_HOOK, error)
+
+
+def _end_compiled() -> None:
+    """Ends the step of an optimizer whose compiled code no hook can time: when the next hook runs."""
+    optimizer, automatic.compiled = automatic.compiled, None
+    if _steps.elected() is None or id(optimizer) in _steps.rivals:
+        _elect(optimizer)
+    _after(optimizer)
+
+
+def _timed_scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
+        global _tracing
+        if _tracing():
+            return original(self, optimizer, *arguments, **keywords)
+        try:
+            if _steps.elected() is None:
+                _elect(optimizer)
+            ended = _steps.ended
+            place = recorder.enter(_OPTIMIZER)
+        except Exception as error:  # noqa: BLE001 - nothing may raise into training
+            _tracing = switched_off(_HOOK, error)
+            return original(self, optimizer, *arguments, **keywords)
+        done = False
+        try:
+            result = original(self, optimizer, *arguments, **keywords)
+            done = True
+        finally:
+            try:
+                recorder.leave(place)
+                # It was skipped if gradients were not finite.
+                if done and _steps.ended == ended and _steps.elected() is optimizer:
+                    _after(optimizer)
+            except Exception as error:  # noqa: BLE001 - as above
+                _tracing = switched_off(_HOOK, error)
+        return result
+
+    return timed

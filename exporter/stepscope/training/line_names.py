@@ -1,0 +1,130 @@
+"""Names what a thread executes: the user's own line, and the function of a library that it called.
+
+The user's own is the main module, and every file outside the standard library, of `site-packages` and
+`dist-packages`, and of Stepscope. Only names and line numbers are used, never source text.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.training.main_stack import Frame
+
+MOST_FILES = 10_000  # remembered; generated code may have a new name each time
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", f".zip{os.sep}")
+# The characters of each field: together they fit into line_layout.TEXT_BYTES unless they are not ASCII.
+_PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
+_LINE_NUMBER = 8
+_NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
+
+
+class LineNames:
+    """Knows which files are the user's own. Places are relative to the working directory at its start."""
+
+    def __init__(self) -> None:
+        ours = os.path.dirname(os.path.dirname(__file__))
+        self._library = os.path.dirname(os.__file__) + os.sep
+        self._ours = (ours + os.sep, f"{ours}_startup.py")
+        # The main module of a process that multiprocessing started is a line of multiprocessing's.
+        spawned = any("multiprocessing" in word for word in sys.orig_argv[1:])
+        self._typed = () if spawned else ("<string>", "<stdin>") if sys.argv[:1] == ["-c"] else ("<stdin>",)
+        self._here = os.getcwd().rstrip(os.sep) + os.sep
+        self._known: dict[str, bool] = {}
+        self._lines: dict[tuple[str, str], int] = {}
+
+    def of(self, frames: Iterable[Frame]) -> str:
+        """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
+        innermost = called = own = caller = None
+        for frame in frames:
+            if frame[0] in _NO_CODE:
+                continue
+            innermost = innermost or frame
+            if self._is_own(frame[0]):
+                if own is not None:
+                    caller = frame
+                    break
+                own = frame
+            elif own is None and not frame[0].startswith(self._ours):
+                called = frame  # not a hook between the user and the library
+        if own is None:
+            return f"\n\n{self._function_of_library(innermost) if innermost is not None else ''}\n\n"
+        fields = [*self._place_and_function(own), self._function_of_library(called) if called else ""]
+        return "\n".join(fields + (self._place_and_function(caller) if caller else ["", ""]))
+
+    def _is_own(self, name: str) -> bool:
+        own = self._known.get(name)
+        if own is None:
+            if len(self._known) >= MOST_FILES:
+                self._known.clear()
+            own = self._known[name] = self._find(name)
+        return own
+
+    def _find(self, name: str) -> bool:
+        if name.startswith("<"):  # made by exec, as in dataclasses; a notebook's cells are the user's own
+            return name.startswith("<ipython") or name in self._typed
+        path = name if os.path.isabs(name) else self._here + name
+        packaged = path.startswith((self._library, *self._ours)) or any(part in path for part in _PACKAGES)
+        return not packaged or (path == _main_file() and not path.startswith(self._ours))
+
+    def _place_and_function(self, frame: Frame) -> list[str]:
+        return [self._place(frame), _function(frame)[:_FUNCTION]]
+
+    def _place(self, frame: Frame) -> str:
+        """Returns `file:line`, of a file elsewhere with its folder's name only."""
+        name = frame[0]
+        if name.startswith(self._here):
+            name = name[len(self._here) :]
+        elif os.path.isabs(name):
+            name = os.sep.join(name.split(os.sep)[-2:]).lstrip(os.sep)
+        return f"{_end(_clean(name), _PLACE - _LINE_NUMBER, os.sep)}:{self._line(*frame)}"
+
+    def _line(self, file: str, line: int, function: str) -> int:
+        """Returns a line of that function for an instruction without one, as at the end of a `with`."""
+        if len(self._lines) >= MOST_FILES:
+            self._lines.clear()
+        if line:
+            self._lines[file, function] = line
+        return line or self._lines.get((file, function), 1)
+
+    def _function_of_library(self, frame: Frame) -> str:
+        """Returns `module.function`, of a file that no package has the function alone."""
+        name = frame[0]
+        if name.startswith("<frozen importlib"):
+            return "import"
+        module = ""
+        if name.startswith("<frozen "):
+            module = name[len("<frozen ") : -1]
+        elif not name.startswith("<"):
+            for part in _PACKAGES:
+                name = name.rpartition(part)[2]
+            if name.startswith(self._library):
+                name = name[len(self._library) :]
+            module = name.removesuffix(".py").removesuffix(f"{os.sep}__init__").strip(os.sep)
+        words = [*module.split(os.sep), _function(frame)] if module else [_function(frame)]
+        return _end(_clean(".".join(words)), _LIBRARY, ".")
+
+
+def _main_file() -> str:
+    file = getattr(sys.modules.get("__main__"), "__dict__", {}).get("__file__")  # runs no code of the module
+    return os.path.abspath(file) if isinstance(file, str) else ""
+
+
+def _end(name: str, size: int, separator: str) -> str:
+    """Returns the last parts of a name that together have at most `size` characters."""
+    if len(name) <= size:
+        return name
+    end = name[-size:]
+    return end.partition(separator)[2] or end
+
+
+def _function(frame: Frame) -> str:
+    return _clean(frame[2].replace("<locals>.", ""))
+
+
+def _clean(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else "_" for c in text)

@@ -1,0 +1,263 @@
+"""Samples the line of the user's code that the main thread is in, up to 20 times per second.
+
+A thread notes the innermost line of the user's own code, and the library function that it called. It also
+notes the phase and component of the step, and what the main thread waits for. It counts them in a file next
+to the ledgers.
+
+Ticks are at an irregular place within each cell of a grid of time, so no rhythm of the program is in step
+with them. While the main thread holds the interpreter lock, no sample can be taken: the ticks that pass count
+for the line that held it. By default Python hands the lock over after 5 ms, and earlier if the main thread
+gives it up: then that line would be blamed for the lines before it. So the sampler asks for it sooner.
+After a sample that took much CPU time, ticks are skipped: they count for the next sample.
+
+The thread never touches a frame: main_stack.py has C code read the stack, of the main interpreter only. The
+thread stops before a fork, and starts again after it in parent and child: Python 3.12 and later warn about a
+fork of a process with threads. Nothing here raises into the program or prints: `stepscope run` says why
+lines were not sampled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import _count, allocate_lock, get_native_id, start_new_thread
+from time import monotonic, sleep, thread_time, time
+
+from stepscope.training import layout as ledger_layout
+from stepscope.training import line_layout as layout
+from stepscope.training.line_names import LineNames
+from stepscope.training.line_table import LineTable
+from stepscope.training.main_stack import NotSafeError, is_main_interpreter, stack_of_this_thread
+from stepscope.training.main_thread import MainThread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from stepscope.training.main_stack import Stack
+
+FIRST_TICKS = 20  # a process that ends earlier leaves no file
+LOOK_TICKS = 20  # between two looks at the run, the role and the times of the main thread
+ALLOWED = 0.0022 * layout.TICK_SECONDS  # seconds of CPU time per tick; looks and the start come on top
+MOST_SKIPPED = 10  # ticks between two samples, unless samples usually take more
+MOST_OWED = 400.0  # ticks, what 100 frames of 100 threads take; what a sample took beyond it is forgotten
+WEIGHT = 0.1  # of the latest sample in what one usually takes
+MOST_STACKS = 1_000  # of which the text is remembered
+GOLDEN = 0.6180339887498949  # its multiples are spread evenly between two whole numbers
+ENDED_WITHIN = 0.1  # seconds for the thread to end before a fork
+
+
+class Turns:
+    """Python's switch interval: how soon a thread that waits for the interpreter lock asks for it.
+
+    The default of 5 ms is too long for samples, see above. But a waiting thread asks again and again: while
+    the main thread holds the lock for long, as in json.loads, short intervals cost much. The interval is the
+    one at which a wait costs COST on average, in CPU time of this thread. How late it comes says nothing: on
+    a busy machine it may only have waited for a core. An interval that the program has set stays.
+    """
+
+    DEFAULT, ALONE, TOGETHER = 5000, 100, 500  # microseconds; there are other threads together with it
+    COST = 300e-6  # seconds
+    WEIGHT = 0.1  # of the latest wait in the average
+
+    def __init__(self) -> None:
+        self._ours = self.DEFAULT
+        self._affordable = 0.0
+
+    def begin(self) -> None:
+        self._ours = self.DEFAULT
+        self._set(self.ALONE)
+
+    def adjust(self, cost: float, alone: bool) -> None:
+        """Adjusts the interval after a wait that cost this thread so many seconds of CPU time."""
+        self._affordable += self.WEIGHT * (self._ours * cost / self.COST - self._affordable)
+        least = self.ALONE if alone else self.TOGETHER
+        self._set(min(self.DEFAULT, max(least, int(self._affordable))))
+
+    def restore(self) -> None:
+        self._set(self.DEFAULT)
+
+    def _set(self, microseconds: int) -> None:
+        if round(sys.getswitchinterval() * 1e6) == self._ours != microseconds:
+            sys.setswitchinterval(microseconds / 1e6)
+            self._ours = round(sys.getswitchinterval() * 1e6)  # it may have lost one to rounding
+
+
+class LineSampler:
+    """The sampling thread of this process."""
+
+    def __init__(self) -> None:
+        self._names = LineNames()
+        self._open_stack = stack_of_this_thread()
+        self._turns = Turns()
+        self._begin(layout.SLOTS)
+
+    def _begin(self, slots: int) -> None:
+        self._table = LineTable(slots)
+        self._began = time()
+        self._until_look = FIRST_TICKS
+        self._ledger: Any = None  # of this process,
+        self._counters: Any = None  # and its counters
+        self._own_cpu = 0.0  # of the threads before this one
+        self._failed = False
+        self._stop = self._ended = allocate_lock()
+        self._task = ""
+
+    def start(self) -> None:
+        """Starts the thread, if the system has one left."""
+        if self._failed:
+            return
+        self._stop, self._ended = allocate_lock(), allocate_lock()
+        self._stop.acquire()
+        self._ended.acquire()
+        self._turns.begin()  # in this thread: otherwise the other may wait very long for its first turn
+        try:
+            start_new_thread(self._run, (self._stop, self._ended))
+        except RuntimeError:
+            self._stop.release()
+
+    def stop(self) -> None:
+        """Ends the thread, and waits until the kernel has none either: that is what a fork counts."""
+        if not self._stop.locked():
+            return
+        self._stop.release()
+        self._ended.acquire(True, ENDED_WITHIN)
+        deadline = monotonic() + ENDED_WITHIN
+        while self._task and os.path.exists(self._task) and monotonic() < deadline:
+            sleep(0.0001)
+
+    def restart_in_child(self) -> None:
+        """Starts again in a forked child, with counts of its own. Its only thread is its main thread."""
+        self._open_stack = stack_of_this_thread()
+        self._begin(layout.WORKER_SLOTS)
+        self.start()
+
+    # The methods below run in the thread.
+
+    def _run(self, stop: Any, ended: Any) -> None:
+        try:
+            self._task = f"/proc/self/task/{get_native_id()}"
+            stack = self._open_stack()
+            main = MainThread()
+            try:
+                self._sample(stop, main, stack)
+            finally:
+                main.close()
+                stack.close()
+        except Exception as error:  # noqa: BLE001 - the program continues without line samples
+            self._failed = True
+            _leave_word(error)
+        finally:
+            self._turns.restore()
+            self._own_cpu += thread_time()
+            ended.release()
+
+    def _sample(self, stop: Any, main: MainThread, stack: Stack) -> None:
+        table, texts = self._table, dict[int, str]()
+        begin = looked = monotonic()
+        times = main.times()
+        tick, jitter = 0, begin % 1.0
+        owed, usual, skipped = 0.0, 0.0, 0  # CPU time in ticks of ALLOWED; how many ticks are skipped now
+        stopped = False
+        while not stopped:
+            spent = thread_time()
+            jitter = (jitter + GOLDEN) % 1.0
+            due = begin + (tick + skipped + jitter) * layout.TICK_SECONDS
+            stopped = stop.acquire(True, max(0.0, due - monotonic()))
+            if not stopped:
+                waited = thread_time() - spent
+                seen = stack.read()
+                self._turns.adjust(waited, alone=_count() < 2)  # the other one is this
+                text = texts.get(hash(seen))
+                if text is None:
+                    if len(texts) >= MOST_STACKS:
+                        texts.clear()
+                    text = texts[hash(seen)] = self._names.of(stack.frames(seen))
+                passed = max(1 + skipped, int((monotonic() - begin) / layout.TICK_SECONDS) - tick)
+                table.count(self._code(), text, main.state(), passed)
+                tick += passed
+                self._until_look -= passed
+                took = (thread_time() - spent) / ALLOWED
+                usual += WEIGHT * (took - usual)
+                owed = min(max(0.0, owed + took - passed), MOST_OWED)
+                skipped = min(int(owed), max(MOST_SKIPPED, int(2 * usual)))
+            if stopped or self._until_look <= 0:
+                previous, looked, ran = looked, monotonic(), times
+                times = main.times()
+                table.add(layout.SECONDS, looked - previous)
+                table.add(layout.RAN_SECONDS, max(0.0, times[0] - ran[0]))
+                table.add(layout.CORE_WAIT_SECONDS, max(0.0, times[1] - ran[1]))
+                table.set(layout.OWN_CPU_SECONDS, self._own_cpu + thread_time())
+            if self._until_look <= 0:
+                self._until_look = LOOK_TICKS
+                self._identify(table)
+                stack.check()
+
+    def _code(self) -> int:
+        """Returns 16 x phase + component of now."""
+        session = sys.modules.get("stepscope.training.session")
+        ledger = session.session.ledger if session is not None else None
+        if ledger is not self._ledger:
+            self._ledger, self._counters = ledger, None
+            if ledger is not None:
+                counters = memoryview(ledger.memory)[ledger_layout.COUNTERS_AT : ledger_layout.WORKERS_AT]
+                self._counters = counters.cast("d")
+        return 0 if self._counters is None else code_of(self._counters)
+
+    def _identify(self, table: LineTable) -> None:
+        """Writes the run, rank and role, as far as they are known by now; first makes the file."""
+        from stepscope.training.line_identity import Identity  # not in processes that end at once
+
+        identity = Identity(self._ledger)
+        table.name_run(identity.run)
+        table.set(layout.ROLE, float(identity.role))
+        table.set(layout.RANK, float(identity.rank))
+        if not table.path:
+            table.publish(identity.directory, self._began)
+
+
+def code_of(counters: Any) -> int:
+    """Returns 16 x phase + component from the counters of a ledger."""
+    if counters[ledger_layout.COUNTER_ENDED]:
+        return 16 * layout.PHASES.index("finalization")
+    if not (counters[ledger_layout.COUNTER_RECORDED] or counters[ledger_layout.COUNTER_STEP_SINCE]):
+        return 16 * layout.PHASES.index("initialization")
+    phase = layout.FIRST_PHASE + int(counters[ledger_layout.COUNTER_STEP_PHASE])
+    component = (
+        1 if counters[ledger_layout.COUNTER_WAIT_SINCE] else int(counters[ledger_layout.COUNTER_COMPONENT])
+    )
+    if not component and counters[ledger_layout.COUNTER_COMPONENT_SINCE]:
+        component = layout.HOST
+    return 16 * phase + component
+
+
+_sampler: LineSampler | None = None
+
+
+def start() -> None:
+    """Samples this process's lines from now on, and those of the processes that it forks."""
+    global _sampler
+    if _sampler is not None or not is_main_interpreter():
+        return
+    try:
+        _sampler = LineSampler()
+    except OSError:  # the working directory is gone
+        return
+    except NotSafeError as error:
+        _leave_word(error)
+        return
+    os.register_at_fork(
+        before=_sampler.stop, after_in_parent=_sampler.start, after_in_child=_sampler.restart_in_child
+    )
+    atexit.register(_sampler.stop)
+    _sampler.start()
+
+
+def _leave_word(error: Exception) -> None:
+    try:
+        import stepscope_startup  # outside this package, because it must load without it
+
+        stepscope_startup.leave_word(stepscope_startup.NO_LINES, f"of process {os.getpid()}: {error}")
+    except Exception:  # noqa: BLE001 - then nobody is told, and the program continues
+        pass

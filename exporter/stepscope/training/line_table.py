@@ -1,0 +1,114 @@
+"""Counts line samples in the memory of a file, of which line_layout.py describes the layout."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from binascii import crc32
+
+from stepscope.training import line_layout as layout
+from stepscope.training.ledger_files import make_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SLOT_DOUBLES = layout.SLOT_BYTES // 8
+_NUMBERS = layout.NUMBERS_AT // 8
+
+
+class LineTable:
+    """The counts of this process, at first in memory only; `publish` gives them a file.
+
+    The descriptor stays open while the process lives: it holds the lock.
+    """
+
+    def __init__(self, slots: int = layout.SLOTS) -> None:
+        self.path = ""
+        self._fd = -1
+        self._slots = slots
+        self._places: dict[tuple[int, str], int] = {}
+        self._use(bytearray(layout.HEADER_BYTES + slots * layout.SLOT_BYTES))
+        self._write_slot(0, (0, ""))
+        self.set(layout.USED, 1.0)
+        self.set(layout.RANK, -1.0)
+
+    def count(self, code: int, text: str, state: int, ticks: int) -> None:
+        """Counts a sample of a place; `code` is 16 x phase + component."""
+        key = (code, text)
+        slot = self._places.get(key)
+        if slot is None:
+            slot = self._place(key)
+        self._doubles[self._first_count(slot) + state] += ticks
+        self.add(layout.TICKS, ticks)
+
+    def seen(self, text: str, code: int = 0) -> float:
+        """Returns the ticks of a place."""
+        return self._ticks(self._places[code, text])
+
+    def total(self) -> float:
+        """Returns the ticks of all places."""
+        return sum(map(self._ticks, range(len(self._places) + 1)))
+
+    def set(self, number: int, value: float) -> None:
+        self._doubles[_NUMBERS + number] = value
+
+    def add(self, number: int, value: float) -> None:
+        self._doubles[_NUMBERS + number] += value
+
+    def name_run(self, run: str) -> None:
+        data = run.encode("utf-8", "replace")[: layout.RUN_BYTES - 1].decode("utf-8", "ignore").encode()
+        self._memory[layout.RUN_AT : layout.RUN_AT + layout.RUN_BYTES] = data.ljust(layout.RUN_BYTES, b"\0")
+
+    def publish(self, directory: str, start: float) -> None:
+        """Moves the counts into a new file of the ledger directory. Raises OSError."""
+        size, name = len(self._memory), f"{os.getpid()}.{os.urandom(4).hex()}{layout.SUFFIX}"
+        header = (layout.MAGIC, layout.VERSION, size, self._slots, os.getpid(), -1, start)
+        layout.HEADER.pack_into(self._memory, 0, *header)
+
+        def fill(memory: mmap.mmap) -> None:
+            memory[:] = bytes(self._memory)
+
+        fd, memory = make_file(directory, name, size, layout.LOCK_ALIVE, fill)
+        self._use(memory)
+        self._fd, self.path = fd, os.path.join(directory, name)
+
+    def _use(self, memory: Any) -> None:
+        self._memory = memory
+        self._doubles = memoryview(memory).cast("d")
+
+    def _place(self, key: tuple[int, str]) -> int:
+        """Returns a slot for a new place: a free one, otherwise that of the place that was seen least."""
+        slot = len(self._places) + 1
+        if slot < self._slots:
+            self._write_slot(slot, key)
+            self.set(layout.USED, slot + 1.0)
+        else:
+            least = min(self._places, key=lambda known: self._ticks(self._places[known]))
+            slot = self._places.pop(least)
+            first, others = self._first_count(slot), self._first_count(0)
+            for state in range(len(layout.STATES)):
+                self._doubles[others + state] += self._doubles[first + state]
+                self._doubles[first + state] = 0.0
+            self._write_slot(slot, key)
+        self._places[key] = slot
+        return slot
+
+    def _ticks(self, slot: int) -> float:
+        first = self._first_count(slot)
+        return sum(self._doubles[first : first + len(layout.STATES)])
+
+    def _write_slot(self, slot: int, key: tuple[int, str]) -> None:
+        code, text = key
+        at = layout.HEADER_BYTES + slot * layout.SLOT_BYTES
+        data = text.encode("utf-8", "replace")[: layout.TEXT_BYTES].ljust(layout.TEXT_BYTES, b"\0")
+        layout.SLOT.pack_into(self._memory, at, slot_checksum(code, data), code)
+        self._memory[at + layout.TEXT_AT : at + layout.SLOT_BYTES] = data
+
+    def _first_count(self, slot: int) -> int:
+        return layout.HEADER_BYTES // 8 + slot * _SLOT_DOUBLES + layout.COUNTS
+
+
+def slot_checksum(code: int, text: bytes) -> int:
+    """Returns the checksum of a slot, for writer and reader."""
+    return crc32(text, code & 0xFFFF)

@@ -1,0 +1,308 @@
+"""The run of this process: its start, its end, forks, and errors of its ledger.
+
+Nothing here ever raises into training because of the ledger: if it cannot be made, one line on stderr
+says so and training continues unrecorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from _thread import allocate_lock
+
+from stepscope.training.launch import Launch, read_launch, shared_key
+from stepscope.training.layout import COMPONENTS, MOST_AT_ONCE
+from stepscope.training.ledger import Ledger, create_ledger
+from stepscope.training.ledger_files import ledger_directory
+from stepscope.training.ranks import Ranks, check_run_name, ranks_of_torch, read_ranks
+from stepscope.training.recorder import make_recorder
+
+WORKER_OF = "STEPSCOPE_WORKER_OF"  # environment variable: the ledger that child processes count in
+
+_FRAMEWORKS = (("torch", "pytorch"), ("tensorflow", "tensorflow"), ("jax", "jax"))
+
+
+class Session:
+    """The state of this process's run. The only instance is `session`."""
+
+    def __init__(self) -> None:
+        self.ledger: Ledger | None = None  # of this process: it writes the steps
+        self.parents_ledger: Ledger | None = None  # of the process from which this one was forked
+        self.unnamed: Launch | None = None  # of the ledger, until its run is known at the first step
+        self.again = ""  # of the launch key: distinguishes runs that this process starts one after the other
+        self.settled = False  # whether it is decided if this process records
+        self.ranks = (0, 1)  # rank and world size of the ledger
+        self.ranks_given = False  # by the script, in `start`
+        self.lock = allocate_lock()
+        self.complained: set[str] = set()
+
+
+session = Session()
+
+
+def start(
+    run: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+    framework: str | None = None,
+    framework_version: str | None = None,
+) -> None:
+    """Starts this process's part of a run. Optional: the first use of any other function does the same.
+
+    Arguments that are not given are read from the environment (see docs/training.md). If the run has
+    started already, only the framework is used. A forked child starts its own run. Raises ValueError for a
+    rank, world size or run name that cannot be.
+    """
+    with session.lock:
+        if session.ledger is None:
+            session.ranks_given = rank is not None or world_size is not None
+            _start(run, rank, world_size, local_rank)
+        if session.ledger is not None and framework is not None:
+            session.ledger.name_framework(framework, framework_version or "")
+
+
+def start_as(rank: int, world_size: int) -> None:
+    """Starts the run with the ranks of torch.distributed. A ledger with other ranks is replaced.
+
+    Launchers such as Lightning's, or a script that starts its ranks itself, do not put the rank into the
+    environment. Ranks that the script gave to `start` stay, and so does a ledger that has steps.
+    """
+    with session.lock:
+        ledger = session.ledger
+        if session.ranks_given or (ledger is None and session.settled):
+            return
+        if ledger is not None:
+            if session.ranks == (rank, world_size) or ledger.has_steps():
+                return
+            recorder.detach(False)
+            ledger.remove()
+        _start(None, rank, world_size)
+        _detect_framework()
+
+
+def instrument() -> None:
+    """Hooks PyTorch in this process, for example in a notebook whose kernel was started without hooks.
+
+    The same as STEPSCOPE_INSTRUMENT=1 at the start of Python (see docs/run.md). Never raises.
+    """
+    import stepscope_startup  # outside this package, because it must load without it
+
+    stepscope_startup.hook()
+
+
+def gauge(name: str, value: float) -> None:
+    """Publishes a number of the script's own, such as its loss, until it is set again: a gauge of this rank.
+
+    Any float, at most 32 names per process. Raises ValueError for another name, or one of 56 bytes or more,
+    and TypeError if the value is not a number.
+    """
+    value = float(value)
+    if start_run() and session.ledger is not None:
+        session.ledger.set_gauge(name, value)
+
+
+def count(name: str, amount: float = 1) -> None:
+    """Adds to a total of the script's own, such as its tokens: a counter of this rank.
+
+    Each rank counts its own share: reports and dashboards add the ranks. At most 16 names per process. Raises
+    ValueError for another name, one of 56 bytes or more, and a negative, endless or huge amount.
+
+    Two names give the model FLOPs utilisation: `count("flops", n)` has the operations of the model, and
+    `gauge("peak_flops", p)` what this rank's device can do per second. MFU = flops / (seconds * peak), over
+    all ranks. A token of a transformer takes 6 N + 12 L H Q T operations, forward and backward. N is the
+    number of parameters, L of layers and H of heads. Q is the size of a head, T the length of a sequence.
+    Source of both: appendix B of PaLM, Chowdhery et al. 2022 (https://arxiv.org/abs/2204.02311).
+    """
+    amount = float(amount)
+    if not 0.0 <= amount < MOST_AT_ONCE:  # nor is NaN
+        raise ValueError(f"count {name!r}: {amount} cannot be added; use 0 to less than {MOST_AT_ONCE:g}")
+    ledger = session.ledger
+    if ledger is None:
+        if not start_run():
+            return
+        ledger = session.ledger
+    if ledger is not None:
+        ledger.add_to_count(name, amount)
+
+
+def start_run() -> bool:
+    """Starts the run at the first use. Returns whether this process records: not in a forked child."""
+    if session.settled:
+        return session.ledger is not None
+    with session.lock:
+        if not session.settled:
+            _start()
+            _detect_framework()
+    return session.ledger is not None
+
+
+def finish() -> None:
+    """Ends the run cleanly: later steps are not recorded, unless `start` begins another run.
+
+    Optional: the end of the process does the same, except after `kill -9` or `os._exit`.
+    """
+    with session.lock:
+        ledger, session.ledger, session.settled = session.ledger, None, True
+        recorder.detach(ledger is not None)
+        if ledger is not None:
+            _name_run(ledger)
+            session.again += "+"
+            os.environ.pop(WORKER_OF, None)
+            ledger.finish()
+
+
+def complain(about: str, text: str) -> None:
+    """Prints one line on stderr, once per kind of error. Never raises."""
+    if about in session.complained:
+        return
+    session.complained.add(about)
+    try:  # noqa: SIM105 - contextlib takes longer to import than all of this package
+        print(f"stepscope: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):  # stderr is full, closed, or gone
+        pass
+
+
+def unknown_component(name: object) -> None:
+    """Warns once about a component that does not exist: a typo must never end a training job."""
+    about = f"component {name!r}"
+    if about in session.complained:
+        return
+    from stepscope.errors import did_you_mean  # not at the top: difflib is slow to import
+
+    hint = did_you_mean(str(name), COMPONENTS, f"use one of {', '.join(COMPONENTS)}")
+    complain(about, f"unknown {about}: its time counts as other; {hint}")
+
+
+def name_devices() -> bool:
+    """Writes the GPU of this process to its ledger, once PyTorch has started CUDA. Returns whether to stop.
+
+    It never starts CUDA: that would take memory on a GPU, and would break processes forked later.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return False
+        uuid = cuda.get_device_properties(cuda.current_device()).uuid
+        if session.ledger is not None:
+            session.ledger.name_devices([f"GPU-{uuid}"])
+    except Exception:  # noqa: BLE001 - before PyTorch 2.4 there is no uuid; nothing may raise into training
+        pass
+    return True
+
+
+def first_step() -> None:
+    """Names the run before its first step: by now torch.distributed is set up, if the script uses it."""
+    launch = session.unnamed
+    if launch is None or session.ledger is None:
+        return
+    _share_key(launch)
+    if not launch.unique:
+        looks = (
+            "nodes of this job look like runs of their own"
+            if launch.of_node
+            else ("launches of this job look like one run")
+        )
+        complain(
+            "launch",
+            f"{looks}, because its nodes share no unique text: set STEPSCOPE_LAUNCH to one, or start "
+            "torchrun with --rdzv-id",
+        )
+        launch.unique = launch.of_node
+    _name_run(session.ledger)
+
+
+recorder = make_recorder(start_run, first_step, name_devices, unknown_component)
+
+
+def _start(
+    run: str | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    local_rank: int | None = None,
+) -> None:
+    launched = read_ranks(os.environ)
+    if rank is None and world_size is None:
+        launched = ranks_of_torch(launched)
+    if rank is not None and world_size is None:
+        world_size = max(launched.world_size, rank + 1)
+    ranks = Ranks(
+        launched.rank if rank is None else rank,
+        launched.local_rank if local_rank is None else local_rank,
+        launched.world_size if world_size is None else world_size,
+        launched.attempt,
+        launched.variable if rank is None and world_size is None else None,
+    )
+    launch = read_launch(os.environ, ranks, check_run_name(run) if run else None)
+    launch.key += session.again
+    _share_key(launch)
+    label = launch.run if launch.unique else ""
+    directory = ledger_directory()
+    try:
+        session.ledger = ledger = create_ledger(directory, label, ranks, launch)
+    except OSError as error:
+        complain(
+            "ledger", f"no ledger in {directory} ({error.strerror or error}): training continues unrecorded"
+        )
+        return
+    finally:
+        session.settled = True  # not before there is a ledger: other threads ask without the lock
+    session.unnamed = None if launch.unique else launch
+    session.ranks = (ranks.rank, ranks.world_size)
+    os.environ[WORKER_OF] = ledger.path
+    recorder.attach(ledger.memory)
+    _watch_process()
+    if os.environ.get("STEPSCOPE_STACKS") == "1":
+        _answer_requests(ledger.path)
+
+
+def _share_key(launch: Launch) -> None:
+    """Asks the other ranks for a key, if the launcher gave none."""
+    if not launch.unique and (key := shared_key()):
+        launch.key, launch.unique = key + session.again, True
+
+
+def _name_run(ledger: Ledger) -> None:
+    launch, session.unnamed = session.unnamed, None
+    if launch is not None:
+        ledger.name_run(launch.run, launch)
+
+
+def _detect_framework() -> None:
+    for module_name, framework in _FRAMEWORKS:
+        module = sys.modules.get(module_name)
+        if module is not None and session.ledger is not None:
+            session.ledger.name_framework(framework, str(getattr(module, "__version__", "")))
+            return
+
+
+def _answer_requests(ledger: str) -> None:
+    """Lets `stepscope stacks` ask for the Python stacks of this process."""
+    try:
+        from stepscope.training.stack_request import answer_requests
+
+        answer_requests(ledger)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        complain("stacks", f"`stepscope stacks` will get no stack of this process: {error}")
+
+
+_watched = False
+
+
+def _watch_process() -> None:
+    """Registers the functions that the end of the process and a fork call, once."""
+    global _watched
+    if not _watched:
+        _watched = True
+        atexit.register(finish)
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """Stops recording steps in a forked child; a loader worker may still claim a worker slot."""
+    recorder.detach(False)
+    session.lock = allocate_lock()  # another thread of the parent may have held it
+    session.unnamed = None
+    if session.ledger is not None:
+        session.parents_ledger, session.ledger = session.ledger, None

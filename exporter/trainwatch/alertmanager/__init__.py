@@ -1,1 +1,0 @@
-"""`trainwatch alertmanager`: Alertmanager's configuration and templates."""

@@ -1,1 +1,0 @@
-"""`trainwatch doctor`: what is measured here, what is not, why, and the fix."""

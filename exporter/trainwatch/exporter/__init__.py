@@ -1,1 +1,0 @@
-"""`trainwatch exporter`: the node exporter, assembled from its parts."""

@@ -1,1 +1,0 @@
-"""`trainwatch hooks`: the file that loads Trainwatch's hooks at the start of a Python."""

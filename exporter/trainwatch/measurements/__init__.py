@@ -1,5 +1,0 @@
-"""Measures samples and steps: counts, sketches and bounded tails per node, device, rank and phase.
-
-A measurement does not depend on rules and thresholds: trainwatch.rules judges it, and trainwatch.report
-shows it.
-"""

@@ -1,1 +1,0 @@
-"""`trainwatch run`: observes one training command from its start to the report."""
