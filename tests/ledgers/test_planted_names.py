@@ -20,6 +20,7 @@ from stepscope.ledgers.line_files import LineFolder, read_line_file
 from stepscope.processes.tree import Namespaces
 from stepscope.report.sentences import gaps
 from stepscope.runs.recording.directory import RecordingDirectory
+from stepscope.runs.recording.live import LiveRecording
 from stepscope.training import layout
 from stepscope.training.layout import LARGEST, LATEST, MOST
 from stepscope.training.ledger_checks import LedgerError, checked_counters, checked_fetches
@@ -215,7 +216,7 @@ def test_a_live_ledger_with_a_count_of_1e20_costs_its_own_rows_only_and_the_repo
     ledgers: Path, tmp_path: Path
 ) -> None:
     exporter = Exporter(
-        [TrainingCollector(ledgers)], recording=tmp_path / "recording", node="n1", patience=60
+        [TrainingCollector(ledgers)], recording=LiveRecording(tmp_path / "recording"), node="n1", patience=60
     )
     with TrainingProcess(ledgers) as victim, TrainingProcess(ledgers, "m", rank=1) as other:
         victim.steps(0.25)
@@ -258,7 +259,7 @@ def test_the_most_that_a_ledger_can_hold_is_published_recorded_and_read_again(
     ledgers: Path, tmp_path: Path
 ) -> None:
     exporter = Exporter(
-        [TrainingCollector(ledgers)], recording=tmp_path / "recording", node="n1", patience=60
+        [TrainingCollector(ledgers)], recording=LiveRecording(tmp_path / "recording"), node="n1", patience=60
     )
     with TrainingProcess(ledgers) as trainer:
         trainer.do("stepscope.start()")

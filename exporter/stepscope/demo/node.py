@@ -20,6 +20,7 @@ from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.ranks import AliveReader
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.exporter import Exporter
+from stepscope.runs.recording.live import LiveRecording
 from stepscope.sampling.collector import Collector
 from stepscope.sampling.profiles import Profile
 from stepscope.sampling.sample import Sample
@@ -90,7 +91,7 @@ def make_exporter(
         interval=INTERVAL,
         node=name,
         state_directory=directory,
-        recording=recording,
+        recording=LiveRecording(recording) if recording else None,
         clock=clock,
         profile=profile,
         simulated=simulation.title,

@@ -15,6 +15,7 @@ from stepscope.durations import parse_duration, positive_duration
 from stepscope.errors import UserError
 from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.pages import Pages
+from stepscope.runs.recording.live import LiveRecording
 from stepscope.sampling.limits import Limits, add_limit_flags
 from stepscope.sampling.profiles import PROFILES
 from stepscope.sampling.state_directory import state_directory
@@ -145,8 +146,9 @@ def run(arguments: Namespace) -> int:
             run=arguments.run,
             state_directory=state,
             run_retention=arguments.run_retention,
-            recording=arguments.recording,
-            record_lines=arguments.record_lines,
+            recording=(
+                LiveRecording(arguments.recording, arguments.record_lines) if arguments.recording else None
+            ),
             limits=Limits.from_arguments(arguments),
             profile=arguments.profile,
             watchdog=serving.watchdog,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import socket
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from stepscope.collectors.training import TrainingCollector
 from stepscope.errors import describe
@@ -27,12 +26,26 @@ from stepscope.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 
 
+class Recording(Protocol):
+    """What keeps samples and steps: runs/recording/live.py, which reads and writes with numpy and pyarrow."""
+
+    def begin(
+        self, node: str, interval: float, run: str | None, training: TrainingCollector | None, clock: Clock
+    ) -> None: ...
+
+    def keep(self, sample: Sample) -> None: ...
+
+    def catch_up(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Exporter:
     """Samples one node. `tick` or, after `start`, a thread takes a sample; `scrape` publishes the metrics.
 
     `run` is always active, with or without ledgers. The sample counters are kept in `state_directory`
     (None: they do not survive a restart), and published for `run_retention` seconds after a run's end.
-    `recording` is a directory that gets every sample and step; with `record_lines` also the line samples.
+    `recording` gets every sample and step.
     What `limits` leave out is counted and named. `profile` says which metrics a scrape has. `watchdog` hears
     whether samples are taken.
 
@@ -48,8 +61,7 @@ class Exporter:
         run: str | None = None,
         state_directory: Path | None = None,
         run_retention: float = 300.0,
-        recording: Path | None = None,
-        record_lines: bool = False,
+        recording: Recording | None = None,
         limits: Limits | None = None,
         profile: Profile = "default",
         watchdog: Watchdog | None = None,
@@ -71,11 +83,9 @@ class Exporter:
             collector.reached = self._reached
         if training and state_directory:
             training.remember_in(state_directory)
-        self._recording = (
-            _Recording(recording, self.node, interval, run, training, clock, record_lines)
-            if recording
-            else None
-        )
+        self._recording = recording
+        if recording:
+            recording.begin(self.node, interval, run, training, clock)
         self._counters = SampleCounters(
             state_directory,
             lambda: training.active_runs if training else (),
@@ -180,80 +190,3 @@ def _attempt(what: str, act: Callable[[], None]) -> bool:
         logger.error("%s failed: %s", what, describe(error))
         return False
     return True
-
-
-class _Recording:
-    """Passes samples, steps and ranks to the recording."""
-
-    def __init__(
-        self,
-        directory: Path,
-        node: str,
-        interval: float,
-        run: str | None,
-        training: TrainingCollector | None,
-        clock: Clock,
-        lines: bool,
-    ) -> None:
-        # numpy and pyarrow, only for recordings
-        from stepscope.runs.recording.lines import continued
-        from stepscope.runs.recording.writer import RecordingWriter, folder_of
-
-        self._told = run  # None: all runs of this node
-        self._writer = RecordingWriter(directory, node, interval, run or directory.absolute().name)
-        self._lines = (
-            continued(training.folder.path, folder_of(directory, node)) if training and lines else None
-        )
-        self._lines_written: deque[Set[str]] = deque()  # files whose samples are recorded
-        self._training = training
-        self._clock = clock
-        self._paused: dict[tuple[str, int], dict[str, float]] = {}  # by run and rank
-        self._refusals = 0  # that the writer knows
-        self.catch_up = self._writer.catch_up
-        if training:
-            training.keep_steps = True
-
-    def keep(self, sample: Sample) -> None:
-        observed = self._training.observed_run if self._training else None
-        if observed and observed != self._told:
-            self._told = observed
-            self._writer.rename(observed)
-        self._writer.sample(sample)
-        for label, run in sample.runs.items():
-            for process in run.processes:
-                if process.paused_seconds:
-                    self._paused[label, process.rank] = process.paused_seconds
-        self._keep_ledgers()
-        self._keep_lines()
-
-    def close(self) -> None:
-        self._keep_ledgers()
-        self._keep_lines(all=True)
-        self._writer.close()
-
-    def _keep_lines(self, all: bool = False) -> None:
-        """Reads some files of line samples; records them once all have been read."""
-        lines = self._lines
-        if lines is None or self._training is None:
-            return
-        while self._lines_written:
-            lines.remove(self._lines_written.popleft())
-        runs: Collection[tuple[str, int]] = self._training.folder.labels
-        if self._told is not None:
-            runs = {(self._told, self._training.owners.get(self._told, os.geteuid()))}
-        if lines.read_all(runs) if all else lines.look(runs):
-            self._writer.lines(
-                lines.counts(), dict(lines.retired), set(lines.removed), self._lines_written.append
-            )
-
-    def _keep_ledgers(self) -> None:
-        if self._training is None:
-            return
-        for header, records in self._training.take_steps():
-            self._writer.steps(header, records)
-        training = self._training
-        self._writer.ranks(training.ranks, self._clock.time(), training.presences, dict(self._paused))
-        if len(training.folder.refusals) > self._refusals:
-            self._refusals = len(training.folder.refusals)
-            refusals = training.folder.refusals.items()
-            self._writer.refused({(run, rank): what for (_, run, rank), what in refusals})
