@@ -13,10 +13,10 @@ from ctypes import CDLL
 from pathlib import Path
 
 import pynvml
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.nvidia.device import FAST_FIELDS
-from stepscope.nvidia.nvml import FieldBatch, Nvml
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.nvidia.device import FAST_FIELDS
+from stepscope.exporter.nvidia.nvml import FieldBatch, Nvml
+from stepscope.exporter.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.collectors.gpu_holders import GpuHoldersCollector
-from stepscope.collectors.run_gpus import RunGpusCollector
-from stepscope.collectors.training import TrainingCollector
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.run_gpus import RunGpusCollector
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
 
 from tests.support.fake_nvml import FakeNvml

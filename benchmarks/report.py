@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from stepscope.exporter.sampling.sample import EVIDENCE
 from stepscope.runs.model import COMPONENTS, GpuFacts, NodeFacts
 from stepscope.runs.recording.files import RunFile, write_part
 from stepscope.runs.recording.schema import (
@@ -32,7 +33,6 @@ from stepscope.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from stepscope.sampling.sample import EVIDENCE
 
 from benchmarks import Row
 

@@ -32,9 +32,9 @@ from typing import Any
 
 import requests
 import yaml
-from stepscope.prometheus_rules.files import EXISTING_CLUSTERS, render
-from stepscope.prometheus_rules.options import Options
-from stepscope.sampling.profiles import PROFILES, Profile
+from stepscope.exporter.sampling.profiles import PROFILES, Profile
+from stepscope.prometheus.rules.files import EXISTING_CLUSTERS, render
+from stepscope.prometheus.rules.options import Options
 
 from benchmarks.cluster import HEALTHY, NODES_PER_RUN, RANKS, SCRAPE_SECONDS, TROUBLED
 from benchmarks.page import DOCS, markdown, write_table

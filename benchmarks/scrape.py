@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-from stepscope.sampling.exposition import Exposition
-from stepscope.sampling.families import Family, HistogramValue, LabelValues
+from stepscope.exporter.sampling.exposition import Exposition
+from stepscope.exporter.sampling.families import Family, HistogramValue, LabelValues
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

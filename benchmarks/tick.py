@@ -14,8 +14,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 import psutil
-from stepscope.collectors.cpu import CpuCollector
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.collectors.cpu import CpuCollector
+from stepscope.exporter.sampling.sample import Sample
 
 from benchmarks import Row
 from benchmarks.measure import cpu_seconds

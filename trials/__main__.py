@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.errors import describe
+from stepscope.common.errors import describe
 
 from benchmarks.page import DOCS, markdown, read_table, write_table
 from trials import Attempt, NotPossibleError, Trial, all_trials

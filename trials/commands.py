@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import stepscope.exporter.command
-import stepscope.report.command
+import stepscope.commands.exporter
+import stepscope.commands.report
 import stepscope.runs.recording.writer  # noqa: F401 - imported once here, and not in every process
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.rules import all_rules
 
 from trials.forks import Forks, end, is_alive

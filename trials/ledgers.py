@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from struct import pack
 
-from stepscope.shared_files import try_lock
+from stepscope.common.shared_files import try_lock
 from stepscope.training import layout
 
 _SCRIPT = """

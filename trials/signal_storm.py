@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from stepscope.signals import PASSED_ON, name_of
+from stepscope.common.signals import PASSED_ON, name_of
 
 from benchmarks.page import DOCS
 from tests.support.observing import RUN

@@ -17,21 +17,21 @@ from typing import NamedTuple
 
 import psutil
 import pynvml
-from stepscope.collectors.cpu import CpuCollector
-from stepscope.collectors.disk import DiskCollector
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.collectors.gpu_holders import GpuHoldersCollector
-from stepscope.collectors.memory import MemoryCollector
-from stepscope.collectors.network import NetworkCollector
-from stepscope.collectors.run_gpus import RunGpusCollector
-from stepscope.collectors.training import TrainingCollector
 from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.gpus import SimulatedNvml
 from stepscope.demo.ranks import AliveReader, RankLedger
 from stepscope.demo.scenario import Scenario, Step, Work
+from stepscope.exporter.collectors.cpu import CpuCollector
+from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.memory import MemoryCollector
+from stepscope.exporter.collectors.network import NetworkCollector
+from stepscope.exporter.collectors.run_gpus import RunGpusCollector
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
-from stepscope.nvidia.nvml import FieldBatch, Handle, NvmlError
-from stepscope.sampling.limits import Limits
+from stepscope.exporter.nvidia.nvml import FieldBatch, Handle, NvmlError
+from stepscope.exporter.sampling.limits import Limits
 
 from trials import Attempt, trial
 

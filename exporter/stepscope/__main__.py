@@ -2,6 +2,6 @@
 
 import sys
 
-from stepscope.cli import main
+from stepscope.commands.cli import main
 
 sys.exit(main())

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stepscope.durations import parse_duration
-from stepscope.prometheus_rules.files import RULES
+from stepscope.common.durations import parse_duration
+from stepscope.prometheus.rules.files import RULES
 from stepscope.rules import all_rules
 
 from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured, labels_by_rule

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from stepscope.analysis import Run, samples, tables
+from stepscope.common.errors import UserError
 from stepscope.compare import compared_run
-from stepscope.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import GpuFacts, Loader, NodeFacts, Source
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
+from stepscope.common.status import Status
 from stepscope.compare.achieved import outcomes, record_outcomes
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import Comparison, compare
 from stepscope.report.predicted_savings import PredictedSaving
 from stepscope.report.track_record import RECORD, Outcome, read_record
 from stepscope.report.write import write_report
-from stepscope.status import Status
 
 from tests.support.analysis import rule
 from tests.support.compared import run_of

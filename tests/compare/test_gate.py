@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.common.errors import UserError
+from stepscope.common.status import Status
 from stepscope.compare import gate
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import compare
 from stepscope.compare.gate import Condition, Outcome
-from stepscope.errors import UserError
-from stepscope.status import Status
 
 from tests.support.analysis import rule
 from tests.support.compared import idle_run, run_of

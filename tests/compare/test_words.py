@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.compare import sentences, tables
 from stepscope.compare.changes import changed_rules
 from stepscope.compare.compared_run import ComparedRun, read_run
@@ -21,7 +22,6 @@ from stepscope.compare.gate import parse
 from stepscope.compare.html import _at_a_glance, _mood, _waterfall, render_comparison
 from stepscope.compare.text import as_markdown, as_text
 from stepscope.runs.open import open_source
-from stepscope.status import Status
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from stepscope.cli import COMMANDS, parser_of
-from stepscope.errors import UserError
+from stepscope.commands.cli import COMMANDS, parser_of
+from stepscope.common.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *REPOSITORY.glob("examples/*.md")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.demo.scenarios import all_scenarios, summary
 
 TESTS = Path(__file__).parents[1]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stepscope.prometheus_rules.files import RULES, render
-from stepscope.prometheus_rules.options import Options
-from stepscope.prometheus_rules.profiles import alerting_rules
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.profiles import alerting_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
 RENDERED = [

@@ -13,7 +13,7 @@ from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
-from stepscope.rules.shares import PHASE_NAMES
+from stepscope.rules.parts.shares import PHASE_NAMES
 from stepscope.runs.model import PHASES, NodeSamples, Steps
 
 from tests.support import reference_debugger as reference

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.common.xids import XIDS
 from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.runs.model import PHASES, NodeSamples, Steps
-from stepscope.xids import XIDS
 
 from tests.support import reference_more as reference
 from tests.support.source import MemorySource, node_samples, node_steps

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.common.status import Status
 from stepscope.evaluation import blocks
 from stepscope.evaluation.analysis import Band, RuleResult
 from stepscope.evaluation.blocks import Blocks
@@ -25,7 +26,6 @@ from stepscope.rules.cpu_bottleneck import CPUBottleneck, CPUBottleneckParameter
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.load_balancing import LoadBalancing, LoadBalancingParameters
 from stepscope.rules.step_outlier import StepOutlier
-from stepscope.status import Status
 
 from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps, piece, run_facts
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.as_json import rule_json
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
-from stepscope.rules.topics import About
+from stepscope.rules.parts.topics import About
 from stepscope.runs.model import CollectiveTime, Loader, OperatorTime
-from stepscope.status import Status
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import in_order, problems
 from stepscope.report.document import document
 from stepscope.report.sentences import in_order as in_table
-from stepscope.status import Status
 
 from tests.support.analysis import rule
 from tests.support.source import MemorySource, node_samples, run_facts

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.evaluation.settings import Settings
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.engine import Evaluator, evaluate
 from stepscope.measurements.gpu_errors import ErrorsOfGpu
 from stepscope.measurements.heatmap import HeatmapOfNode
@@ -15,7 +16,6 @@ from stepscope.measurements.timeline import StepsOfNode
 from stepscope.report.sentences import counts
 from stepscope.report.verdict import status_of_run
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
-from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.source import START, MemorySource, node_samples, node_steps, run_facts

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.report import sentences, shares
@@ -16,7 +17,6 @@ from stepscope.report.summary import at_a_glance
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import Steps
 from stepscope.runs.traces.source import KinetoTraces
-from stepscope.status import Status
 
 from tests.support.rank_traces import Job
 from tests.support.smallest import smallest

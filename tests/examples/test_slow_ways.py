@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from stepscope.run.hooks import command_environment
+from stepscope.commands.run.hooks import command_environment
+from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 from stepscope.runs.model import COMPONENTS
 from stepscope.training.launch import Launch
-from stepscope.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 from examples.images.slow import WAYS, conditions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.sampling.active_runs import ActiveRuns
+from stepscope.exporter.sampling.active_runs import ActiveRuns
 
 NOW = 1795181220.0  # 2026-11-20 13:27:00 UTC
 UNNAMED = "unnamed-20261120T132700"

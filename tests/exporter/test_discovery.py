@@ -8,16 +8,18 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
-import stepscope.collectors
-from stepscope.collectors import add_flags, discover, enabled, summary
-from stepscope.sampling.registry import Registry
-from stepscope.sampling.sample import Sample
+import stepscope.exporter.collectors
+from stepscope.exporter.collectors import add_flags, discover, enabled, summary
+from stepscope.exporter.sampling.registry import Registry
+from stepscope.exporter.sampling.sample import Sample
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A second folder of collectors."""
-    monkeypatch.setattr(stepscope.collectors, "__path__", [*stepscope.collectors.__path__, str(tmp_path)])
+    monkeypatch.setattr(
+        stepscope.exporter.collectors, "__path__", [*stepscope.exporter.collectors.__path__, str(tmp_path)]
+    )
     return tmp_path
 
 
@@ -48,7 +50,7 @@ def test_a_module_that_cannot_be_imported_is_a_collector_that_fails(folder: Path
 def test_a_new_file_with_a_marked_collector_is_enough(folder: Path) -> None:
     (folder / "weather.py").write_text(
         '"""What the weather is like.\n\nMore words."""\n'
-        "from stepscope.sampling.collector import Collector, collector\n"
+        "from stepscope.exporter.sampling.collector import Collector, collector\n"
         "@collector\n"
         "class Weather(Collector):\n"
         "    name = 'weather'\n"
@@ -60,7 +62,7 @@ def test_a_new_file_with_a_marked_collector_is_enough(folder: Path) -> None:
 
 def test_a_collector_runs_after_those_whose_part_of_the_sample_it_reads(folder: Path) -> None:
     (folder / "airing.py").write_text(
-        "from stepscope.sampling.collector import Collector, collector\n"
+        "from stepscope.exporter.sampling.collector import Collector, collector\n"
         "@collector\n"
         "class Airing(Collector):\n"
         "    name, after = 'airing', ('training', 'gpu', 'no_such_collector')\n"
@@ -74,7 +76,7 @@ def test_a_collector_runs_after_those_whose_part_of_the_sample_it_reads(folder: 
 
 def test_a_module_without_the_mark_is_no_collector_whether_it_can_be_imported_or_not(folder: Path) -> None:
     before = discover()
-    (folder / "helper.py").write_text("from stepscope.collectors.cpu import CpuCollector\n")
+    (folder / "helper.py").write_text("from stepscope.exporter.collectors.cpu import CpuCollector\n")
     (folder / "broken_helper.py").write_text('"""Helps `@collector`s."""\nimport no_such_module\n')
     assert discover() == before
 
@@ -89,7 +91,7 @@ class NoPynvml:
             raise ModuleNotFoundError("No module named 'pynvml'", name=name)
 
 sys.meta_path.insert(0, NoPynvml)
-from stepscope.cli import main
+from stepscope.commands.cli import main
 main(["exporter", "--help"])
 """
     shown = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=True).stdout

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from stepscope.sampling.state_file import StateFile
+from stepscope.exporter.sampling.state_file import StateFile
 
 from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
 from tests.support.training_process import RESNET, TrainingProcess

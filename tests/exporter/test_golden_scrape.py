@@ -17,15 +17,15 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from stepscope.collectors import discover
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.collectors.gpu_holders import GpuHoldersCollector
-from stepscope.collectors.rank_pauses import RankPausesCollector
-from stepscope.collectors.run_gpus import RunGpusCollector
-from stepscope.collectors.run_processes import RunProcessesCollector
-from stepscope.collectors.training import TrainingCollector
+from stepscope.exporter.collectors import discover
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.rank_pauses import RankPausesCollector
+from stepscope.exporter.collectors.run_gpus import RunGpusCollector
+from stepscope.exporter.collectors.run_processes import RunProcessesCollector
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
-from stepscope.sampling.exposition import Format
+from stepscope.exporter.sampling.exposition import Format
 
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors

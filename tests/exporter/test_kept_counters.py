@@ -7,10 +7,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from stepscope.sampling.families import Family
-from stepscope.sampling.kept_counters import KeptCounters
-from stepscope.sampling.sample import Sample
-from stepscope.sampling.state_file import UNSAVED_SAMPLES, StateFile, boot_id
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.kept_counters import KeptCounters
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.state_file import UNSAVED_SAMPLES, StateFile, boot_id
 
 NAME = "run_cpu_seconds"
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from stepscope.cli import main
-from stepscope.dashboards.command import dashboards
-from stepscope.errors import UserError
-from stepscope.exporter.web_metrics import WebMetrics
-from stepscope.prometheus_rules.files import EXISTING_CLUSTERS, RULES, render
-from stepscope.prometheus_rules.options import Options
+from stepscope.commands.cli import main
+from stepscope.commands.dashboards import dashboards
+from stepscope.common.errors import UserError
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.profiles import FULL_ONLY, LEAN, PROFILES, Profile, ProfileFilter
+from stepscope.prometheus.rules.files import EXISTING_CLUSTERS, RULES, render
+from stepscope.prometheus.rules.options import Options
 from stepscope.runs.prometheus import series, source
-from stepscope.sampling.families import Family
-from stepscope.sampling.profiles import FULL_ONLY, LEAN, PROFILES, Profile, ProfileFilter
+from stepscope.web.web_metrics import WebMetrics
 
 from tests.support.demo import Node, simulated
 

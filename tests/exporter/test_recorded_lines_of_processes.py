@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stepscope.run.hooks import STARTUP
+from stepscope.commands.run.hooks import STARTUP
 from stepscope.runs.recording.directory import RecordingDirectory
 
 from tests.support.exporter_process import ExporterProcess

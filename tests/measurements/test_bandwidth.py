@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.measurements.bandwidth import bandwidths, bus_factor
 from stepscope.runs.model import TransferTime
 

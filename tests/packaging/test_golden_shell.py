@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import shtab
 from argparse_manpage.manpage import Manpage
-from stepscope.cli import COMMANDS, parser_of
+from stepscope.commands.cli import COMMANDS, parser_of
 
 SHELL = Path(__file__).parents[2] / "deploy" / "shell"
 Golden = Callable[[Path, str], None]

@@ -84,8 +84,8 @@ def test_all_that_repeats_the_oldest_python_repeats_pyproject() -> None:
         ("Makefile", f"({oldest} or later)"),
         ("Makefile", f"--python-version {oldest} "),
         ("docs/run.md", f"Python {oldest} or later"),
-        ("exporter/stepscope/run/hooks.py", f"Python {oldest} or later"),
-        ("exporter/stepscope/hooks/command.py", f"OLDEST = {as_tuple}"),
+        ("exporter/stepscope/commands/run/hooks.py", f"Python {oldest} or later"),
+        ("exporter/stepscope/commands/hooks.py", f"OLDEST = {as_tuple}"),
         ("exporter/stepscope/training/startup/sitecustomize.py", f"sys.version_info < {as_tuple}"),
     ):
         assert said in (ROOT / name).read_text(), name

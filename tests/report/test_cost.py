@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stepscope.common.words import money
 from stepscope.report.figures import cost, cost_of_finding, cost_of_run, saving
-from stepscope.words import money
 
 from tests.support import analysis as made
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from stepscope import analysis
-from stepscope.cli import main
+from stepscope.commands.cli import main
+from stepscope.common.status import Status
+from stepscope.common.words import share
 from stepscope.report.html import render_html
 from stepscope.report.sentences import gaps
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import Gap
 from stepscope.runs.recording.files import RunFile
 from stepscope.runs.recording.writer import RecordingWriter
-from stepscope.status import Status
-from stepscope.words import share
 
 from tests.support import analysis as made
 from tests.support.recording import START, header, sample, step, the_part, totals

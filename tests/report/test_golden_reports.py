@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.document import document
 from stepscope.report.markdown import render_markdown
 from stepscope.runs.open import open_source
-from stepscope.status import Status
 
 from tests.support.scenarios import WrittenScenarios
 from tests.support.shifted_source import ShiftedSource

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from stepscope.analysis import tables
-from stepscope.console import Console
+from stepscope.common.console import Console
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, Band
 from stepscope.evaluation.as_json import rule_json
 from stepscope.report.charts import chart_data
@@ -17,7 +18,6 @@ from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.report.printed import print_verdict
 from stepscope.report.verdict import verdict
-from stepscope.status import Status
 
 from tests.support import analysis as made
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, RunUse
 from stepscope.report.document import document
 from stepscope.report.hot_lines import parts, process_verdict
@@ -14,7 +15,6 @@ from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import LineTime, ThreadTime
-from stepscope.status import Status
 
 from tests.support.analysis import nothing_found, rule
 

@@ -12,13 +12,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report import shares
 from stepscope.report.details import KINDS
 from stepscope.report.html import SCRIPTS, SECTIONS, render_html
 from stepscope.runs.model import PHASES
-from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.report.html import render_html
 from stepscope.report.index_page import render_index
 from stepscope.report.leads import Leads

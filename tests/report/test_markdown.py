@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from stepscope import words
+from stepscope.common import words
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report.markdown import render_markdown
 from stepscope.report.markdown_text import code, plain, sentence, table
-from stepscope.status import Status
 
 from tests.support import analysis as made
 

@@ -14,10 +14,10 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report.html import render_html
-from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page

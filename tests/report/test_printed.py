@@ -8,11 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
-from stepscope.console import Console
+from stepscope.common.console import Console
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems
 from stepscope.report.printed import print_summary
-from stepscope.status import Status
 
 from tests.support import analysis as made
 

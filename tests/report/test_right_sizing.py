@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, GpuUse
 from stepscope.measurements.usage import UsageRow
 from stepscope.report.figures import (
@@ -20,7 +21,6 @@ from stepscope.report.figures import (
     step_seconds_mean,
 )
 from stepscope.report.right_sizing import Prediction, predictions
-from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios

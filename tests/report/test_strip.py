@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis, Band
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.right_sizing import Prediction
 from stepscope.report.savings import savings
 from stepscope.report.strip import COLUMNS, Row, Strip, strip
-from stepscope.status import Status
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios

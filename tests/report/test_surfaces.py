@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from stepscope.console import Console
+from stepscope.common.console import Console
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.last_steps import LastStep
 from stepscope.report.document import document
@@ -19,7 +20,6 @@ from stepscope.report.printed import print_summary
 from stepscope.report.sentences import rules
 from stepscope.report.summary import facts
 from stepscope.report.verdict import status_of_run, verdict
-from stepscope.status import Status
 
 from tests.report.test_html import Page
 from tests.support import analysis as made

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
+from stepscope.common.status import Status
 from stepscope.report.html import render_html
 from stepscope.report.markdown import render_markdown
 from stepscope.report.predicted_savings import predicted_savings
@@ -29,7 +30,6 @@ from stepscope.report.track_record import (
     read_record,
     record_of,
 )
-from stepscope.status import Status
 
 from tests.report.test_html import Page
 from tests.report.test_right_sizing import run as starved_run

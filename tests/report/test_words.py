@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stepscope import words
+from stepscope.common import words
 from stepscope.evaluation.analysis import RunCores
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.usage import UsageRow

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import stepscope.rules
 from stepscope.rules import all_rules
-from stepscope.rules.base import Rule
-from stepscope.rules.parameters import specifications
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.parameters import specifications
 
 FOLDER = Path(stepscope.rules.__file__).parent
 DOCS = Path(__file__).parents[2] / "docs" / "heuristics.md"

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stepscope.common.xids import XIDS, xid
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.measurements.gpu_errors import ErrorsOfGpu
 from stepscope.runs.model import GpuFacts, NodeFacts
-from stepscope.xids import XIDS, xid
 
 from tests.support.source import START, MemorySource, node_samples, run_facts
 

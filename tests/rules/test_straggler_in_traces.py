@@ -17,8 +17,8 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.measurements.measure import RunMeasurements
-from stepscope.rules.base import Verdict
-from stepscope.rules.judgement import Tallies
+from stepscope.rules.parts.base import Verdict
+from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.straggler import Straggler, StragglerParameters
 from stepscope.runs.model import RankTrace, RunFacts
 from stepscope.runs.traces.source import KinetoTraces

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.rules import all_rules
-from stepscope.rules.registry import FOLDERS
+from stepscope.rules.parts.registry import FOLDERS
 
 from tests.support.crosscheck import crosscheck, table
 from tests.support.grafana import panels

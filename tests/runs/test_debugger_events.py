@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.model import COMPONENTS, PHASES, RunFacts, Steps

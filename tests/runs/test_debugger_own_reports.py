@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
 
 START = 1_708_761_020.5
 REPORTS: dict[str, dict[str, Any]] = {

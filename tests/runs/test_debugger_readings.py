@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger import system
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.debugger.system import HOLD_BACK

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
 from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.open import open_source
 from stepscope.runs.traces.source import KinetoTraces

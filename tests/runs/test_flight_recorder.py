@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.measurements.dumped_waits import DumpedWaits
-from stepscope.rules import dumped_hang
+from stepscope.rules.parts import dumped_hang
 from stepscope.runs.flight_recorder import pickled
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, read_dump
 from stepscope.runs.open import open_source

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from stepscope.exporter.sampling.sample import HostUse, RunSample
 from stepscope.runs.model import Gap, NodeFacts
 from stepscope.runs.recording.files import journal_path, journal_to_part
 from stepscope.runs.recording.journal import HEAD, JournalReader, JournalWriter
 from stepscope.runs.recording.schema import Layout, facts_after, samples_schema, with_metadata
 from stepscope.runs.recording.writer import RecordingWriter, _sample_batch
-from stepscope.sampling.sample import HostUse, RunSample
 
 from tests.support.damage import flipped
 from tests.support.recording import Seen, header, sample, step

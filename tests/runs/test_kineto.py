@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.report.shares import run_seconds
 from stepscope.runs.model import COMPONENTS, RunFacts, Steps

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.runs.traces import reading
 from stepscope.runs.traces.reading import read_files
 from stepscope.runs.traces.source import KinetoTraces, trace_files

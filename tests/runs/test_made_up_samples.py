@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stepscope.exporter.sampling.sample_tally import GRID
 from stepscope.measurements.own_cores import LimitedCores
 from stepscope.runs.model import COMPONENTS, NodeSamples
 from stepscope.runs.prometheus.api import Series
 from stepscope.runs.prometheus.samples import SampleEstimator
 from stepscope.runs.prometheus.series import Gains, Scrapes
 from stepscope.runs.prometheus.steps import RankSteps
-from stepscope.sampling.sample_tally import GRID
 from stepscope.training.layout import STEP_BOUNDS
 
 from tests.support.scrapes import SCRAPE_SECONDS, scraped_samples, scraped_steps

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
 from stepscope.runs.model import DeviceTime, RunFacts, Steps
 from stepscope.runs.open import open_source

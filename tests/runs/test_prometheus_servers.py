@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stepscope.cli import main
-from stepscope.crosscheck.server import Grid, Server
-from stepscope.errors import UserError
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
+from stepscope.prometheus.crosscheck.server import Grid, Server
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus import connection
 from stepscope.runs.prometheus.address import ACCESS, ENVIRONMENT, TOKEN, Access

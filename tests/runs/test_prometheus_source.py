@@ -15,12 +15,12 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import requests
-from stepscope.cli import main
-from stepscope.crosscheck.server import Server
+from stepscope.commands.cli import main
+from stepscope.common.errors import UserError
 from stepscope.demo.scenarios import all_scenarios
-from stepscope.errors import UserError
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.engine import evaluate
+from stepscope.prometheus.crosscheck.server import Server
 from stepscope.report.document import render_json
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus import api

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stepscope.crosscheck.offline.prometheus import local_prometheus
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
+from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.runs.open import open_source
 
 from trials.engines.scenarios import scraped

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
+from stepscope.exporter.ledgers.line_files import MOST_LINES, Line, LineCounts, Thread
+from stepscope.exporter.sampling.sample import Sample
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.lines import NAME, continued, read_lines, write_lines
 from stepscope.runs.recording.writer import RecordingWriter, folder_of
-from stepscope.sampling.sample import Sample
 from stepscope.training.line_table import LineTable
 
 LOADS = Line("train", "data_wait", "data.py:14", "load", "json.loads", "train.py:30", "main")

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from stepscope.errors import UserError
-from stepscope.ledgers.ages import Place
-from stepscope.ledgers.presence import Presence
+from stepscope.common.errors import UserError
+from stepscope.exporter.ledgers.ages import Place
+from stepscope.exporter.ledgers.presence import Presence
+from stepscope.exporter.sampling.sample import GpuUse, HostUse, RunSample
 from stepscope.runs.model import COMPONENTS, RUN_USE, Gap
 from stepscope.runs.recording import directory
 from stepscope.runs.recording import writer as writer_module
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import RunFile, journal_path
 from stepscope.runs.recording.writer import RecordingWriter
-from stepscope.sampling.sample import GpuUse, HostUse, RunSample
 
 from tests.support.damage import flipped
 from tests.support.recording import (
@@ -341,7 +341,7 @@ import os, signal, sys, time
 from pathlib import Path
 from tests.support.recording import Seen, header, sample, step, totals
 from stepscope.runs.recording.writer import RecordingWriter
-from stepscope.sampling.sample import HostUse, RunSample
+from stepscope.exporter.sampling.sample import HostUse, RunSample
 writer = RecordingWriter(Path(sys.argv[1]), "n1", 0.5, "resnet")
 for tick in range(130):
     writer.sample(sample(tick))

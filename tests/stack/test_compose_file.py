@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from stepscope.commands.exporter import DEFAULT_ADDRESS
 from stepscope.demo.scenarios import all_scenarios
-from stepscope.exporter.command import DEFAULT_ADDRESS
 from stepscope.training.ledger_files import ledger_directory
 
 from tests.support.compose import (

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from stepscope.training.reader import LedgerHeader, LedgerReader, open_ledgers
+from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, open_ledgers
 
 from tests.support.slurm import SCRIPTS, Slurm, needs_slurm, script, slurm
 

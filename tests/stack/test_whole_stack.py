@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope.cli import main
+from stepscope.commands.cli import main
 
 from tests.support.compose import needs_compose, services
 from tests.support.services_as_processes import as_process, possible, run

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 import requests
 import yaml
-from stepscope.prometheus_rules.files import RULES
+from stepscope.prometheus.rules.files import RULES
 
 from tests.support.servers import SECONDS, Programs, Servers
 

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import (
     Analysis,
     BoxPlot,
@@ -19,8 +20,7 @@ from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepMark, StepTimeline
 from stepscope.measurements.usage import UsageRow
 from stepscope.rules import all_rules
-from stepscope.rules.topics import About
-from stepscope.status import Status
+from stepscope.rules.parts.topics import About
 
 START = 1_795_181_220.0  # 2026-11-20 13:27:00 UTC
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\u2028&amp;'\"`"

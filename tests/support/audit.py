@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stepscope.words import count
+from stepscope.common.words import count
 
 ROOT = Path(__file__).parents[2]
 LOCKS = [ROOT / "requirements-dev.lock", ROOT / "requirements-build.lock"]  # the first has requirements.lock

@@ -19,8 +19,8 @@ from tempfile import TemporaryDirectory
 
 import yaml
 from stepscope.demo.scenarios import all_scenarios
-from stepscope.prometheus_rules.groups import Entry, Group
-from stepscope.sampling.profiles import Profile
+from stepscope.exporter.sampling.profiles import Profile
+from stepscope.prometheus.rules.groups import Entry, Group
 
 from tests.support.demo import START, simulated
 from tests.support.prometheus import Prometheus, serving

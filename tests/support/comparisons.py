@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from stepscope.common.status import Status
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import Comparison, compare
 from stepscope.compare.gate import parse
 from stepscope.compare.predicted import CheckedPrediction
 from stepscope.report.right_sizing import Prediction
-from stepscope.status import Status
 
 from tests.support.analysis import HOSTILE, rule
 from tests.support.compared import idle_run, run_of

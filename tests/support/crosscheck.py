@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stepscope.evaluation.settings import Settings
-from stepscope.prometheus_rules.files import RULES
-from stepscope.rules.promql import Scraping
+from stepscope.prometheus.rules.files import RULES
+from stepscope.rules.parts.promql import Scraping
 
 from tests.support.prometheus import Prometheus, serving
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.dashboards.page import laid_out
+from stepscope.grafana.page import laid_out
 
 from tests.support.grafana import POINTS, Reader, Series
 

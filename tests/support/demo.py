@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stepscope.commands.demo import simulated_directory
 from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.command import simulated_directory
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
 from stepscope.exporter.exporter import Exporter
-from stepscope.sampling.profiles import Profile
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.sampling.profiles import Profile
+from stepscope.exporter.sampling.sample import Sample
 
 from tests.support.exporter_process import ANY_PORT, ExporterProcess
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepscope.common.durations import parse_duration
 from stepscope.demo.scenarios import all_scenarios
-from stepscope.durations import parse_duration
-from stepscope.prometheus_rules.files import RULES, render
-from stepscope.prometheus_rules.options import Options
-from stepscope.rules.promql import time_span
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import time_span
 
 from tests.support.alertmanager import (
     ALERTMANAGER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.sampling.sample import Sample
 
 Samples = dict[tuple[str, ...], float]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.collectors.cpu import CpuCollector
-from stepscope.collectors.disk import DiskCollector
-from stepscope.collectors.memory import MemoryCollector
-from stepscope.collectors.network import NetworkCollector
-from stepscope.collectors.pressure import PressureCollector
-from stepscope.sampling.collector import Collector
+from stepscope.exporter.collectors.cpu import CpuCollector
+from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.memory import MemoryCollector
+from stepscope.exporter.collectors.network import NetworkCollector
+from stepscope.exporter.collectors.pressure import PressureCollector
+from stepscope.exporter.sampling.collector import Collector
 
 
 def host_collectors(procfs: Path) -> list[Collector]:

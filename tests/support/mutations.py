@@ -22,11 +22,11 @@ from random import Random
 ROOT = Path(__file__).parents[2]
 PACKAGE = "exporter/stepscope"
 TESTS = {  # of each part of the package
-    "rules": ("rules", "evaluation", "prometheus_rules"),
+    "rules": ("rules", "evaluation", "prometheus/rules"),
     "measurements": ("measurements", "rules", "evaluation"),
     "runs": ("runs", "report"),
-    "ledgers": ("ledgers", "training/test_steps.py", "collectors/test_training.py"),
-    "sampling/exposition": ("exporter", "rules"),
+    "exporter/ledgers": ("exporter/ledgers", "exporter/collectors", "training/test_steps.py"),
+    "exporter/sampling/exposition": ("exporter", "rules"),
 }
 PAIRS = [
     ("<", "<="),

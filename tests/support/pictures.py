@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
-from stepscope.dashboards.command import dashboards
-from stepscope.dashboards.page import panel_id
+from stepscope.commands.dashboards import dashboards
+from stepscope.grafana.page import panel_id
 
 from tests.support.browser import chromium
 

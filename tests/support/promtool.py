@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from stepscope.prometheus_rules.options import ALERT_PREFIX
+from stepscope.prometheus.rules.options import ALERT_PREFIX
 
 Values = Sequence[float | None]  # a value a scrape, None where there was none, NaN for a stale marker
 

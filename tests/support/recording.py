@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
+from stepscope.exporter.sampling.sample import GpuSample, Sample
 from stepscope.runs.model import COMPONENTS, NodeSamples, Steps
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import write_part
-from stepscope.sampling.sample import GpuSample, Sample
-from stepscope.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
 START = 1_700_000_040.0  # a whole minute
 

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from stepscope.collectors import training
-from stepscope.ledgers import run_totals
+from stepscope.exporter.collectors import training
+from stepscope.exporter.ledgers import run_totals
+from stepscope.exporter.ledgers.reader import LoaderTotals
+from stepscope.exporter.sampling.exposition import Exposition
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.sample import GpuSample, GpuUse, RunSample, Sample
+from stepscope.exporter.sampling.sample_counters import SampleCounters
 from stepscope.runs.model import COMPONENTS, PHASES, NodeSamples, Steps
-from stepscope.sampling.exposition import Exposition
-from stepscope.sampling.families import Family
-from stepscope.sampling.sample import GpuSample, GpuUse, RunSample, Sample
-from stepscope.sampling.sample_counters import SampleCounters
 from stepscope.training.layout import STEP_BOUNDS
-from stepscope.training.reader import LoaderTotals
 
 from tests.support.source import INTERVAL, START
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from stepscope.prometheus_rules.options import ALERT_PREFIX
+from stepscope.prometheus.rules.options import ALERT_PREFIX
 from stepscope.rules import all_rules
 
 from tests.support.alertmanager import labels_by_rule

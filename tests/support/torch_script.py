@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from stepscope.run.hooks import STARTUP
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import (
+    LedgerHeader,
+    LedgerReader,
+    LedgerTotals,
+    StepRecord,
+    open_ledgers,
+)
 from stepscope.training.layout import COMPONENTS
-from stepscope.training.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds: torch alone takes several to import on a busy machine

@@ -8,12 +8,12 @@ from typing import Annotated
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
 from stepscope.measurements.scraped import Moment, Scraped, column, dropped, spellings
 from stepscope.measurements.starved import StarvedSamples
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parameters import Parameters, Percent, fraction
-from stepscope.rules.promql import Alert, PrometheusRules, Record, Scraping, ratio
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import Parameters, Percent, fraction
+from stepscope.rules.parts.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 
 BUSY, HALF = "toy:busy_while_idle:ratio", 50
 SAMPLES = "stepscope_samples_total"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.training.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
+from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, StepRecord, open_ledgers
 
 EXPORTER = str(Path(__file__).parents[2] / "exporter")
 DEADLINE = 300.0  # seconds, for what takes milliseconds

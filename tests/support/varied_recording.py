@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from stepscope.ledgers.ages import Place
-from stepscope.ledgers.presence import Presence
+from stepscope.exporter.ledgers.ages import Place
+from stepscope.exporter.ledgers.presence import Presence
+from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
+from stepscope.exporter.sampling.sample import GpuSample, Sample
 from stepscope.runs.model import COMPONENTS
 from stepscope.runs.recording.writer import RecordingWriter
-from stepscope.sampling.sample import GpuSample, Sample
-from stepscope.training.reader import LedgerHeader, LedgerTotals, LoaderTotals, StepRecord
 
 RUN = "varied"
 START = 1_700_000_040.0  # a whole minute

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from stepscope.run.hooks import STARTUP
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 from stepscope.runs.model import COMPONENTS
-from stepscope.training.reader import LedgerReader, open_ledgers
 
 SCRIPTS = Path(__file__).parent / "framework_scripts"
 STEPS, BATCHES = 12, 36

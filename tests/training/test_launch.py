@@ -16,10 +16,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, open_ledgers
 from stepscope.training import launch as launches
 from stepscope.training.launch import NODE_KEY, Launch, read_launch
 from stepscope.training.ranks import read_ranks
-from stepscope.training.reader import LedgerHeader, LedgerReader, open_ledgers
 
 from tests.support.training_script import EXPORTER, go_on, only_ledger, run_to_end, training, wait_for_line
 

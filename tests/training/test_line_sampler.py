@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 import stepscope
-from stepscope.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
-from stepscope.run.hooks import command_environment
+from stepscope.commands.run.hooks import command_environment
+from stepscope.exporter.ledgers.line_files import Line, LineFile, LineFolder, read_line_file
 from stepscope.training import line_layout as layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_checks import LedgerError

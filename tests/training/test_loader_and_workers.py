@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from stepscope.shared_files import is_locked, open_private
+from stepscope.common.shared_files import is_locked, open_private
 from stepscope.training import layout
 
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.training import layout
-from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.training_script import (
     go_on,

@@ -11,7 +11,7 @@ from tests.support.training_script import go_on, only_ledger, run_to_end, traini
 
 SERVE = """
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
-from stepscope.prometheus import StepscopeCollector
+from stepscope.prometheus.in_process import StepscopeCollector
 """
 TRAIN = """
 stepscope.start(run="mine")

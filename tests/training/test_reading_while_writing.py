@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from stepscope.exporter.ledgers.reader import LedgerReader, StepRecord
 from stepscope.training import layout
-from stepscope.training.reader import LedgerReader, StepRecord
 
 from tests.support.training_script import go_on, only_ledger, training, wait_for_line, wait_until
 

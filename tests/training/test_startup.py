@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import stepscope_startup
-from stepscope.run.hooks import STARTUP
+from stepscope.commands.run.hooks import STARTUP
 
 from tests.support.small_torch import environment_of
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from stepscope.run.hooks import STARTUP
+from stepscope.commands.run.hooks import STARTUP
 
 pytest.importorskip("torch")
 

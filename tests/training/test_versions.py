@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.training import layout
-from stepscope.training.reader import LedgerError, LedgerReader, open_ledgers
 
 from tests.support.training_script import run_to_end
 

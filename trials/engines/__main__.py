@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from stepscope.crosscheck.server import Series
 from stepscope.demo.scenarios import all_scenarios
+from stepscope.prometheus.crosscheck.server import Series
 
 from benchmarks.page import DOCS, markdown, write_table
 from trials.engines.scenarios import SCRAPE_SECONDS, run_of, scraped, seconds_of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.crosscheck.server import Series
+from stepscope.commands.demo import simulated_directory
 from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.command import simulated_directory
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.demo.simulation import Simulation
+from stepscope.prometheus.crosscheck.server import Series
 
 from trials.shared_cluster.judge import needed, rule_groups
 from trials.shared_cluster.machine import Scrapes

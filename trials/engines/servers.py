@@ -17,16 +17,16 @@ from typing import Any, Protocol, TypeVar
 
 import requests
 import yaml
-from stepscope.crosscheck.offline.check import evaluate_in_turn
-from stepscope.crosscheck.offline.prometheus import LocalPrometheus, free_address, local_prometheus
-from stepscope.crosscheck.rule_files import FileGroup
-from stepscope.crosscheck.server import Grid, Series, Server
-from stepscope.durations import parse_duration
-from stepscope.prometheus_rules.engines import PROMETHEUS
-from stepscope.prometheus_rules.files import META, RULES, render
-from stepscope.prometheus_rules.groups import Group
-from stepscope.prometheus_rules.options import Options
-from stepscope.rules.promql import Scraping
+from stepscope.common.durations import parse_duration
+from stepscope.prometheus.crosscheck.offline.check import evaluate_in_turn
+from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus, free_address, local_prometheus
+from stepscope.prometheus.crosscheck.rule_files import FileGroup
+from stepscope.prometheus.crosscheck.server import Grid, Series, Server
+from stepscope.prometheus.rules.engines import PROMETHEUS
+from stepscope.prometheus.rules.files import META, RULES, render
+from stepscope.prometheus.rules.groups import Group
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
 
 from trials.shared_cluster.judge import FiringAlert, fired, firing, rule_groups
 from trials.shared_cluster.plan import START

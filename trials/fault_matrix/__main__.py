@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from random import Random
 
-from stepscope.crosscheck.server import Series
+from stepscope.prometheus.crosscheck.server import Series
 
 from trials.fault_matrix.alerts import alerts_by_instance, series_read
 from trials.fault_matrix.case import LONGEST_INTERVAL, Case, cases

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stepscope.crosscheck.offline.prometheus import local_prometheus
-from stepscope.crosscheck.rule_files import FileGroup, read_groups
-from stepscope.crosscheck.server import Series
+from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
+from stepscope.prometheus.crosscheck.rule_files import FileGroup, read_groups
+from stepscope.prometheus.crosscheck.server import Series
 
 from trials.fault_matrix.play import SCRAPE_SECONDS, Alert
 from trials.shared_cluster.judge import FiringAlert, firing, needed, rule_groups

@@ -18,7 +18,7 @@ from stepscope.demo.processes import MAIN_THREAD
 from stepscope.demo.runs import SimulatedRun
 from stepscope.demo.scenario import Busy, Step, Work
 from stepscope.demo.simulation import SimulatedNode
-from stepscope.nvidia.nvml import NvmlError
+from stepscope.exporter.nvidia.nvml import NvmlError
 
 from trials.fault_matrix.training import CORES_PER_RANK, SETUP, Training, Truth, lost
 

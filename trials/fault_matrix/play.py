@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepscope.cli import main as stepscope
-from stepscope.crosscheck.server import Series
+from stepscope.commands.cli import main as stepscope
+from stepscope.commands.demo import simulated_directory
 from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.command import simulated_directory
 from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.runs import Place, SimulatedRun
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.demo.write import Written
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.prometheus.crosscheck.server import Series
 
 from trials.fault_matrix.case import Case
 from trials.fault_matrix.training import Training

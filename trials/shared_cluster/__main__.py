@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from stepscope.crosscheck.offline.prometheus import local_prometheus
+from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 
 from benchmarks.page import DOCS, markdown, write_table
 from trials.shared_cluster.faults import FAULTS, MINUTE

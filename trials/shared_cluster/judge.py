@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from stepscope.crosscheck.offline.check import evaluate
-from stepscope.crosscheck.offline.prometheus import LocalPrometheus
-from stepscope.crosscheck.rule_files import FileGroup, metrics, read_groups
-from stepscope.crosscheck.server import Server
-from stepscope.prometheus_rules.engines import PROMETHEUS
-from stepscope.prometheus_rules.files import META, RULES, render
-from stepscope.prometheus_rules.options import Options
+from stepscope.prometheus.crosscheck.offline.check import evaluate
+from stepscope.prometheus.crosscheck.offline.prometheus import LocalPrometheus
+from stepscope.prometheus.crosscheck.rule_files import FileGroup, metrics, read_groups
+from stepscope.prometheus.crosscheck.server import Server
+from stepscope.prometheus.rules.engines import PROMETHEUS
+from stepscope.prometheus.rules.files import META, RULES, render
+from stepscope.prometheus.rules.options import Options
 from stepscope.report.terminal import shown
-from stepscope.rules.promql import Scraping
+from stepscope.rules.parts.promql import Scraping
 
 from trials.shared_cluster.faults import MINUTE
 from trials.shared_cluster.plan import START, Plan, Planted

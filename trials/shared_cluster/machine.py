@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from stepscope.crosscheck.server import Series
+from stepscope.commands.demo import simulated_directory
 from stepscope.demo.clock import SimulatedClock
-from stepscope.demo.command import simulated_directory
 from stepscope.demo.node import INTERVAL, SimulatedGpus, make_exporter
 from stepscope.demo.runs import Place, SimulatedRun
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.exporter import Exporter
-from stepscope.nvidia.session import Reading
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.nvidia.session import Reading
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.prometheus.crosscheck.server import Series
 
 from trials.shared_cluster.plan import MIG_DEVICES, START, Plan, PlannedRun
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from stepscope.crosscheck.offline.check import evaluate
-from stepscope.crosscheck.offline.prometheus import local_prometheus
-from stepscope.crosscheck.replay.run import RecordedRun
-from stepscope.crosscheck.rule_files import metrics, read_groups
-from stepscope.crosscheck.server import Grid, Server
-from stepscope.prometheus_rules.files import RULES, render
-from stepscope.prometheus_rules.options import Options
-from stepscope.rules.promql import Scraping
+from stepscope.prometheus.crosscheck.offline.check import evaluate
+from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
+from stepscope.prometheus.crosscheck.replay.run import RecordedRun
+from stepscope.prometheus.crosscheck.rule_files import metrics, read_groups
+from stepscope.prometheus.crosscheck.server import Grid, Server
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
 
 SCRAPE_SECONDS = 5.0  # and rules are evaluated as often: a run lasts for less than a minute
 FIRING = 'ALERTS{alertname="StepscopeStraggler", alertstate="firing"}'

@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from stepscope.analysis import samples, tables
 from stepscope.analysis.samples import Device
+from stepscope.common.errors import UserError
 from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
-from stepscope.errors import UserError
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
 from stepscope.report import shares
-from stepscope.rules.parameters import Value
+from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import NodeSamples, Source, Steps
 from stepscope.runs.open import open_source
 from stepscope.runs.prometheus.address import without_secrets

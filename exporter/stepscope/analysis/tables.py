@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stepscope.common.errors import UserError
 from stepscope.compare.figures import Figure
-from stepscope.errors import UserError
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.usage import UsageRow
 from stepscope.runs.model import COMPONENTS, PHASES, Gap, RankFacts, Steps, Times

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stepscope.common.status import Status
+from stepscope.common.words import UNKNOWN
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.report.sentences import is_overview
 from stepscope.report.summary import facts
-from stepscope.status import Status
-from stepscope.words import UNKNOWN
 
 # The facts of the report that are settings, not results.
 SET_UP = ("Command", "Framework", "GPUs", "Cores")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from stepscope.common.words import NO_NUMBER, change, points
 from stepscope.compare.bootstrap import Interval, intervals, statistics
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.parts import step_time
@@ -14,7 +15,6 @@ from stepscope.compare.work import Work
 from stepscope.measurements.device_times import shares_of
 from stepscope.report import shares
 from stepscope.report.figures import cost_of_run, saving
-from stepscope.words import NO_NUMBER, change, points
 
 UTILISATION = ("p50", "p95", "p99", "max", "min")
 RESOURCES = {

@@ -19,17 +19,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stepscope.common.errors import UserError, did_you_mean
+from stepscope.common.status import Status
+from stepscope.common.words import amount, change, listing, points
 from stepscope.compare.bootstrap import STEPS_NEEDED, Interval
 from stepscope.compare.figures import ALIASES, KINDS, USAGE_KINDS, Figure, change_in_percent, change_of
 from stepscope.compare.work import Work
-from stepscope.errors import UserError, did_you_mean
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.report.ended import failed
 from stepscope.report.sentences import is_overview
 from stepscope.rules import all_rules
-from stepscope.rules.topics import Effect
-from stepscope.status import Status
-from stepscope.words import amount, change, listing, points
+from stepscope.rules.parts.topics import Effect
 
 ANY_RULE = "any_rule"
 _EXCEPT = re.compile(rf"{ANY_RULE} except (?P<rules>.+)")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.common.words import NO_NUMBER, amount, duration
 from stepscope.compare import sentences, tables
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.figures import RESOURCES, Figure, change_in_percent
@@ -21,7 +22,6 @@ from stepscope.report.ended import failed
 from stepscope.report.page import ECHARTS, render_page
 from stepscope.report.verdict import status_of_run
 from stepscope.runs.model import Times
-from stepscope.words import NO_NUMBER, amount, duration
 
 # A section is a template of that name in templates/ of this package.
 SECTIONS = {

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.compare.changes import Fate
-from stepscope.compare.compared_run import ComparedRun
-from stepscope.compare.comparison import Comparison
-from stepscope.compare.figures import Figure, saved
-from stepscope.compare.parts import Difference
-from stepscope.compare.predicted import CheckedPrediction
-from stepscope.report.ended import failed, failure
-from stepscope.report.sentences import gaps
-from stepscope.words import (
+from stepscope.common.words import (
     amount,
     capitalised,
     change,
@@ -23,6 +15,14 @@ from stepscope.words import (
     share,
     uncapitalised,
 )
+from stepscope.compare.changes import Fate
+from stepscope.compare.compared_run import ComparedRun
+from stepscope.compare.comparison import Comparison
+from stepscope.compare.figures import Figure, saved
+from stepscope.compare.parts import Difference
+from stepscope.compare.predicted import CheckedPrediction
+from stepscope.report.ended import failed, failure
+from stepscope.report.sentences import gaps
 
 PLURALS = ("The", "Training", "Evaluation", "Prediction")  # steps
 TIMES = 1.1  # ratios from here on are written as "1.8 times", smaller ones in percent

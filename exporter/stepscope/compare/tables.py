@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stepscope.common.words import NO_NUMBER, amount, capitalised, change, count, duration, listing, share
 from stepscope.compare import sentences
 from stepscope.compare.changes import Setting
 from stepscope.compare.comparison import Comparison
@@ -12,7 +13,6 @@ from stepscope.compare.figures import KINDS, RESOURCES, Figure, change_of
 from stepscope.compare.gate import STATUSES
 from stepscope.compare.lines import ComparedLine
 from stepscope.compare.parts import Difference
-from stepscope.words import NO_NUMBER, amount, capitalised, change, count, duration, listing, share
 
 SHOWN_UTILISATION = ("p50", "p95")
 UNSEEN = 1e-6  # of a total: tables omit smaller parts

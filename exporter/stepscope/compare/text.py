@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stepscope.common.words import UNKNOWN, count, in_columns
 from stepscope.compare import sentences
 from stepscope.compare.compared_run import ComparedRun
 from stepscope.compare.comparison import Comparison
 from stepscope.compare.tables import Table, sections
 from stepscope.report.markdown_text import code, one_line, sentence, table
 from stepscope.report.verdict import status_of_run
-from stepscope.words import UNKNOWN, count, in_columns
 
 
 def as_text(comparison: Comparison) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from threading import Event
 
-from stepscope.sampling.sampler import Clock
+from stepscope.exporter.sampling.sampler import Clock
 
 
 class SimulatedClock(Clock):

@@ -8,7 +8,7 @@ from typing import Any
 import pynvml
 
 from stepscope.demo.scenario import GPUS
-from stepscope.nvidia.nvml import FieldBatch, Handle, Identity, Nvml, NvmlError
+from stepscope.exporter.nvidia.nvml import FieldBatch, Handle, Identity, Nvml, NvmlError
 
 DRIVER = "580.0-simulated"
 MODEL = "Simulated H100 80GB"

@@ -5,25 +5,25 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from stepscope.collectors.cpu import CpuCollector
-from stepscope.collectors.disk import DiskCollector
-from stepscope.collectors.gpu import GpuCollector
-from stepscope.collectors.gpu_holders import GpuHoldersCollector
-from stepscope.collectors.memory import MemoryCollector
-from stepscope.collectors.network import NetworkCollector
-from stepscope.collectors.pressure import PressureCollector
-from stepscope.collectors.rank_pauses import RankPausesCollector
-from stepscope.collectors.run_gpus import RunGpusCollector
-from stepscope.collectors.run_processes import RunProcessesCollector
-from stepscope.collectors.training import TrainingCollector
 from stepscope.demo.clock import SimulatedClock
 from stepscope.demo.ranks import AliveReader
 from stepscope.demo.simulation import SimulatedNode
+from stepscope.exporter.collectors.cpu import CpuCollector
+from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.gpu import GpuCollector
+from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.memory import MemoryCollector
+from stepscope.exporter.collectors.network import NetworkCollector
+from stepscope.exporter.collectors.pressure import PressureCollector
+from stepscope.exporter.collectors.rank_pauses import RankPausesCollector
+from stepscope.exporter.collectors.run_gpus import RunGpusCollector
+from stepscope.exporter.collectors.run_processes import RunProcessesCollector
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.exporter import Exporter
+from stepscope.exporter.sampling.collector import Collector
+from stepscope.exporter.sampling.profiles import Profile
+from stepscope.exporter.sampling.sample import Sample
 from stepscope.runs.recording.live import LiveRecording
-from stepscope.sampling.collector import Collector
-from stepscope.sampling.profiles import Profile
-from stepscope.sampling.sample import Sample
 
 NODE = "simulated-node"
 INTERVAL = 0.5  # seconds, simulated ones

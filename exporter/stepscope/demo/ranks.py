@@ -12,11 +12,11 @@ from pathlib import Path
 from random import Random
 
 from stepscope.demo.scenario import Scenario, Step
+from stepscope.exporter.ledgers.reader import LedgerReader
 from stepscope.training import layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger import Ledger, create_ledger
 from stepscope.training.ranks import Ranks
-from stepscope.training.reader import LedgerReader
 from stepscope.training.recorder import Recorder, make_recorder
 
 FIRST_PID = 4001

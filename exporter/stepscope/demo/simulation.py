@@ -9,8 +9,8 @@ from stepscope.demo.host import SimulatedHost
 from stepscope.demo.processes import SimulatedProcesses
 from stepscope.demo.runs import SimulatedRun
 from stepscope.demo.scenario import CORES, Scenario
-from stepscope.sampling.collector import Collector
-from stepscope.sampling.sample import Sample
+from stepscope.exporter.sampling.collector import Collector
+from stepscope.exporter.sampling.sample import Sample
 
 IDLE = 0.02  # share of the host's cores and memory that the system uses
 IDLE_MEMORY = 0.01  # of a GPU, when no process is on it

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from stepscope import __version__
+from stepscope.common.errors import UserError
 from stepscope.demo.node import INTERVAL
 from stepscope.demo.scenario import Scenario
-from stepscope.errors import UserError
-from stepscope.ledgers.endings import FINISHED
+from stepscope.exporter.ledgers.endings import FINISHED
 
 ENDED_BY_SIGTERM = 143
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from stepscope.common.status import Status
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
@@ -13,11 +14,10 @@ from stepscope.measurements.last_steps import LastStep
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow
-from stepscope.rules.base import Rule, Verdict
-from stepscope.rules.topics import About
+from stepscope.rules.parts.base import Rule, Verdict
+from stepscope.rules.parts.topics import About
 from stepscope.runs.malformed import is_date
 from stepscope.runs.model import DeviceTime, Gap, ThreadTime
-from stepscope.status import Status
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 
-from stepscope.durations import positive_duration
+from stepscope.common.durations import positive_duration
 
 
 def add_parameters(parser: ArgumentParser) -> None:

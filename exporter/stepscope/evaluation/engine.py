@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import duration
 from stepscope.evaluation import reported
 from stepscope.evaluation.analysis import Analysis, Band, GpuUse, RuleResult, RunCores, RunUse
 from stepscope.evaluation.blocks import Block, Blocks
@@ -27,10 +29,10 @@ from stepscope.measurements.state import State
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
 from stepscope.measurements.timeline import TIMELINE
 from stepscope.measurements.usage import USAGE, GpuUsage, usage_rows
-from stepscope.rules.base import Rule, Verdict
-from stepscope.rules.judgement import Tallies, Tally
-from stepscope.rules.shares import summed
-from stepscope.rules.starvation import Starvation
+from stepscope.rules.parts.base import Rule, Verdict
+from stepscope.rules.parts.judgement import Tallies, Tally
+from stepscope.rules.parts.shares import summed
+from stepscope.rules.parts.starvation import Starvation
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import (
     GpuFacts,
@@ -42,8 +44,6 @@ from stepscope.runs.model import (
     labelled,
     why_no_gpu,
 )
-from stepscope.status import Status
-from stepscope.words import duration
 
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one

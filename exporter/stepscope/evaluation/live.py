@@ -8,9 +8,9 @@ from stepscope.evaluation.analysis import Band
 from stepscope.measurements.measure import Subject
 from stepscope.measurements.state import State
 from stepscope.measurements.window import LiveWindow
-from stepscope.rules.bands import Bands, HeldSoFar
-from stepscope.rules.base import Rule
-from stepscope.rules.judgement import Judgement, Tally
+from stepscope.rules.parts.bands import Bands, HeldSoFar
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.judgement import Judgement, Tally
 from stepscope.runs.model import RunFacts, Times, gpu_labels
 
 

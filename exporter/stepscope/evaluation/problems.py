@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import inf
 
+from stepscope.common.status import Status
 from stepscope.evaluation.analysis import RuleResult
-from stepscope.rules.topics import ANY_TOPIC, Effect
-from stepscope.status import Status
+from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
 # What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import count, number, percent
 from stepscope.measurements.usage import UsageRow
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.starvation import Starvation
-from stepscope.rules.topics import Effect
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.starvation import Starvation
+from stepscope.rules.parts.topics import Effect
 from stepscope.runs.model import RunFacts
-from stepscope.status import Status
-from stepscope.words import count, number, percent
 
 RESOURCES = {"I/O": "I/O wait"}  # Debugger's name: ours
 STATISTICS = ("max", "p99", "p95", "p50", "min")

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import yaml
 
-from stepscope.errors import UserError, did_you_mean
+from stepscope.common.errors import UserError, did_you_mean
 from stepscope.rules import all_rules
-from stepscope.rules.base import Rule
-from stepscope.rules.parameters import Parameters, Specification, Value, specifications
-from stepscope.rules.silences import SILENCES
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.parameters import Parameters, Specification, Value, specifications
+from stepscope.rules.parts.silences import SILENCES
 
 P = TypeVar("P", bound=Parameters)
 

@@ -8,26 +8,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stepscope.collectors.training import TrainingCollector
-from stepscope.errors import describe
+from stepscope.common.errors import describe
+from stepscope.common.watchdog import Watchdog
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.process import ProcessMetrics
-from stepscope.sampling.collector import Collector
-from stepscope.sampling.exposition import Exposition, Format
-from stepscope.sampling.families import Family
-from stepscope.sampling.limits import Limits, ReachedLimits
-from stepscope.sampling.profiles import Profile, ProfileFilter
-from stepscope.sampling.registry import PATIENCE_SECONDS, Registry, Sink
-from stepscope.sampling.sample import Sample
-from stepscope.sampling.sample_counters import SampleCounters
-from stepscope.sampling.sampler import Clock, Sampler
-from stepscope.sampling.series_limit import SeriesLimit, series_of
-from stepscope.watchdog import Watchdog
+from stepscope.exporter.sampling.collector import Collector
+from stepscope.exporter.sampling.exposition import Exposition, Format
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.limits import Limits, ReachedLimits
+from stepscope.exporter.sampling.profiles import Profile, ProfileFilter
+from stepscope.exporter.sampling.registry import PATIENCE_SECONDS, Registry, Sink
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample_counters import SampleCounters
+from stepscope.exporter.sampling.sampler import Clock, Sampler
+from stepscope.exporter.sampling.series_limit import SeriesLimit, series_of
 
 logger = logging.getLogger(__name__)
 
 
 class Recording(Protocol):
-    """What keeps samples and steps: runs/recording/live.py, which reads and writes with numpy and pyarrow."""
+    """Keeps samples and steps. `runs.recording.live` has one, which needs numpy and pyarrow."""
 
     def begin(
         self, node: str, interval: float, run: str | None, training: TrainingCollector | None, clock: Clock

@@ -13,8 +13,8 @@ import time
 import psutil
 
 from stepscope import __version__
-from stepscope.sampling.families import Family
-from stepscope.sampling.profiles import Profile
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.profiles import Profile
 
 
 class ProcessMetrics:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.common.xids import XIDS, Xid, xid
 from stepscope.measurements.measure import ByGpu, GpuMeasurement, Measure
 from stepscope.measurements.state import Last, Scans, increases
 from stepscope.runs.model import Floats, NodeSamples, Times
-from stepscope.xids import XIDS, Xid, xid
 
 # Among the numbers of XID errors these stand for:
 ECC = 0  # memory errors that ECC could not correct

@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.sampling.sample_tally import LEAST_USE
 from stepscope.measurements.measure import Measurement, Portion, Views
 from stepscope.measurements.recent_steps import RecentSteps
 from stepscope.measurements.state import Scans
 from stepscope.runs.model import NodeSamples, Steps
-from stepscope.sampling.sample_tally import LEAST_USE
 
 # This many of the last starved samples of a node are kept with their times; the counts cover all of them.
 SAMPLES_LISTED = 10_000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
-from stepscope import words
+from stepscope.common import words
+from stepscope.common.status import Status
+from stepscope.common.words import count, in_words, listing, number, percent, share
 from stepscope.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from stepscope.report import sentences
 from stepscope.report.devices import headline
 from stepscope.report.figures import main_steps
 from stepscope.report.rows import boxes, details_of, places, rule_named, stalls
-from stepscope.status import Status
-from stepscope.words import count, in_words, listing, number, percent, share
 
 
 @dataclass(frozen=True)

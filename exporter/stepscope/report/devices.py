@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stepscope.common.words import count, duration, listing, percent
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.device_times import shares_of
 from stepscope.rules.host_bound import gpu_name
 from stepscope.runs.model import DeviceTime
-from stepscope.words import count, duration, listing, percent
 
 PARTS = {
     "compute": "compute",

@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import JOULES_PER_KWH
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
 from stepscope.evaluation.problems import problems
@@ -23,8 +25,6 @@ from stepscope.report.right_sizing import predictions
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceTime, ThreadTime
-from stepscope.status import Status
-from stepscope.words import JOULES_PER_KWH
 
 LINES = 50  # per rank and role; a recording has more
 

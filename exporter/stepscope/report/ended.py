@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from signal import Signals
 
+from stepscope.common.words import UNKNOWN, all_of, count, duration, moment, number, time_of_day
 from stepscope.evaluation.analysis import Analysis
-from stepscope.ledgers.endings import FINISHED, OUT_OF_MEMORY, UNSAID
-from stepscope.words import UNKNOWN, all_of, count, duration, moment, number, time_of_day
+from stepscope.exporter.ledgers.endings import FINISHED, OUT_OF_MEMORY, UNSAID
 
 STOPPED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # somebody, or a scheduler, asked the command to end
 CRASHED = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import all_of, count, day, moment, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band, RuleResult
-from stepscope.status import Status
-from stepscope.words import all_of, count, day, moment, time_of_day
 
 SENTENCES = 3  # in the verdict; the table of rules has all
 

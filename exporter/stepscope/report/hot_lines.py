@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
+from stepscope.common.status import Status
+from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
 from stepscope.runs.model import LineTime, ThreadTime
-from stepscope.status import Status
-from stepscope.words import listing, percent, rate, share
 
 SHOWN = 3  # lines per part of the run
 PARTS = 6  # that are shown

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from stepscope import words
+from stepscope.common import words
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems
 from stepscope.report import devices, sentences, shares

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from stepscope.common.shared_files import open_file
+from stepscope.common.whole_file import write_whole
 from stepscope.report.page import render_page
 from stepscope.report.run_list import PAGE, ListedRun, RunList, read_folder, run_before
 from stepscope.report.shell import compare_command
 from stepscope.runs.recording.files import RUNS
-from stepscope.shared_files import open_file
-from stepscope.whole_file import write_whole
 
 INDEX = "index.html"
 SHOWN = 100  # the newest: reading thousands takes seconds; `stepscope list` has all

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from stepscope.common.words import (
+    NO_NUMBER,
+    amount,
+    capitalised,
+    count,
+    duration,
+    energy,
+    listing,
+    moment,
+    share,
+)
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import Problem, problems
 from stepscope.report import sentences, shares
@@ -15,17 +26,6 @@ from stepscope.report.right_sizing import Prediction, predicted_figure, predicti
 from stepscope.report.summary import at_a_glance
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
-from stepscope.words import (
-    NO_NUMBER,
-    amount,
-    capitalised,
-    count,
-    duration,
-    energy,
-    listing,
-    moment,
-    share,
-)
 
 FINDINGS = 3  # shown in full
 USAGE_ROWS = 14  # two nodes; the JSON has all

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stepscope.common.words import duration, number, pace
 from stepscope.evaluation.analysis import Analysis
-from stepscope.words import duration, number, pace
 
 SECONDS = 60.0  # the last ones
 

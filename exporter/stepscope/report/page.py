@@ -19,9 +19,10 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stepscope import __version__, words
+from stepscope import __version__
+from stepscope.common import words
+from stepscope.common.status import Status
 from stepscope.evaluation.as_json import json_value
-from stepscope.status import Status
 
 HERE = "stepscope.report"
 STYLE = "report.css"

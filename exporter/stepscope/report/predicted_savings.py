@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stepscope.common.words import change, count
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems
 from stepscope.report.figures import steps_seconds
 from stepscope.report.right_sizing import factors
 from stepscope.report.track_record import NO_RECORD, TrackRecord
-from stepscope.words import change, count
 
 OUTSIDE_STEPS = ("MaxInitializationTime", "TrainingStalled", "CollectiveHang")  # cost no time of a step
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepscope.console import BOLD, COLOURS, Console
+from stepscope.common.console import BOLD, COLOURS, Console
+from stepscope.common.words import count, duration
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.shares import run_seconds
 from stepscope.report.verdict import RunVerdict, verdict
-from stepscope.words import count, duration
 
 FINDINGS = 3  # with their evidence and advice; the report has all
 LABEL = 13  # columns of the names of facts

@@ -10,6 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from stepscope.common.status import Status
+from stepscope.common.words import (
+    count,
+    duration,
+    in_words,
+    listing,
+    money,
+    number,
+    rough_duration,
+    rough_money,
+    share,
+)
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.report import figures, shares
 from stepscope.report.figures import cost
@@ -26,18 +38,6 @@ from stepscope.report.step_model import (
     widened,
 )
 from stepscope.report.usage import WELL_USED
-from stepscope.status import Status
-from stepscope.words import (
-    count,
-    duration,
-    in_words,
-    listing,
-    money,
-    number,
-    rough_duration,
-    rough_money,
-    share,
-)
 
 EVERY_CHANGE = (
     "more_workers",

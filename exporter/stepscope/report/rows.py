@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from stepscope.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from stepscope.report.shares import Whole, whole_of
-from stepscope.rules.shares import OTHERS, PHASE_NAMES
+from stepscope.rules.parts.shares import OTHERS, PHASE_NAMES
 
 
 def rule_named(analysis: Analysis, name: str) -> RuleResult | None:

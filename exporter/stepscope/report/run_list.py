@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError, describe, did_you_mean
-from stepscope.ledgers.endings import FINISHED, UNSAID
+from stepscope.common.errors import UserError, describe, did_you_mean
+from stepscope.common.shared_files import read_file
+from stepscope.common.status import Status
+from stepscope.common.words import listing
+from stepscope.exporter.ledgers.endings import FINISHED, UNSAID
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
-from stepscope.shared_files import read_file
-from stepscope.status import Status
-from stepscope.words import listing
 
 DOCUMENT = "report.json"
 DOCUMENT_BYTES = 64 << 20

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from stepscope.common.words import count, duration, money, number, rough_duration, rough_energy, rough_money
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import Problem, problems
 from stepscope.report import shares
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.right_sizing import Prediction
-from stepscope.words import count, duration, money, number, rough_duration, rough_energy, rough_money
 
 # The predicted changes that would end a problem, by its topic, or its rule where it has none.
 CHANGES = {"data loading": ("more_workers", "more_cores"), "BatchSize": ("larger_batch",)}

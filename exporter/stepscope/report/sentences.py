@@ -10,18 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.measurements.heatmap import Heatmap
-from stepscope.measurements.steps import StepDistribution
-from stepscope.measurements.usage import UsageRow
-from stepscope.report import shares
-from stepscope.report.figures import cost_of_finding
-from stepscope.rules import all_rules
-from stepscope.rules.remedies import HOOKS, HOW_TO_SEE_STEPS
-from stepscope.rules.topics import Effect
-from stepscope.runs.model import Gap
-from stepscope.status import Status
-from stepscope.words import (
+from stepscope.common.status import Status
+from stepscope.common.words import (
     amount,
     count,
     duration,
@@ -33,6 +23,16 @@ from stepscope.words import (
     share,
     uncapitalised,
 )
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.measurements.heatmap import Heatmap
+from stepscope.measurements.steps import StepDistribution
+from stepscope.measurements.usage import UsageRow
+from stepscope.report import shares
+from stepscope.report.figures import cost_of_finding
+from stepscope.rules import all_rules
+from stepscope.rules.parts.remedies import HOOKS, HOW_TO_SEE_STEPS
+from stepscope.rules.parts.topics import Effect
+from stepscope.runs.model import Gap
 
 GAPS = 10  # listed; report.json has all
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.masking import MASK, masked
+from stepscope.common.masking import MASK, masked
 
 
 def shell_words(words: Sequence[str | Path]) -> str:

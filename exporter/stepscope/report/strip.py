@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from stepscope.common.words import day_and_time, percent, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band
 from stepscope.evaluation.problems import problems
 from stepscope.report import shares
 from stepscope.report.held import at_times, said_of, together, wholes
 from stepscope.runs.model import PHASES
-from stepscope.words import day_and_time, percent, time_of_day
 
 COLUMNS = 240
 FINDINGS = 4  # rows of bands; the heatmap has a band for every rule

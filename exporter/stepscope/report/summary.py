@@ -6,12 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.common.words import (
+    UNKNOWN,
+    count,
+    duration,
+    listing,
+    moment,
+    money,
+    number,
+    percent,
+    share,
+    span,
+)
 from stepscope.evaluation.analysis import Analysis, RunCores
 from stepscope.measurements.counted import Counted
 from stepscope.report import sentences, shares
 from stepscope.report.ended import status_in_words
 from stepscope.report.figures import cost_of_run, main_steps, step_seconds_mean
-from stepscope.words import UNKNOWN, count, duration, listing, moment, money, number, percent, share, span
 
 GAUGES = 8  # shown; the recording and the JSON have all
 

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from stepscope.words import number, size
+from stepscope.common.words import number, size
 
 PROGRESS_EVERY = 0.2  # seconds
 BAR = 20  # characters

@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
+from stepscope.common.shared_files import read_file
+from stepscope.common.whole_file import write_whole
 from stepscope.report.index_page import is_runs_folder
 from stepscope.runs.malformed import finite, naming
-from stepscope.shared_files import read_file
-from stepscope.whole_file import write_whole
 
 RECORD = "predictions.jsonl"
 MOST_BYTES = 64 << 20

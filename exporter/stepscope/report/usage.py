@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from stepscope.common.words import capitalised, listing
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.usage import UsageRow
-from stepscope.words import capitalised, listing
 
 WELL_USED = 70  # percent, as Debugger's report judges p50 and p95
 

@@ -7,18 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.problems import Problem, problems
-from stepscope.report import shares
-from stepscope.report.devices import headline
-from stepscope.report.ended import failed, failure, how_to_find_out
-from stepscope.report.figures import cost_of_finding
-from stepscope.report.held import at_times, held, only_at_times
-from stepscope.report.hot_lines import process_verdict
-from stepscope.report.sentences import counts, decided, not_judged, traced
-from stepscope.rules.remedies import HOW_TO_SEE_STEPS
-from stepscope.status import Status
-from stepscope.words import (
+from stepscope.common.status import Status
+from stepscope.common.words import (
     capitalised,
     count,
     duration,
@@ -29,6 +19,16 @@ from stepscope.words import (
     share,
     uncapitalised,
 )
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.problems import Problem, problems
+from stepscope.report import shares
+from stepscope.report.devices import headline
+from stepscope.report.ended import failed, failure, how_to_find_out
+from stepscope.report.figures import cost_of_finding
+from stepscope.report.held import at_times, held, only_at_times
+from stepscope.report.hot_lines import process_verdict
+from stepscope.report.sentences import counts, decided, not_judged, traced
+from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
 
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
 # Rules on the start and on pauses: a run that only these have judged may lose its time anywhere else.

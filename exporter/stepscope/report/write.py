@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from stepscope.common.whole_file import write_whole
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.as_json import rule_json
 from stepscope.report.document import render_json
@@ -14,7 +15,6 @@ from stepscope.report.index_page import is_runs_folder, refresh_index
 from stepscope.report.leads import Leads, leads_of
 from stepscope.report.markdown import render_markdown
 from stepscope.report.track_record import NO_RECORD, TrackRecord
-from stepscope.whole_file import write_whole
 
 DOCUMENT = "report.json"
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stepscope.rules.registry import all_rules
+from stepscope.rules.parts.registry import all_rules
 
 __all__ = ["all_rules"]

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
+from stepscope.common.words import duration
 from stepscope.measurements.hangs import (
     COMMUNICATION,
     DEAD,
@@ -30,16 +31,15 @@ from stepscope.measurements.hangs import (
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import NodePauses, by_rank
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
-from stepscope.rules import dumped_hang
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.hang_in_words import PLACES, collective_of, in_words, world_size
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parameters import Minutes, Parameters
-from stepscope.rules.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Record, Scraping, looked_up
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts import dumped_hang
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.hang_in_words import PLACES, collective_of, in_words, world_size
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import Minutes, Parameters
+from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Record, Scraping, looked_up
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
-from stepscope.words import duration
 
 AGE, STATE = "stepscope_rank_component_age_seconds", "stepscope_rank_process_state"
 LAST_STEP, RUN_AGE = "stepscope_run_last_step_age_seconds", "stepscope_run_age_seconds"

@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
+from stepscope.common.status import Status
+from stepscope.common.words import duration, percent, ranks_spent, too_few
 from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.bandwidth import GIGA, Bandwidth, bandwidths
 from stepscope.measurements.measure import PortionSoFar, RunMeasurements
-from stepscope.rules.base import Verdict, status_of
-from stepscope.rules.component_share import ComponentShare, ShareParameters
-from stepscope.rules.judgement import Tallies, Tally
-from stepscope.rules.parameters import GigabytesPerSecond, Percent
-from stepscope.rules.promql import MINUTE
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import HOOKS, no_steps
-from stepscope.rules.topics import LONG_COMMUNICATION
+from stepscope.rules.parts.base import Verdict, status_of
+from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
+from stepscope.rules.parts.judgement import Tallies, Tally
+from stepscope.rules.parts.parameters import GigabytesPerSecond, Percent
+from stepscope.rules.parts.promql import MINUTE
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import HOOKS, no_steps
+from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.runs.model import RunFacts
-from stepscope.status import Status
-from stepscope.words import duration, percent, ranks_spent, too_few
 
 Key = tuple[str, int]  # node and rank
 LISTED = 50  # collectives in the details

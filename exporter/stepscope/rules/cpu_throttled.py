@@ -11,20 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from stepscope.common.status import Status
+from stepscope.common.words import exact_percent, percent, too_few
 from stepscope.measurements.measure import Portion, RunMeasurements
 from stepscope.measurements.own_cores import LIMITED_CORES, LimitedCores
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column
-from stepscope.rules import promql
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, too_large, too_large_live
-from stepscope.rules.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts import promql
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts, longest_pause, ranks_of
-from stepscope.status import Status
-from stepscope.words import exact_percent, percent, too_few
 
 LIMIT = "stepscope_run_cpu_limit_cores"
 STOPPED = "stepscope_run_cpu_throttled_seconds_total"

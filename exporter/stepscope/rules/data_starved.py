@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import ranks_spent, too_few
 from stepscope.measurements.measure import PortionSoFar, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES, OwnCores
 from stepscope.measurements.usage import USAGE
-from stepscope.rules.base import Verdict, status_of
-from stepscope.rules.component_share import ComponentShare, ShareParameters
-from stepscope.rules.data_loading import CoresInUse, Loading
-from stepscope.rules.judgement import Tallies, Tally
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import HOOKS, no_steps
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.base import Verdict, status_of
+from stepscope.rules.parts.component_share import ComponentShare, ShareParameters
+from stepscope.rules.parts.data_loading import CoresInUse, Loading
+from stepscope.rules.parts.judgement import Tallies, Tally
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import HOOKS, no_steps
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RankFacts, ranks_of, workers_of
-from stepscope.status import Status
-from stepscope.words import ranks_spent, too_few
 
 WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
 HOW_TO_TIME = f"{HOOKS} time PyTorch's loaders. Pass others through `stepscope.watch`."

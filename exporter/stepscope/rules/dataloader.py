@@ -15,6 +15,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import count, percent
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.progress import PROGRESS
@@ -34,17 +36,15 @@ from stepscope.measurements.scraped import (
 from stepscope.measurements.sketch import SizeSketch
 from stepscope.measurements.steps import RankComponents
 from stepscope.measurements.usage import USAGE
-from stepscope.rules.base import Rule, Verdict
 from stepscope.rules.cpu_throttled import LIMIT
-from stepscope.rules.judgement import Booleans, Judgement, Tallies, judgement
-from stepscope.rules.parameters import AnyPercent, Parameters, Percent, fraction
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import HOOKS
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.base import Rule, Verdict
+from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import AnyPercent, Parameters, Percent, fraction
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import HOOKS
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import Times, ranks_of, workers_of
-from stepscope.status import Status
-from stepscope.words import count, percent
 
 PER_CORE = "run_instance:stepscope_dataloader_workers_per_core:ratio"
 WORKERS = "stepscope_dataloader_workers"

@@ -1,7 +1,7 @@
 """GPUError: the driver reported an error of a GPU.
 
 Source: NVIDIA's XID catalogue, and the numbers that NVIDIA's device plugin for Kubernetes takes for errors
-of applications (stepscope/xids.py); memory errors that ECC could not correct.
+of applications (stepscope/common/xids.py); memory errors that ECC could not correct.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import count, number, others_of
+from stepscope.common.xids import XIDS
 from stepscope.measurements.gpu_errors import (
     ECC,
     GPU_ERRORS,
@@ -22,13 +25,13 @@ from stepscope.measurements.gpu_errors import (
 )
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.other_exporters import ON_GPU, OtherExporters
-from stepscope.rules.parameters import Errors, Parameters
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parts.parameters import Errors, Parameters
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_RUN,
     Alert,
@@ -39,11 +42,8 @@ from stepscope.rules.promql import (
     looked_up,
     time_span,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import Effect
-from stepscope.status import Status
-from stepscope.words import count, number, others_of
-from stepscope.xids import XIDS
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import Effect
 
 XID_ERRORS, ECC_ERRORS = "stepscope_gpu_xid_errors_total", "stepscope_gpu_ecc_errors_total"
 NOT_OF_PROGRAMS = (

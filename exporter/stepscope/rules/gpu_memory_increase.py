@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import number, percent
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.memory_rise import DIGITS, MemoryRises, RiseOfGpu, Rises, Spans
 from stepscope.measurements.scraped import (
@@ -26,13 +28,13 @@ from stepscope.measurements.scraped import (
     lowest,
 )
 from stepscope.measurements.scraped import Window as ScrapedWindow
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.gpus import WHERE, JudgedGpu, judged_gpus
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.other_exporters import ON_GPU, OtherExporters
-from stepscope.rules.parameters import Bounds, Minutes, Parameters, Percent, Samples, Window, fraction
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.gpus import WHERE, JudgedGpu, judged_gpus
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parts.parameters import Bounds, Minutes, Parameters, Percent, Samples, Window, fraction
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_GPU,
     Alert,
@@ -45,10 +47,8 @@ from stepscope.rules.promql import (
     ratio,
     time_span,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import Effect
-from stepscope.status import Status
-from stepscope.words import number, percent
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import Effect
 
 MEAN = "run_instance_gpu:stepscope_gpu_memory:mean"
 ROSE = "instance_gpu:gpu_memory:rise"  # of readings of other exporters

@@ -12,15 +12,16 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.words import duration, others_of, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import Filling, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.gpu_memory import FollowsMemory, in_use, share_in_use
-from stepscope.rules.gpus import WHERE
-from stepscope.rules.judgement import Judgement, judgement
-from stepscope.rules.parameters import Parameters, Percent, Samples, fraction
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.gpu_memory import FollowsMemory, in_use, share_in_use
+from stepscope.rules.parts.gpus import WHERE
+from stepscope.rules.parts.judgement import Judgement, judgement
+from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.promql import (
     OF_GPU,
     Alert,
     PrometheusRules,
@@ -29,10 +30,9 @@ from stepscope.rules.promql import (
     looked_up,
     ratio,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.steady_growth import LongGrowth, known
-from stepscope.rules.topics import Effect
-from stepscope.words import duration, others_of, percent
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.steady_growth import LongGrowth, known
+from stepscope.rules.parts.topics import Effect
 
 SHARE = "run_instance_gpu:stepscope_gpu_memory_used:ratio"
 LOWEST = "run_instance_gpu:stepscope_gpu_memory_used:min_ratio"

@@ -11,18 +11,19 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.words import duration, exact_percent, others, others_of
 from stepscope.measurements import memory_growth
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import Filling, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, both, column, divided, lowest
 from stepscope.measurements.usage import USAGE
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.gpu_memory import FollowsMemory, in_use, share_in_use
-from stepscope.rules.gpus import WHERE
-from stepscope.rules.judgement import Judgement, judgement
-from stepscope.rules.other_exporters import ON_GPU, OtherExporters
-from stepscope.rules.parameters import Minutes, Parameters, Percent, Samples, fraction
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.gpu_memory import FollowsMemory, in_use, share_in_use
+from stepscope.rules.parts.gpus import WHERE
+from stepscope.rules.parts.judgement import Judgement, judgement
+from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parts.parameters import Minutes, Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_GPU,
     Alert,
@@ -34,10 +35,9 @@ from stepscope.rules.promql import (
     ratio,
     time_span,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.steady_growth import SteadyGrowth, dividing, known
-from stepscope.rules.topics import Effect
-from stepscope.words import duration, exact_percent, others, others_of
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.steady_growth import SteadyGrowth, dividing, known
+from stepscope.rules.parts.topics import Effect
 
 SHARE = "run_instance_gpu:stepscope_gpu_memory_in_use:ratio"
 LOWEST = "run_instance_gpu:stepscope_gpu_memory_in_use:min_ratio"

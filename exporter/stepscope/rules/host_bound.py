@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import count, duration, listing, others, percent
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.rules.base import OfWholeRun, Verdict, status_of
-from stepscope.rules.host_in_steps import HostPart, largest_part
-from stepscope.rules.judgement import Tallies
-from stepscope.rules.parameters import Parameters, Percent
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.base import OfWholeRun, Verdict, status_of
+from stepscope.rules.parts.host_in_steps import HostPart, largest_part
+from stepscope.rules.parts.judgement import Tallies
+from stepscope.rules.parts.parameters import Parameters, Percent
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import DeviceTime, HostTime
-from stepscope.status import Status
-from stepscope.words import count, duration, listing, others, percent
 
 NAMED = 3  # parts of the host's time in the finding
 LISTED = 20  # in the details

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.words import duration, percent, too_few
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, divided
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parameters import Parameters, Percent, Samples, fraction
-from stepscope.rules.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
-from stepscope.rules.registry import rule
-from stepscope.rules.steady_growth import LongGrowth, known
-from stepscope.rules.topics import Effect
-from stepscope.words import duration, percent, too_few
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.steady_growth import LongGrowth, known
+from stepscope.rules.parts.topics import Effect
 
 HELD, CAPACITY = "stepscope_run_anonymous_memory_bytes", "stepscope_run_memory_capacity_bytes"
 SHARE = "run_instance:stepscope_run_memory:ratio"

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.words import duration, others_of
 from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import Moment, Scraped, column
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.gpus import WHERE, JudgedGpu, judged_gpus
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
-from stepscope.rules.parameters import Minutes, Parameters
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Scraping
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
-from stepscope.words import duration, others_of
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.gpus import WHERE, JudgedGpu, judged_gpus
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
+from stepscope.rules.parts.parameters import Minutes, Parameters
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 
 HELD = "stepscope_gpu_held_idle_seconds"
 HOLDER = (

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from stepscope.rules.parameters import LIVE_WINDOW, LiveMinutes, Percent, Samples
-from stepscope.rules.registry import rule
-from stepscope.rules.starvation import Starvation, StarvationParameters
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Percent, Samples
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.starvation import Starvation, StarvationParameters
+from stepscope.rules.parts.topics import IDLE_GPUS
 
 
 @dataclass(frozen=True)

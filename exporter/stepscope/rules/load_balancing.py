@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import percent
 from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoad, distances_between
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import (
@@ -25,11 +27,18 @@ from stepscope.measurements.scraped import (
     without,
 )
 from stepscope.measurements.usage import USAGE, GpuUsage
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parameters import LIVE_WINDOW, Bounds, LiveMinutes, Parameters, Samples, live_minimum
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import (
+    LIVE_WINDOW,
+    Bounds,
+    LiveMinutes,
+    Parameters,
+    Samples,
+    live_minimum,
+)
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_NODE,
     Alert,
@@ -41,10 +50,8 @@ from stepscope.rules.promql import (
     looked_up,
     time_span,
 )
-from stepscope.rules.registry import rule
+from stepscope.rules.parts.registry import rule
 from stepscope.runs.model import gpu_labels
-from stepscope.status import Status
-from stepscope.words import percent
 
 DISTANCE = "run_instance:stepscope_gpu_load_distance:max"
 READINGS = "run_instance_gpu:stepscope_gpu_load_distance:samples"

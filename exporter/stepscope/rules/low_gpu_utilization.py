@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
+from stepscope.common.words import others_of, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.recent_readings import RecentReadings
 from stepscope.measurements.scraped import CountedWindow
 from stepscope.measurements.usage import GpuUsage
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.gpu_readings import FollowsReadings
-from stepscope.rules.gpus import WHERE, JudgedGpu
-from stepscope.rules.judgement import Judgement, judgement
-from stepscope.rules.other_exporters import ON_GPU, OtherExporters
-from stepscope.rules.parameters import Parameters, Percent, Samples, Window
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, ratio
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import ANY_TOPIC
-from stepscope.words import others_of, percent
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.gpu_readings import FollowsReadings
+from stepscope.rules.parts.gpus import WHERE, JudgedGpu
+from stepscope.rules.parts.judgement import Judgement, judgement
+from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
+from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, ratio
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import ANY_TOPIC
 
 LOW = "run_instance_gpu:stepscope_gpu_low_utilization:ratio"
 IDLE = "run_instance_gpu:stepscope_gpu_idle_utilization:ratio"

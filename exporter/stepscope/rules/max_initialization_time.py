@@ -11,19 +11,19 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import duration
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.progress import PROGRESS, Initialization, NodeProgress, known
 from stepscope.measurements.scraped import Moment, Scraped, both, column
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, judgement
-from stepscope.rules.parameters import Minutes, Parameters
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import no_steps
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import Minutes, Parameters
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import no_steps
 from stepscope.runs.model import RunFacts, ranks_of
-from stepscope.status import Status
-from stepscope.words import duration
 
 START, END = "stepscope_run_start_time_seconds", "stepscope_run_end_time_seconds"
 FIRST_STEP = "stepscope_run_first_step_time_seconds"

@@ -11,19 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from stepscope.common.status import Status
+from stepscope.common.words import exact_percent, too_few
 from stepscope.measurements.measure import Portion, RunMeasurements
 from stepscope.measurements.memory_waits import MEMORY_WAITS, MemoryWaits
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, dropped
-from stepscope.rules import promql
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, too_large, too_large_live
-from stepscope.rules.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
-from stepscope.status import Status
-from stepscope.words import exact_percent, too_few
+from stepscope.rules.parts import promql
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 
 PRESSURE, BY_MEMORY = "stepscope_run_pressure_waiting_seconds_total", 'resource="memory"'
 WAITED = f"{PRESSURE}{{{BY_MEMORY}}}"

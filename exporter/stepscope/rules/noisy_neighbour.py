@@ -13,20 +13,20 @@ from typing import Annotated
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import exact_percent, number, share, too_few
 from stepscope.measurements.measure import Portion, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES, Contention, OwnCores
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
-from stepscope.rules import promql
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Judgement, Tallies, too_large, too_large_live
-from stepscope.rules.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
-from stepscope.rules.registry import rule
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts import promql
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts, longest_pause, ranks_of
-from stepscope.status import Status
-from stepscope.words import exact_percent, number, share, too_few
 
 OWN = "stepscope_run_cpu_seconds_total"
 OTHERS = "stepscope_run_other_cpu_seconds_total"

@@ -9,16 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.rules.base import Overview, Verdict
-from stepscope.rules.judgement import Tallies
-from stepscope.rules.parameters import Parameters
-from stepscope.rules.registry import rule
-from stepscope.rules.shares import OTHERS, PHASE_NAMES, inside_steps, large, of_phases, percentages, summed
+from stepscope.rules.parts.base import Overview, Verdict
+from stepscope.rules.parts.judgement import Tallies
+from stepscope.rules.parts.parameters import Parameters
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.shares import (
+    OTHERS,
+    PHASE_NAMES,
+    inside_steps,
+    large,
+    of_phases,
+    percentages,
+    summed,
+)
 from stepscope.runs.model import COMPONENTS, OperatorTime, RunFacts
-from stepscope.status import Status
-from stepscope.words import percent
 
 OPERATORS_LISTED = 20  # per device
 # Events in Debugger's files that are shown as forward and backward pass.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepscope.common.status import Status
+from stepscope.common.words import percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.usage import USAGE, usage_rows
-from stepscope.rules.base import Overview, Verdict
-from stepscope.rules.judgement import Tallies
-from stepscope.rules.parameters import Parameters
-from stepscope.rules.registry import rule
-from stepscope.status import Status
-from stepscope.words import percent
+from stepscope.rules.parts.base import Overview, Verdict
+from stepscope.rules.parts.judgement import Tallies
+from stepscope.rules.parts.parameters import Parameters
+from stepscope.rules.parts.registry import rule
 
 # Debugger's names of the metrics; its notebook knows no others, and none for the disk.
 DEBUGGER_NAMES = {

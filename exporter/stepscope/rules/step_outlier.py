@@ -15,6 +15,8 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import duration, ordinal, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import (
     STEPS,
@@ -37,10 +39,10 @@ from stepscope.measurements.steps import (
     ScrapedSteps,
     StepsAtScans,
 )
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Booleans, Judgement, Tallies, Tally, judgement
-from stepscope.rules.parameters import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, Tally, judgement
+from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
     Deviations,
     LiveMinutes,
@@ -50,7 +52,7 @@ from stepscope.rules.parameters import (
     StepCount,
     fraction,
 )
-from stepscope.rules.promql import (
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_RANK,
     Alert,
@@ -63,13 +65,11 @@ from stepscope.rules.promql import (
     rank_of_run,
     ratio,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import LONG_COMPONENT
-from stepscope.rules.shares import inside_steps, of_phases
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import LONG_COMPONENT
+from stepscope.rules.parts.shares import inside_steps, of_phases
 from stepscope.runs.model import COMPONENTS, PHASES, Times
-from stepscope.status import Status
 from stepscope.training.layout import STEP_BOUNDS
-from stepscope.words import duration, ordinal, percent
 
 COUNT = "run_instance_rank_phase:stepscope_step_duration:count"
 TOOK = "run_instance_rank_phase:stepscope_step_duration:seconds"

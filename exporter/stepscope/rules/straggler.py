@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.common.words import count, duration
 from stepscope.measurements.arrivals import arrivals
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.own_times import (
@@ -38,13 +39,13 @@ from stepscope.measurements.scraped import (
     divided,
     dropped,
 )
-from stepscope.rules import promql
-from stepscope.rules.bands import Interval
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.judgement import Booleans, Judgement, Tallies, judgement
-from stepscope.rules.last_rank import LastRank
-from stepscope.rules.last_rank_in_words import verdict
-from stepscope.rules.parameters import (
+from stepscope.rules.parts import promql
+from stepscope.rules.parts.bands import Interval
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
+from stepscope.rules.parts.last_rank import LastRank
+from stepscope.rules.parts.last_rank_in_words import verdict
+from stepscope.rules.parts.parameters import (
     Milliseconds,
     Parameters,
     Percent,
@@ -52,7 +53,7 @@ from stepscope.rules.parameters import (
     StepCount,
     fraction,
 )
-from stepscope.rules.promql import (
+from stepscope.rules.parts.promql import (
     MINUTE,
     OF_RANK,
     Alert,
@@ -62,11 +63,10 @@ from stepscope.rules.promql import (
     looked_up,
     ratio,
 )
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import PAUSED_RANK, SLOW_RANK
-from stepscope.rules.topics import LONG_COMMUNICATION
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK
+from stepscope.rules.parts.topics import LONG_COMMUNICATION
 from stepscope.runs.model import COMPONENTS, RunFacts, Times
-from stepscope.words import count, duration
 
 LENGTHS = (30, 100, 1000)  # of windows, in steps: short ones find short times, long ones find rare pauses
 NEARLY_ALL = 0.9  # of the lost seconds: the shortest windows with so many are reported

@@ -12,16 +12,18 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from stepscope.common.status import Status
+from stepscope.common.words import duration, exact_percent, others, others_of, too_few
 from stepscope.measurements.measure import Portion, RunMeasurements
 from stepscope.measurements.scraped import Moment, Scraped, Vector, Window, column, of_run, summed
 from stepscope.measurements.throttling import THROTTLING, ThrottledGpu
-from stepscope.rules.bands import Bands, Worst
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
-from stepscope.rules.judgement import Judgement, Tallies, too_large
-from stepscope.rules.other_exporters import OtherExporters
-from stepscope.rules.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
-from stepscope.rules.promql import (
+from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from stepscope.rules.parts.judgement import Judgement, Tallies, too_large
+from stepscope.rules.parts.other_exporters import OtherExporters
+from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
+from stepscope.rules.parts.promql import (
     MINUTE,
     Alert,
     PrometheusRules,
@@ -32,9 +34,7 @@ from stepscope.rules.promql import (
     looked_up,
     ratio,
 )
-from stepscope.rules.registry import rule
-from stepscope.status import Status
-from stepscope.words import duration, exact_percent, others, others_of, too_few
+from stepscope.rules.parts.registry import rule
 
 SHARE = "run_instance_gpu:stepscope_gpu_thermal_throttle:ratio"
 THROTTLED = "stepscope_gpu_throttle_seconds_total"

@@ -14,22 +14,22 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from stepscope.common.words import all_of, capitalised, count, duration, too_few
 from stepscope.measurements.hangs import hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import NodePauses, Pause, Standstills, by_rank
 from stepscope.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
 from stepscope.measurements.steps import STEP_DURATIONS
-from stepscope.rules.bands import Interval
-from stepscope.rules.base import Rule, Verdict, status_of
-from stepscope.rules.hang_in_words import collective_of, in_words
-from stepscope.rules.judgement import Booleans, Judgement, Tallies, judgement
-from stepscope.rules.parameters import Factor, Minutes, Parameters, StepCount
-from stepscope.rules.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
-from stepscope.rules.registry import rule
-from stepscope.rules.remedies import no_steps
-from stepscope.rules.topics import IDLE_GPUS
+from stepscope.rules.parts.bands import Interval
+from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.hang_in_words import collective_of, in_words
+from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
+from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCount
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.remedies import no_steps
+from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import ranks_of
-from stepscope.words import all_of, capitalised, count, duration, too_few
 
 MOST = "run_instance:stepscope_steps:max"
 USUAL = "run_instance:stepscope_time_between_steps:mean_seconds"

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError, describe
+from stepscope.common.errors import UserError, describe
 
 # What Python raises for a document of another form than expected: for example a text instead of a number.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)

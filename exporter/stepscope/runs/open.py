@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import holds_debugger_output
 from stepscope.runs.debugger.reports import DebuggerReports, report_files
 from stepscope.runs.debugger.source import DebuggerOutput

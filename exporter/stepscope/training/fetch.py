@@ -12,7 +12,7 @@ from _thread import _local, allocate_lock  # threading's own, without the time t
 from bisect import bisect_left
 from time import perf_counter, thread_time
 
-from stepscope.shared_files import lock_holder, try_lock
+from stepscope.common.shared_files import lock_holder, try_lock
 from stepscope.training import layout
 from stepscope.training.layout import FETCH_BOUNDS
 from stepscope.training.ledger import Ledger, join_ledger

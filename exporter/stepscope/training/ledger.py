@@ -7,7 +7,7 @@ import os
 import time
 from _thread import allocate_lock
 
-from stepscope.shared_files import create_locked, create_private, open_file, open_private, remove
+from stepscope.common.shared_files import create_locked, create_private, open_file, open_private, remove
 from stepscope.training import layout
 from stepscope.training.launch import Launch
 from stepscope.training.ledger_files import hidden_name, open_directory

@@ -9,7 +9,7 @@ from operator import gt, lt
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.shared_files import UntrustedError, open_file
+from stepscope.common.shared_files import UntrustedError, open_file
 from stepscope.training import layout
 from stepscope.training.layout import (
     COMPONENTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from stepscope.shared_files import create_locked, open_folder
+from stepscope.common.shared_files import create_locked, open_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stepscope.shared_files import open_file
+from stepscope.common.shared_files import open_file
 from stepscope.training import layout
 from stepscope.training.launch import read_launch
 from stepscope.training.ledger_files import ledger_directory

@@ -169,7 +169,7 @@ def unknown_component(name: object) -> None:
     about = f"component {name!r}"
     if about in session.complained:
         return
-    from stepscope.errors import did_you_mean  # not at the top: difflib is slow to import
+    from stepscope.common.errors import did_you_mean  # not at the top: difflib is slow to import
 
     hint = did_you_mean(str(name), COMPONENTS, f"use one of {', '.join(COMPONENTS)}")
     complain(about, f"unknown {about}: its time counts as other; {hint}")

@@ -17,7 +17,7 @@ import sys
 from _thread import get_ident, start_new_thread
 from threading import main_thread
 
-from stepscope.shared_files import create_fifo, create_file
+from stepscope.common.shared_files import create_fifo, create_file
 from stepscope.training.main_stack import NotSafeError, stack_of_this_thread
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from time import monotonic
 
-from stepscope.durations import positive_duration
+from stepscope.common.durations import positive_duration
 
 logger = logging.getLogger(__name__)
 

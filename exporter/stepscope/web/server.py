@@ -22,8 +22,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
-from stepscope.errors import UserError
-from stepscope.watchdog import Watchdog
+from stepscope.common.errors import UserError
+from stepscope.common.watchdog import Watchdog
 from stepscope.web.hosts import Hosts
 from stepscope.web.limits import Limits, Refusals
 from stepscope.web.messages import (

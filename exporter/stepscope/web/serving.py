@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from stepscope import __version__
-from stepscope.signals import SERVED, unblocked
-from stepscope.watchdog import Watchdog
+from stepscope.common.signals import SERVED, unblocked
+from stepscope.common.watchdog import Watchdog
 from stepscope.web.hosts import EXTERNAL_URLS, Hosts
 from stepscope.web.limits import Limits, Refusals, add_limit_flags, limits_of
 from stepscope.web.messages import Handler

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from stepscope.errors import UserError, describe
+from stepscope.common.errors import UserError, describe
 from stepscope.web.passwords import BasicAuthentication
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from stepscope.ledgers.line_files import read_line_file
+from stepscope.exporter.ledgers.line_files import read_line_file
 from stepscope.training import line_layout
 
 from tests.support.torch_script import LEAVE, train

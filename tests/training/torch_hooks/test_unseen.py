@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from stepscope.run.hooks import STARTUP
-from stepscope.training.reader import LedgerReader, open_ledgers
+from stepscope.commands.run.hooks import STARTUP
+from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
 
 from tests.support.torch_script import DEADLINE, EXPORTER
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 
 OUTPUT = "profiler-output"
 JOB_END = "training_job_end.ts"

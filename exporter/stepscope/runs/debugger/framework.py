@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import EventFile, natural
 from stepscope.runs.malformed import MALFORMED, finite, moment, naming
 from stepscope.runs.model import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import OUTPUT, job_name
 from stepscope.runs.malformed import moment, naming
 from stepscope.runs.model import NodeFacts, NodeSamples, RunFacts, Source, Steps

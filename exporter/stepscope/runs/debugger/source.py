@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import find, job_name
 from stepscope.runs.debugger.framework import Process, Rank, ranks_of
 from stepscope.runs.debugger.system import GAP_UNIT, SampleBuilder, read_readings

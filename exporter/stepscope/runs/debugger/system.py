@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 from numpy.typing import NDArray
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.debugger.files import natural
 from stepscope.runs.malformed import LATEST, MALFORMED, finite, moment
 from stepscope.runs.model import GpuFacts, NodeFacts, NodeSamples

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.flight_recorder.pickled import loads
 from stepscope.runs.malformed import moment, naming
 from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Source, Steps

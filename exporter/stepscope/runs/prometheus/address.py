@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-from stepscope.errors import UserError
-from stepscope.masking import masked
+from stepscope.common.errors import UserError
+from stepscope.common.masking import masked
 
 PREFIX = "prometheus+"
 EXAMPLE = "prometheus+http://localhost:9090?run=NAME"

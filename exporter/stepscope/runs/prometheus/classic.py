@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepscope.sampling.sample_tally import BOUNDS
+from stepscope.exporter.sampling.sample_tally import BOUNDS
 from stepscope.training.layout import STEP_BOUNDS
 
 Points = list[tuple[float, float]]

@@ -9,7 +9,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 from requests.exceptions import ChunkedEncodingError, ProxyError, SSLError
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.prometheus.address import Access
 
 TIMEOUT = 120.0  # seconds per answer: Prometheus itself gives up after 2 minutes

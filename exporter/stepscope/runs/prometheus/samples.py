@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
 from stepscope.runs.model import RUN_USE, NodeSamples, Times
 from stepscope.runs.prometheus.series import Counts, Gains, Scrapes
 from stepscope.runs.recording.schema import grown
-from stepscope.sampling.sample_tally import BOUNDS, GRID
 
 LEVELS = len(GRID) + 1  # below 10 %, 10 to 20 % ... 90 % and above
 EDGES = np.array((0.0, *BOUNDS))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.malformed import naming
 from stepscope.runs.model import Gap, NodeSamples, RunFacts, Source, Steps, Times
 from stepscope.runs.prometheus.address import Address

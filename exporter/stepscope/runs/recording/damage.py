@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.shared_files import UntrustedError, read_file
+from stepscope.common.shared_files import UntrustedError, read_file
 
 MOST_BYTES = 1 << 30  # a part of a minute has some megabytes
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
+from stepscope.exporter.sampling.sample import EVIDENCE
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
@@ -70,7 +71,6 @@ from stepscope.runs.recording.schema import (
     metadata_of,
 )
 from stepscope.runs.recording.stacks import read_stacks
-from stepscope.sampling.sample import EVIDENCE
 
 CHUNK_VALUES = 2_000_000  # values in a chunk of samples: at most 16 MB
 CHUNK_STEPS = 100_000

@@ -20,7 +20,9 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stepscope.errors import describe
+from stepscope.common.errors import describe
+from stepscope.common.shared_files import entries, is_held, open_file, remove
+from stepscope.common.whole_file import replacing, write_whole
 from stepscope.runs.malformed import MALFORMED
 from stepscope.runs.recording.checksum import checksum_of
 from stepscope.runs.recording.damage import DamageError, content
@@ -32,8 +34,6 @@ from stepscope.runs.recording.schema import (
     metadata_of,
     with_metadata,
 )
-from stepscope.shared_files import entries, is_held, open_file, remove
-from stepscope.whole_file import replacing, write_whole
 
 RUNS = Path("stepscope-runs")  # one directory per run
 RUN_FILE = "run.json"

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import describe
-from stepscope.ledgers.line_files import MOST_LINES, Line, LineCounts, LineFolder, Thread
+from stepscope.common.errors import describe
+from stepscope.common.whole_file import write_whole
+from stepscope.exporter.ledgers.line_files import MOST_LINES, Line, LineCounts, LineFolder, Thread
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import LineTime, ThreadTime
 from stepscope.runs.recording.checksum import checksum_of
 from stepscope.runs.recording.damage import DamageError, content
 from stepscope.training.layout import MAX_RANK
 from stepscope.training.line_layout import ROLES, STATES, TICK_SECONDS
-from stepscope.whole_file import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Collection, Set
 from pathlib import Path
 
-from stepscope.collectors.training import TrainingCollector
-from stepscope.sampling.sample import Sample
-from stepscope.sampling.sampler import Clock
+from stepscope.exporter.collectors.training import TrainingCollector
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sampler import Clock
 
 
 class LiveRecording:

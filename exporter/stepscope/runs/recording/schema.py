@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from stepscope.errors import UserError
-from stepscope.processes.pauses import REASONS
+from stepscope.common.errors import UserError
+from stepscope.exporter.processes.pauses import REASONS
+from stepscope.exporter.sampling.sample import HostUse, Sample
 from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
-from stepscope.sampling.sample import HostUse, Sample
 
 FORMAT = 1  # of run.json, journals and parts; no other is read
 METADATA_KEY = b"stepscope"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from stepscope.common.shared_files import read_file
+from stepscope.common.whole_file import write_whole
 from stepscope.runs.model import RankStack
-from stepscope.shared_files import read_file
-from stepscope.whole_file import write_whole
 
 FILE = "stacks.json"
 MOST_BYTES = 16 << 20

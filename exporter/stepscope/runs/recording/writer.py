@@ -26,7 +26,9 @@ import numpy as np
 import pyarrow as pa
 
 from stepscope import __version__
-from stepscope.errors import UserError, describe
+from stepscope.common.errors import UserError, describe
+from stepscope.common.shared_files import entries, remove, try_hold
+from stepscope.exporter.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunSample, Sample
 from stepscope.runs.model import COMPONENTS, PHASES, NodeFacts
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import (
@@ -63,13 +65,11 @@ from stepscope.runs.recording.schema import (
     samples_schema,
     with_metadata,
 )
-from stepscope.sampling.sample import EVIDENCE, GpuSample, GpuUse, RunSample, Sample
-from stepscope.shared_files import entries, remove, try_hold
 
 if TYPE_CHECKING:
-    from stepscope.ledgers.line_files import LineCounts, Thread
-    from stepscope.ledgers.presence import Presence
-    from stepscope.training.reader import LedgerHeader, LedgerTotals, StepRecord
+    from stepscope.exporter.ledgers.line_files import LineCounts, Thread
+    from stepscope.exporter.ledgers.presence import Presence
+    from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerTotals, StepRecord
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stepscope.common.words import listing, number
 from stepscope.runs.malformed import is_date, naming
 from stepscope.runs.model import RankTrace
 from stepscope.runs.traces.arrivals import rank_trace
 from stepscope.runs.traces.events import Trace, traces_of
 from stepscope.runs.traces.trace import STEP, TraceSummary, summarise
-from stepscope.words import listing, number
 
 # What makes the steps known, by the writer of a trace.
 MARKS = {

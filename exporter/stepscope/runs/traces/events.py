@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.malformed import finite, moment, naming
 from stepscope.runs.traces.collectives import Collective, Described, described, operation_of, sequence_of
 from stepscope.runs.traces.json_stream import JsonTrace

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 
 PIECE = 1 << 18  # bytes read at a time
 LONGEST = 1 << 26  # characters of one value; a longer one counts as damaged

@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.traces.marks import HOST, Mark, step_rows
 
 MAGIC = b"SQLite format 3\0"

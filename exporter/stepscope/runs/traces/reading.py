@@ -16,7 +16,7 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
 from stepscope.runs.traces.capture import Capture, captures_of
 
 WORTHWHILE = 32 << 20  # bytes of text; fewer are read before a process has started

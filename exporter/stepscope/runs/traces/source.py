@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.errors import UserError
+from stepscope.common.errors import UserError
+from stepscope.common.words import listing
 from stepscope.runs.malformed import is_date
 from stepscope.runs.model import (
     COMPONENTS,
@@ -39,7 +40,6 @@ from stepscope.runs.traces.intervals import Intervals
 from stepscope.runs.traces.nsight import is_export
 from stepscope.runs.traces.reading import Progress, read_files
 from stepscope.runs.traces.trace import NamedTime, StepTime, TraceSummary, total_of
-from stepscope.words import listing
 
 ENDINGS = (".json", ".json.gz", ".sqlite")
 COPY_OF_JAX = "perfetto_trace.json.gz"  # of the trace in the same folder

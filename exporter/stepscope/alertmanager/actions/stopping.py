@@ -1,0 +1,143 @@
+"""Decides which processes an alert stops, and why others are spared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.alertmanager.actions.audit import STOP, Audit
+from stepscope.alertmanager.actions.notification import Alert
+from stepscope.alertmanager.actions.owners import Owners, user_number
+from stepscope.alertmanager.actions.processes import TrainingProcess, processes_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The limits of all decisions."""
+
+    node: str  # alerts of other nodes are ignored
+    rules: Collection[str]  # on which a run may be stopped
+    act: bool  # False: a dry run, which only writes the decisions
+    ledger_directory: Path
+
+
+class Stopping:
+    """Acts on each alert once: a repeated notification of it does nothing more.
+
+    A process also gets one SIGTERM only, because a second signal ends many scripts in the middle of their
+    checkpoint. Processes that began after the alert are spared: a restarted run of the same name continues.
+    """
+
+    def __init__(self, policy: Policy, audit: Audit) -> None:
+        self._policy = policy
+        self._audit = audit
+        # The audit remembers only decisions that were acted on, not those of dry runs.
+        self._answered = set(audit.alerts)
+        self._asked: set[tuple[int, int | None]] = {*audit.processes}
+        self._owners = Owners(policy.ledger_directory)
+        self._owners.watch()
+
+    def answer(self, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+        """Acts on new alerts that fire on this node. Returns the decisions.
+
+        Each decision is in the audit before any signal is sent. Raises OSError, and sends nothing, if the
+        audit cannot be written or the ledgers cannot be read.
+        """
+        return [
+            self._decide(alert)
+            for alert in alerts
+            if alert.firing
+            and alert.labels.get("instance") == self._policy.node
+            and alert.key not in self._answered
+        ]
+
+    def _decide(self, alert: Alert) -> dict[str, Any]:
+        rule, run = alert.labels.get("rule", ""), alert.labels.get("run", "")
+        about = {
+            "rule": rule,
+            "run": run,
+            "node": self._policy.node,
+            "fingerprint": alert.fingerprint,
+            "starts_at": alert.starts_at.isoformat(),
+        }
+        if rule not in self._policy.rules:
+            return self._settle(alert, about, "refused", "the rule is not one of --stop-on")
+        if not run:
+            return self._settle(alert, about, "refused", "the alert names no run")
+        meant = self._owners.meant(run)
+        if user := alert.labels.get("user"):
+            meant = {(name, owner) for name, owner in meant if owner == user_number(user)}
+        if len(meant) > 1:
+            users = " and ".join(map(str, sorted(owner for _, owner in meant)))
+            reason = f"users {users} have or had ledgers of this run, and the alert has no label `user`"
+            return self._settle(alert, about, "refused", reason)
+        processes = [
+            process
+            for name, owner in meant
+            for process in processes_of(name, owner, self._policy.ledger_directory)
+        ]
+        return self._stop(alert, about, processes)
+
+    def _stop(
+        self, alert: Alert, about: dict[str, Any], processes: Sequence[TrainingProcess]
+    ) -> dict[str, Any]:
+        reasons = [self._reason_to_spare(process, alert) for process in processes]
+        entries = [
+            {
+                "pid": process.pid,
+                "start": process.key[1],
+                "user": process.owner,
+                "rank": process.rank,
+                "ledger": process.ledger,
+                "stop": not reason,
+                **({"reason": reason} if reason else {}),
+            }
+            for process, reason in zip(processes, reasons, strict=True)
+        ]
+        if all(reasons):
+            why = "all were spared" if reasons else "the run has no live process on this node"
+            return self._settle(alert, about, "nothing to stop", why, entries)
+        if not self._policy.act:
+            decision = self._settle(alert, about, "would stop", "dry run: --act is not given", entries)
+        else:
+            decision = self._settle(alert, about, STOP, "the rule is one of --stop-on", entries)
+        chosen = [process for process, reason in zip(processes, reasons, strict=True) if not reason]
+        self._asked.update(process.key for process in chosen)
+        if self._policy.act:
+            self._ask(chosen, about)
+        return decision
+
+    def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
+        if process.spared:
+            return process.spared
+        if process.key in self._asked:
+            return "has been asked to stop before"
+        return "began after the alert did" if process.run_start > alert.starts_at.timestamp() else ""
+
+    def _ask(self, processes: Sequence[TrainingProcess], about: dict[str, Any]) -> None:
+        results = [process.ask_to_stop() for process in processes]
+        for process, result in zip(processes, results, strict=True):
+            sent = {"signal": "SIGTERM", "result": result, "pid": process.pid, "user": process.owner}
+            sent["rank"] = process.rank
+            try:
+                self._audit.write("signal", {**sent, **about})
+            except OSError as error:  # the signals are sent anyway, and the decision is in the audit
+                logger.error("not in the audit: SIGTERM to process %d: %s (%s)", process.pid, result, error)
+
+    def _settle(
+        self,
+        alert: Alert,
+        about: dict[str, Any],
+        decision: str,
+        reason: str,
+        processes: Sequence[dict[str, Any]] = (),
+    ) -> dict[str, Any]:
+        entry = {"decision": decision, "reason": reason, **about, "processes": list(processes)}
+        self._audit.write("decision", entry)
+        self._answered.add(alert.key)
+        return entry

@@ -1,0 +1,1 @@
+"""One file per command of `stepscope`; `cli` has the list of them."""

@@ -1,0 +1,148 @@
+"""`stepscope actions`: receives Alertmanager's notifications and stops runs on allowed rules."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import socket
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from stepscope.alertmanager.actions.audit import Audit
+from stepscope.alertmanager.actions.receiver import LIMITS, Receiver
+from stepscope.alertmanager.actions.stopping import Policy, Stopping
+from stepscope.common.errors import UserError
+from stepscope.training.ledger_files import ledger_directory
+from stepscope.web.log import add_log_level, log_to_stderr
+from stepscope.web.serving import Serving, add_serving_flags
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ADDRESS = "127.0.0.1:9871"
+SHORTEST_TOKEN = 16
+
+EXAMPLES = """\
+examples:
+  stepscope actions --stop-on TrainingStalled     dry run: print on stderr which runs would be stopped
+  stepscope actions --stop-on TrainingStalled --act \\
+      --token-file /etc/stepscope/token --audit-file /var/lib/stepscope/alertmanager/actions.log
+                                                   send SIGTERM to the run's processes on this node
+
+Alertmanager posts to http://HOST:9871/alerts; docs/actions.md has its side of the configuration.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Adds every flag of `stepscope actions`."""
+    parser.epilog = EXAMPLES
+    acting = parser.add_argument_group("acting")
+    acting.add_argument(
+        "--stop-on",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="a rule on which a run may be stopped, may be repeated (default: none)",
+    )
+    acting.add_argument(
+        "--act",
+        action="store_true",
+        help="send SIGTERM (default: a dry run, which only writes the decisions)",
+    )
+    acting.add_argument(
+        "--audit-file",
+        type=Path,
+        metavar="FILE",
+        help="append one line of JSON per decision (default: write it to stderr)",
+    )
+    acting.add_argument(
+        "--node",
+        metavar="NAME",
+        help="act on alerts with this `instance` (default: the host name)",
+    )
+    acting.add_argument(
+        "--ledger-dir",
+        type=Path,
+        default=Path(ledger_directory()),
+        metavar="DIR",
+        help="STEPSCOPE_LEDGER_DIR of the training processes (default: %(default)s)",
+    )
+
+    web = add_serving_flags(parser, DEFAULT_ADDRESS, LIMITS)
+    web.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="a file with the bearer token that clients must send"
+    )
+    add_log_level(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises UserError before anything is started."""
+    log_to_stderr(arguments.log_level)
+    serving = Serving.of(arguments, DEFAULT_ADDRESS)
+    authentication = serving.config.authentication
+    token = _read_token(arguments.token_file) if arguments.token_file else None
+    guarded = token is not None or bool(authentication.users)
+    _refuse_recklessness(arguments, guarded)
+    with ExitStack() as stack:
+        sockets = serving.bind(stack)
+        if not guarded:
+            _refuse_strangers(sockets)
+        policy = Policy(
+            node=arguments.node or socket.gethostname().partition(".")[0],
+            rules=frozenset(arguments.stop_on),
+            act=arguments.act,
+            ledger_directory=arguments.ledger_dir,
+        )
+        stopping = Stopping(policy, Audit(arguments.audit_file))
+        logger.info(
+            "%s alerts on %s: %s",
+            "acts on" if policy.act else "dry run, only writes decisions about",
+            policy.node,
+            ", ".join(sorted(policy.rules)) or "none (no --stop-on)",
+        )
+        receiver = Receiver(stopping, token, authentication)
+        status = asyncio.run(serving.until_stopped(receiver.answer, sockets))
+    logger.info("stopped")
+    return status
+
+
+def _refuse_recklessness(arguments: Namespace, guarded: bool) -> None:
+    for rule in arguments.stop_on:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", rule):
+            raise UserError(f"--stop-on {rule}: not the name of a rule, such as TrainingStalled")
+    if not arguments.act:
+        return
+    if not arguments.stop_on:
+        raise UserError("--act without a rule: add --stop-on RULE")
+    if not guarded:  # every user of this machine reaches a loopback address
+        raise UserError("--act without authentication: add --token-file FILE or --web.config.file FILE")
+    if arguments.audit_file is None:  # earlier actions must be known after a restart
+        raise UserError("--act without an audit: add --audit-file FILE")
+
+
+def _refuse_strangers(sockets: Sequence[socket.socket]) -> None:
+    for listening in sockets:
+        host = str(listening.getsockname()[0]).partition("%")[0]
+        if not ipaddress.ip_address(host).is_loopback:
+            raise UserError(
+                f"--web.listen-address: {host} can be reached from other machines: "
+                "require a token with --token-file FILE, or listen on 127.0.0.1"
+            )
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise UserError(f"--token-file {path}: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        token = ""
+    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise UserError(
+            f"--token-file {path}: must be one word of at least {SHORTEST_TOKEN} ASCII characters; "
+            "make one with `openssl rand -hex 32`"
+        )
+    return token

@@ -1,0 +1,190 @@
+"""The checks of one node: each is a function that looks at one thing and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.commands.hooks import look
+from stepscope.common.errors import UserError, describe
+from stepscope.common.status import Status
+from stepscope.exporter.nvidia.nvml import LibraryMissingError, Nvml, NvmlError
+from stepscope.training.layout import FILE_BYTES
+from stepscope.training.ledger_files import ledger_directory
+from stepscope.training.off import is_off
+
+SHARED = 0o1777  # like /tmp
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, its state, what is so, and the fix; "": there is nothing to fix."""
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """The places to look at; tests name others."""
+
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    nvml_library: Path | None = None
+    ledgers: Path = Path(ledger_directory())
+    python: str = sys.executable
+
+
+def of_node(node: Node) -> Iterator[Check]:
+    """Returns the checks of a node. A check that fails itself is reported, and the others continue."""
+    checks: tuple[Callable[[Node], Check], ...] = (gpus, processes, cgroups, pressure, ledgers, hooks)
+    return (_checked(check, node) for check in checks)
+
+
+def _checked(check: Callable[[Node], Check], node: Node) -> Check:
+    try:
+        return check(node)
+    except OSError as error:
+        return Check(check.__name__, Status.FAILED, describe(error), "run `stepscope doctor` as root")
+
+
+def gpus(node: Node) -> Check:
+    nvml = Nvml(node.nvml_library)
+    try:
+        nvml.start()
+        count, driver = nvml.count(), nvml.driver_version()
+        nvml.stop()
+    except LibraryMissingError:
+        return Check(
+            "GPUs",
+            Status.NOT_ENOUGH_DATA,
+            "NVIDIA's driver has no library here, so GPU rules report not enough data",
+            "none without a GPU; in a container, NVIDIA's runtime, NVIDIA_DRIVER_CAPABILITIES=utility",
+        )
+    except NvmlError as error:
+        return Check(
+            "GPUs",
+            Status.FOUND,
+            f"NVML does not answer: {error}",
+            "see whether `nvidia-smi` answers; a reboot loads a driver that was updated",
+        )
+    if not count:
+        return Check(
+            "GPUs",
+            Status.FOUND,
+            f"driver {driver} sees no GPU",
+            "give the process or container its devices, /dev/nvidia*",
+        )
+    return Check("GPUs", Status.HEALTHY, f"NVML reads {count} of driver {driver}")
+
+
+def processes(node: Node) -> Check:
+    """Looks at the processes of other users, which /proc may hide (mount option hidepid)."""
+    try:
+        (node.procfs / "1" / "stat").read_text()
+    except OSError:
+        return Check(
+            "processes",
+            Status.FOUND,
+            "/proc hides processes of other users: what they use of GPUs and cores is not measured",
+            "run the exporter as root, or in the group of /proc's mount option gid=",
+        )
+    if not (node.procfs / "self" / "schedstat").exists():
+        return Check(
+            "processes",
+            Status.NOT_ENOUGH_DATA,
+            "this kernel does not count waits for a core, so NoisyNeighbour and pauses are not judged",
+            "use a kernel with CONFIG_SCHED_INFO, as those of distributions",
+        )
+    return Check("processes", Status.HEALTHY, "processes of all users and their waits for cores can be read")
+
+
+def cgroups(node: Node) -> Check:
+    root = node.sysfs / "fs" / "cgroup"
+    unified = root / "cgroup.controllers"
+    there = unified.read_text().split() if unified.exists() else [path.name for path in root.glob("*")]
+    missing = [name for name in ("cpu", "memory") if name not in there]
+    if missing:
+        return Check(
+            "cgroups",
+            Status.FOUND,
+            f"no {' and no '.join(missing)} controller in {root}: limits and throttling are not measured",
+            "mount the host's /sys/fs/cgroup into the container, or enable these controllers",
+        )
+    version = 2 if unified.exists() else 1
+    return Check("cgroups", Status.HEALTHY, f"version {version}: limits, throttling and memory of runs")
+
+
+def pressure(node: Node) -> Check:
+    try:
+        (node.procfs / "pressure" / "cpu").read_text()
+    except OSError as error:
+        return Check(
+            "pressure",
+            Status.NOT_ENOUGH_DATA,
+            f"the kernel counts no waits of all tasks ({describe(error)})",
+            "start the kernel with psi=1",
+        )
+    return Check("pressure", Status.HEALTHY, "waits for cores, memory and I/O are counted")
+
+
+def ledgers(node: Node) -> Check:
+    directory, name = node.ledgers, "ledgers"
+    if is_off():
+        return Check(name, Status.NOT_ENOUGH_DATA, "STEPSCOPE is off: nothing is recorded", "unset STEPSCOPE")
+    if not directory.exists():
+        if os.access(directory.parent, os.W_OK | os.X_OK):
+            return Check(name, Status.HEALTHY, f"{directory} will be made by the first training process")
+        return Check(
+            name,
+            Status.FOUND,
+            f"{directory} does not exist, and cannot be made: training continues unrecorded",
+            f"mkdir -m 1777 {directory}, or set STEPSCOPE_LEDGER_DIR for training and exporter",
+        )
+    if not directory.is_dir() or not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return Check(
+            name,
+            Status.FOUND,
+            f"{directory} cannot be read and written by user {os.geteuid()}",
+            f"chmod 1777 {directory}: all users' training processes write there",
+        )
+    free = shutil.disk_usage(directory).free
+    if free < FILE_BYTES:
+        return Check(
+            name,
+            Status.FOUND,
+            f"{directory} has {free / 2**20:.1f} MiB left, and a rank takes {FILE_BYTES / 2**20:.1f}",
+            "make room, or enlarge it: in a container --shm-size, on Kubernetes the volume's sizeLimit",
+        )
+    if directory.stat().st_mode & 0o7777 != SHARED:
+        return Check(
+            name,
+            Status.FOUND,
+            f"{directory} is not shared: other users' runs are not recorded",
+            f"chmod 1777 {directory}, unless only one user trains",
+        )
+    return Check(name, Status.HEALTHY, f"{directory} has room for {free // FILE_BYTES} ranks")
+
+
+def hooks(node: Node) -> Check:
+    try:
+        python = look(node.python)
+    except UserError as error:
+        return Check("hooks", Status.FOUND, str(error), "give the interpreter that trains with --python")
+    if python.loads:
+        return Check("hooks", Status.HEALTHY, f"they load in {python.name}, with STEPSCOPE_INSTRUMENT=1")
+    if python.files:
+        said = f"they are installed in {python.name}, but do not load"
+        return Check("hooks", Status.FOUND, said, f"stepscope hooks install --python {python.path}")
+    return Check(
+        "hooks",
+        Status.NOT_ENOUGH_DATA,
+        f"{python.name} has none: only `stepscope run` sees the steps of an unmodified script",
+        f"stepscope hooks install --python {python.path}",
+    )

@@ -1,0 +1,134 @@
+"""The checks of a Prometheus: does it scrape exporters, and does it evaluate rules that fit its intervals?"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from typing import Any
+
+from stepscope.commands.doctor.checks import Check
+from stepscope.common.durations import parse_duration
+from stepscope.common.errors import UserError
+from stepscope.common.status import Status
+from stepscope.runs.prometheus.address import Access, without_secrets
+from stepscope.runs.prometheus.connection import Connection
+
+_RANGE = re.compile(r"\[((?:\d+(?:ms|[smhdw]))+)[\]:]")
+SCRAPES = 2.5  # in the shortest range of rendered rules, at least
+OURS = "stepscope"
+NO_RULER = Check(
+    "rules",
+    Status.NOT_ENOUGH_DATA,
+    "this server does not say which rules are evaluated",
+    "ask the one that evaluates them, such as vmalert",
+)
+
+
+def of_prometheus(url: str) -> Iterator[Check]:
+    """Yields the checks of a server; only the first if it does not answer."""
+    shown = without_secrets(url)
+    refusal = f"--prometheus {shown}: is not a URL; give one such as http://localhost:9090"
+    server = Connection(Access.parse(url, refusal))
+    try:
+        scraped = server.get("query", query="stepscope_exporter_build_info")["result"]
+        yield Check("Prometheus", Status.HEALTHY, f"{server.url} answers")
+        yield _exporters(scraped)
+        found = server.find("rules")
+        groups = [group for group in (found or {"groups": []})["groups"] if group["name"].startswith(OURS)]
+        yield _rules(groups) if found else NO_RULER
+        if groups:
+            yield _intervals(groups, _longest_interval(server, scraped))
+            known = server.find("alertmanagers") or {"activeAlertmanagers": []}
+            yield _alertmanagers(known["activeAlertmanagers"])
+    except UserError as error:
+        yield Check("Prometheus", Status.FOUND, str(error), "give its address with --prometheus URL")
+    except (KeyError, TypeError, AttributeError, ArgumentTypeError):
+        yield Check(
+            "Prometheus",
+            Status.FOUND,
+            f"{server.url} does not answer as Prometheus does",
+            "give its address with --prometheus URL",
+        )
+    finally:
+        server.close()
+
+
+def _exporters(scraped: list[Any]) -> Check:
+    if not scraped:
+        return Check(
+            "scraping",
+            Status.FOUND,
+            "Prometheus scrapes no exporter of Stepscope",
+            "add the node as host:9870 to a scrape_config; see its page Status > Targets",
+        )
+    return Check("scraping", Status.HEALTHY, f"exporters scraped: {len(scraped)}")
+
+
+def _rules(groups: list[Any]) -> Check:
+    if not groups:
+        return Check(
+            "rules",
+            Status.FOUND,
+            "no rules of Stepscope are loaded: no alert will come",
+            "stepscope rules render --out DIR, name DIR/*.yml in rule_files, and reload Prometheus",
+        )
+    broken = [
+        f"{rule['name']}: {rule.get('lastError', '')}"
+        for group in groups
+        for rule in group["rules"]
+        if rule.get("health") == "err"
+    ]
+    if broken:
+        return Check(
+            "rules",
+            Status.FOUND,
+            f"{len(broken)} rules fail: {broken[0]}",
+            "render the rules again with this version, and reload Prometheus",
+        )
+    count = sum(len(group["rules"]) for group in groups)
+    return Check("rules", Status.HEALTHY, f"{count} rules in {len(groups)} groups are loaded")
+
+
+def _longest_interval(server: Connection, scraped: list[Any]) -> float | None:
+    """Returns the longest scrape interval of an exporter in seconds; None if the server does not say."""
+    known = {(one["metric"].get("job"), one["metric"].get("instance")) for one in scraped}
+    found = [
+        parse_duration(target["scrapeInterval"])
+        for target in (server.find("targets") or {"activeTargets": []})["activeTargets"]
+        if "scrapeInterval" in target
+        and (target["labels"].get("job"), target["labels"].get("instance")) in known
+    ]
+    return max(found, default=None)
+
+
+def _intervals(groups: list[Any], scrape: float | None) -> Check:
+    if scrape is None:
+        return Check(
+            "intervals",
+            Status.NOT_ENOUGH_DATA,
+            "the server does not say how often it scrapes",
+            "see its scrape_interval",
+        )
+    queries = (rule["query"] for group in groups for rule in group["rules"])
+    ranges = [parse_duration(text) for query in queries for text in _RANGE.findall(query)]
+    shortest = min(ranges, default=scrape * SCRAPES)
+    if shortest < scrape * SCRAPES:
+        return Check(
+            "intervals",
+            Status.FOUND,
+            f"exporters are scraped every {scrape:g} s, too seldom for rules that look back {shortest:g} s",
+            f"stepscope rules render --scrape-interval {scrape:g}s, and reload Prometheus",
+        )
+    return Check("intervals", Status.HEALTHY, f"the rules fit scrapes every {scrape:g} s")
+
+
+def _alertmanagers(active: list[Any]) -> Check:
+    if not active:
+        return Check(
+            "Alertmanager",
+            Status.NOT_ENOUGH_DATA,
+            "Prometheus sends alerts to no Alertmanager: nobody is notified",
+            "name one under `alerting` in prometheus.yml (docs/notifications.md)",
+        )
+    return Check("Alertmanager", Status.HEALTHY, f"alerts are sent to {active[0]['url']}")

@@ -1,0 +1,122 @@
+"""`stepscope report`: writes the report of a recorded run, also with other parameters."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from stepscope.common.console import Console
+from stepscope.common.errors import UserError
+from stepscope.evaluation.arguments import add_docs_url, add_parameters, add_scan_interval
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.settings import Settings
+from stepscope.report.document import render_json
+from stepscope.report.markdown import render_markdown
+from stepscope.report.printed import print_verdict
+from stepscope.report.sentences import gaps
+from stepscope.report.terminal import Progress, add_price
+from stepscope.report.track_record import record_of
+from stepscope.report.write import FORMS, write_report
+from stepscope.runs.debugger.reports import DebuggerReports
+from stepscope.runs.open import open_source
+from stepscope.runs.prometheus.address import without_secrets
+from stepscope.runs.recording.files import RUNS, new_directory
+
+EXAMPLES = """\
+examples:
+  stepscope report stepscope-runs/resnet-1
+  stepscope report s3-copy/my-job/profiler-output --out reports/my-job
+  stepscope report runs/7 --out /tmp/stricter --set CPUBottleneck.cpu_threshold=80 --set StepOutlier.stddev=2
+  stepscope report runs/7 --format markdown --price 32.77 | gh pr comment --body-file -
+  stepscope report runs/7 --format json | jq .verdict
+
+Writes DIR/report.html, which opens without a network, DIR/report.json for programs, and
+DIR/profiler-reports/RULE.json for each rule. Without --out, json and markdown are printed, and a page is
+written into SOURCE, or into a new directory in stepscope-runs/ if SOURCE is a URL or read-only.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Adds the flags of `stepscope report`."""
+    parser.epilog = EXAMPLES
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a directory: a recording of `stepscope run`, SageMaker Debugger's profiler-output/, traces of "
+        "the PyTorch profiler, JAX or TensorFlow (*.json, *.json.gz) or Nsight Systems (*.sqlite), or dumps "
+        "of PyTorch's flight recorder (nccl_trace_rank_*); or prometheus+http://HOST:9090?run=NAME",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write the report (default: see below)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMS,
+        default="html",
+        help="a page (html), one document for programs (json), or a summary for a pull request or a chat "
+        "(markdown); default: %(default)s",
+    )
+    add_price(parser)
+    add_parameters(parser)
+    add_scan_interval(parser)
+    add_docs_url(parser, "rules link to no docs")
+
+
+def run(arguments: Namespace) -> int:
+    """Evaluates a run and writes the report. Raises UserError for bad input, and then writes nothing."""
+    settings = Settings.parse(arguments.set, arguments.parameters)
+    printed = arguments.out is None and arguments.format != "html"
+    progress = Progress()
+    source = open_source(arguments.source, progress.update_bytes)
+    # Debugger's own reports have the names of ours.
+    keeps = isinstance(source, DebuggerReports)
+    out = arguments.out or (None if keeps else _writable_directory(arguments.source))
+    if not printed:
+        _check_writable(out or RUNS)
+    try:
+        analysis = evaluate(source, settings, arguments.scan_interval, progress.update)
+    finally:
+        progress.end()
+    for line in gaps(analysis.gaps):
+        print(f"stepscope: {line}", file=sys.stderr)
+    record = record_of(Path(arguments.source), analysis.date)
+    if printed:
+        render = render_json if arguments.format == "json" else render_markdown
+        sys.stdout.write(render(analysis, arguments.price, record))
+        return 0
+    if out is None:
+        out = new_directory(source.facts.label)
+        place = without_secrets(arguments.source)
+        reason = (
+            f"the reports in {place} stay as they are"
+            if keeps
+            else f"{place} is not a directory that can be written to"
+        )
+        print(f"stepscope: {reason}, so the report goes to {out}", file=sys.stderr)
+    try:
+        typed, docs_url = arguments.typed, arguments.docs_url
+        page = write_report(analysis, out, arguments.price, arguments.format, typed, docs_url, record)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {out}: {error.strerror}; choose another directory with --out"
+        ) from error
+    print_verdict(Console(sys.stderr), analysis, arguments.price)
+    print(Console(sys.stdout).link(page))
+    return 0
+
+
+def _writable_directory(source: str) -> Path | None:
+    """Returns SOURCE if it is a directory that can be written, for a report without --out."""
+    directory = Path(source)
+    return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
+
+
+def _check_writable(directory: Path) -> None:
+    """Raises UserError before an evaluation that takes minutes; creates nothing yet."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory}: is a file; give a directory with --out")
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise UserError(f"{directory}: cannot be written; choose another directory with --out")

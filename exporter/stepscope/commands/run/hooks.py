@@ -1,0 +1,157 @@
+"""Hooks of the command's Python processes: the environment that loads them, and why no steps were seen.
+
+Processes that load the hooks leave words in the ledger directory (stepscope_startup.py). From outside, this
+module looks for Pythons that the environment did not reach.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import stepscope_startup
+
+from stepscope import training
+from stepscope.common.masking import masked
+from stepscope.common.shared_files import entries, read_file
+from stepscope.exporter.ledgers.reader import open_ledgers
+from stepscope.exporter.processes.tree import ProcessTrees
+from stepscope.training.launch import LAUNCH_KEY, NODE_KEY, Launch
+from stepscope.training.off import is_off
+
+STARTUP = Path(training.__path__[0]) / "startup"  # holds a sitecustomize.py, and nothing else
+WORDS, WORD_BYTES = 100, 1 << 16  # at most
+WARN_AFTER = 60.0  # seconds without a ledger, if the environment does not reach a Python
+_MARKS = (
+    'mark the steps with `with stepscope.step("train"):` and the loader with `stepscope.watch(loader)` '
+    "(docs/training.md)"
+)
+
+
+def command_environment(
+    environment: Mapping[str, str], launch: Launch, ledgers: Path, lines: bool = True
+) -> dict[str, str]:
+    """Returns the environment of the command: this run, its ledgers, and hooks unless they are switched off.
+
+    STEPSCOPE_INSTRUMENT and STEPSCOPE_LINES that are set already stay.
+    """
+    told = {
+        **environment,
+        "STEPSCOPE_RUN": launch.name,
+        stepscope_startup.LEDGERS: str(ledgers),
+    }
+    if launch.unique:  # otherwise its ranks may agree on a better key
+        told[NODE_KEY if launch.of_node else LAUNCH_KEY] = launch.key
+    if not is_off():
+        told.setdefault(stepscope_startup.INSTRUMENT, "1")
+        told.setdefault(stepscope_startup.LINES, "1")
+        if not lines:
+            told[stepscope_startup.LINES] = "0"
+        path = environment.get("PYTHONPATH")
+        told["PYTHONPATH"] = f"{STARTUP}{os.pathsep}{path}" if path else str(STARTUP)
+    return told
+
+
+class HookedProcesses:
+    """Watches the processes of the command, and says why no steps were seen."""
+
+    def __init__(
+        self,
+        ledgers: Path,
+        procfs: Path = Path("/proc"),
+        clock: Callable[[], float] = time.monotonic,
+        switched_off: bool = False,
+    ) -> None:
+        self._ledgers = ledgers
+        self._procfs = procfs
+        self._clock = clock
+        self._trees = ProcessTrees(procfs, clock)
+        self._switched_off = switched_off
+        self._started = clock()
+        self._pythons: set[int] = set()
+        self._stripped = ""  # a command line of a Python that the environment did not reach
+        self._unhooked = ""  # the path of a Python that the environment reached
+        self._warned = False
+        with suppress(OSError):  # of a full disk: then less is known
+            (ledgers / stepscope_startup.WORDS).mkdir()
+
+    def look(self, root: int) -> str:
+        """Looks at the processes from `root` down. Returns a warning once, if training continues unseen."""
+        for pid in self._trees.of([root])[root] - self._pythons:
+            if self._is_python(self._procfs / str(pid)):
+                self._pythons.add(pid)
+        late = self._clock() - self._started > WARN_AFTER
+        if self._warned or not late or not self._stripped or any(open_ledgers(self._ledgers)):
+            return ""
+        self._warned = True
+        return self.why_no_steps()
+
+    def why_no_steps(self) -> str:
+        """Returns why no steps were seen, as far as it is known, and the fix: one or two sentences."""
+        words = self._words()
+        if self._switched_off:
+            return "The hooks are switched off by STEPSCOPE or STEPSCOPE_INSTRUMENT in the environment."
+        if "failed" in words:
+            return f"The hooks failed: {words['failed']}. Until that is fixed, {_MARKS}."
+        if self._stripped:
+            return (
+                f"`{self._stripped}` ran without the environment of `stepscope run`, because its launcher "
+                "strips it. Make the launcher pass on PYTHONPATH and all STEPSCOPE variables (`sudo -E`, "
+                "`srun --export=ALL`, `mpirun -x NAME`, `docker run -e NAME`)."
+            )
+        if "torch" in words:
+            return (
+                "PyTorch was imported, but no optimizer of it made a step. If the script trains without one, "
+                f"{_MARKS}."
+            )
+        if "old" in words:
+            return f"Python {words['old']} is too old for the hooks. Use Python 3.11 or later, or {_MARKS}."
+        if "python" in words:
+            return (
+                f"No Python process imported PyTorch, so there was nothing to hook. To see steps, {_MARKS}."
+            )
+        if self._unhooked:
+            return (
+                f"{self._unhooked} ignored PYTHONPATH, as it does with -E, -I and -S. Start it without them, "
+                f"or run `stepscope hooks install --python {self._unhooked}` if it needs -E or -I."
+            )
+        return (
+            "No Python process was seen below the command. If its launcher starts Python elsewhere, as "
+            "docker, ssh and srun do, install stepscope there and pass on all STEPSCOPE variables."
+        )
+
+    def _words(self) -> dict[str, str]:
+        """Returns what processes left, by its name."""
+        folder, words = self._ledgers / stepscope_startup.WORDS, {}
+        with suppress(OSError):
+            for entry in entries(folder, WORDS):
+                with suppress(OSError):
+                    words[entry.name] = read_file(folder / entry.name, most=WORD_BYTES).decode(
+                        errors="replace"
+                    )
+        return words
+
+    def why_no_lines(self) -> str:
+        """Returns why a process sampled no lines of code; "" if all did, or it is not known."""
+        return self._words().get(stepscope_startup.NO_LINES, "")
+
+    def _is_python(self, process: Path) -> bool:
+        """Returns whether the process runs a Python, and notes if that has the environment."""
+        try:
+            path = os.readlink(process / "exe")
+            if not os.path.basename(path).startswith("python"):
+                return False
+            environment = (process / "environ").read_bytes().split(b"\0")
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended, or is another user's
+            return False
+        if words == [""]:  # it is being started: the kernel fills in its words and its environment last
+            return False
+        if any(entry.startswith(f"{stepscope_startup.INSTRUMENT}=".encode()) for entry in environment):
+            self._unhooked = words[0] if os.path.isabs(words[0]) else path
+        else:
+            self._stripped = " ".join(masked(words[:3])).strip()
+        return True

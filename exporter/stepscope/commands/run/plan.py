@@ -1,0 +1,120 @@
+"""Checks the arguments of `stepscope run`, and takes its port and directory, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.commands.run.directory import recording_directory
+from stepscope.commands.run.listener import Listener, listen
+from stepscope.common.errors import UserError, did_you_mean
+from stepscope.common.masking import masked
+from stepscope.report.shell import shell_command
+from stepscope.training.launch import Launch, read_launch
+from stepscope.training.layout import NAME_BYTES
+from stepscope.training.ranks import read_ranks
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One observed run. All paths are absolute."""
+
+    launch: Launch  # of this process and of all that the command starts
+    node: str
+    command: tuple[str, ...]
+    directory: Path
+    listener: Listener
+    command_line: str  # as you type it in a shell, without secrets; "" if it must not be stored
+    interval: float  # seconds
+    scan_interval: float  # seconds
+    external_urls: Sequence[str] = ()
+    price: float | None = None  # of this node, in dollars per hour
+    lines: bool = True  # whether to sample the lines of Python
+    docs_url: str = ""  # of a copy of docs/, for the report
+    typed: Sequence[str] = ()  # the whole command, for the report; () if it must not be stored
+    stacks: bool = False  # whether its processes write their stacks on request
+    steps: int | None = None  # of training, that each rank makes
+    status_line: bool = True
+
+
+@contextmanager
+def planned(arguments: Namespace) -> Iterator[Plan]:
+    """Yields the plan. Its port and its directory belong to this run until the end. Raises UserError."""
+    command = _command(arguments.words)
+    name = _name(arguments.name, os.environ.get("STEPSCOPE_RUN"), command)
+    launch = read_launch(os.environ, read_ranks(os.environ), name)
+    listener = listen(arguments.listen)
+    with listener.socket, recording_directory(arguments.out, launch.run) as directory:
+        yield Plan(
+            launch=launch,
+            node=socket.gethostname().partition(".")[0],
+            command=command,
+            directory=directory,
+            listener=listener,
+            command_line=shell_command(command) if arguments.command_line else "",
+            interval=arguments.interval,
+            scan_interval=arguments.scan_interval,
+            external_urls=arguments.external_urls,
+            price=arguments.price,
+            lines=arguments.lines,
+            stacks=arguments.stacks,
+            docs_url=arguments.docs_url,
+            typed=arguments.typed if arguments.command_line else (),
+            steps=arguments.steps,
+            status_line=arguments.status_line,
+        )
+
+
+def _name(flag: str | None, variable: str | None, command: Sequence[str]) -> str:
+    """Returns a name that ledger, recording and exporter all write in the same way."""
+    given, what = (flag, "--name") if flag else (variable, "STEPSCOPE_RUN")
+    if not given:
+        name = "".join(
+            character if character.isprintable() else "_" for character in name_of(masked(command))
+        )
+        return name.encode()[: NAME_BYTES - 1].decode(errors="ignore")
+    if not given.isprintable():
+        raise UserError(f"{what} {given!r}: must have only printable characters")
+    if len(given.encode()) >= NAME_BYTES:
+        raise UserError(f"{what}: must be shorter than {NAME_BYTES} bytes, not {len(given.encode())}")
+    return given
+
+
+def name_of(command: Sequence[str]) -> str:
+    """Returns a run's name from its command: the script's, the module's, otherwise the program's."""
+    for before, word in zip(("", *command), command, strict=False):
+        if before == "-m" and Path(command[0]).name.startswith("python"):
+            return word
+        if word.endswith(".py") and not any(map(str.isspace, word)):  # not `bash -c "... train.py"`
+            return Path(word).stem
+    return Path(command[0]).name
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    command = tuple(words[1:] if words[:1] == ["--"] else words)
+    if not command:
+        raise UserError("no command given: put it after --, as in `stepscope run -- python train.py`")
+    program = command[0]
+    if shutil.which(program) is None:
+        (shown,) = masked([program])
+        if os.sep in program and Path(program).exists():
+            raise UserError(f"{shown} cannot be executed: run `chmod +x {shown}`, or its interpreter")
+        # A machine has thousands of programs: one of them is always a little like any name.
+        hint = did_you_mean(program, _programs(), "check its name, or give its path", likeness=0.8)
+        raise UserError(f"command not found: {shown}; {hint}")
+    return command
+
+
+def _programs() -> set[str]:
+    """Returns the names of the files in the directories of PATH."""
+    names: set[str] = set()
+    for directory in os.get_exec_path():
+        with suppress(OSError):
+            names.update(os.listdir(directory))
+    return names

@@ -1,0 +1,1 @@
+"""Small modules that every package may use."""

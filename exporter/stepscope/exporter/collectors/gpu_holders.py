@@ -1,0 +1,79 @@
+"""GPUs that a process holds: who, and for how long without any work."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from math import isnan
+from pathlib import Path
+from time import monotonic
+
+from stepscope.exporter.ledgers.folder import user_name
+from stepscope.exporter.sampling.collector import Collector, collector
+from stepscope.exporter.sampling.families import Family, LabelValues
+from stepscope.exporter.sampling.sample import Sample
+
+LONGEST_GAP = 10.0  # seconds between two samples that count as seen
+
+
+@collector
+class GpuHoldersCollector(Collector):
+    """Names the process with the most memory on each GPU. A GPU without a process has no series.
+
+    Seconds without work add up over samples with a utilisation of 0, on the exporter's own clock. They begin
+    again with the next work, and with the next holder.
+    """
+
+    name = "gpu_holders"
+    after = ("gpu", "training")
+
+    def __init__(self, procfs: Path = Path("/proc"), clock: Callable[[], float] = monotonic) -> None:
+        self._procfs = procfs
+        self._clock = clock
+        self._last = clock()
+        self._idle: dict[str, tuple[int, float]] = {}  # by GPU: the holder, and its seconds without work
+        self._family = Family(
+            "stepscope_gpu_held_idle_seconds",
+            "gauge",
+            "For how long the GPU has done no work while this process holds memory of it; 0 if it works.",
+            ("gpu", "run", "user", "pid"),
+        )
+        self.families = (self._family,)
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> GpuHoldersCollector:
+        return cls(Path(arguments.path_procfs))
+
+    def collect(self, sample: Sample) -> None:
+        now = self._clock()
+        elapsed, self._last = min(now - self._last, LONGEST_GAP), now
+        published: dict[LabelValues, float] = {}
+
+        def look(gpu: str) -> None:
+            processes, load = sample.gpu_processes[gpu], sample.gpus[gpu].utilization
+            if not processes or isnan(load):
+                return
+            before, seconds = self._idle.get(gpu, (0, 0.0))
+            holder = before if before in processes else _largest(processes)
+            seconds = seconds + elapsed if load == 0 and holder == before else 0.0
+            self._idle[gpu] = holder, seconds
+            run = next((name for name, run in sample.runs.items() if holder in run.pids), "")
+            published[gpu, run, self._user(holder), str(holder)] = seconds
+
+        self.apart.each("GPU {}".format, sample.gpu_processes, look)
+        for gpu in self._idle.keys() - {labels[0] for labels in published}:
+            if not sample.gpu_processes.get(gpu, True):  # it is known that the holder has left
+                del self._idle[gpu]
+        self._family.publish(published)
+
+    def _user(self, pid: int) -> str:
+        """Returns the user of a process; "" if it is out of sight."""
+        try:
+            return user_name(os.stat(self._procfs / str(pid)).st_uid)
+        except OSError:
+            return ""
+
+
+def _largest(processes: Mapping[int, float]) -> int:
+    return max(processes, key=lambda pid: (0.0 if isnan(processes[pid]) else processes[pid], -pid))

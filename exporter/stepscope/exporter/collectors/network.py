@@ -1,0 +1,95 @@
+"""Bytes received and sent by each network interface, from PROCFS/1/net/dev (or PROCFS/net/dev).
+
+PROCFS/net is the network of the process that reads it: in a container, the container's own. The network of
+process 1 is the node's, wherever the node's /proc is mounted.
+
+RDMA (InfiniBand, RoCE) bypasses the kernel and is not in these counters.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import NamedTuple
+
+from stepscope.exporter.sampling.collector import Collector, add_device_exclude, collector
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.sample import Sample
+
+# Loopback is no network; the others exist only as long as a container.
+NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
+# Their packets also pass another interface: in the metrics, but not in the node's sum. VLANs have a dot.
+STACKED = re.compile(r"lo|(bond|team|br|virbr|docker|tun|wg)\d+|(br-|cni|flannel|vxlan).*|.*\..*")
+# NAME: BYTES packets errs drop fifo frame compressed multicast BYTES packets ...
+LINE = re.compile(r" *(?P<name>.+): *(?P<received>\d+)(?: +\d+){7} +(?P<transmitted>\d+)(?: +\d+){7,} *")
+
+
+class Interface(NamedTuple):
+    """Counters of one interface, since it appeared."""
+
+    received_bytes: int
+    transmitted_bytes: int
+
+
+@collector
+class NetworkCollector(Collector):
+    """Two counters per interface, from the kernel: 0 at boot, or when the interface appears."""
+
+    name = "network"
+
+    def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_NETWORKS) -> None:
+        self.paths = (procfs / "1" / "net" / "dev", procfs / "net" / "dev")
+        self.exclude = re.compile(exclude)
+        self.received = Family(
+            "stepscope_network_receive_bytes_total",
+            "counter",
+            "Bytes received by the network interface.",
+            ("device",),
+        )
+        self.transmitted = Family(
+            "stepscope_network_transmit_bytes_total",
+            "counter",
+            "Bytes sent by the network interface.",
+            ("device",),
+        )
+        self.families = (self.received, self.transmitted)
+
+    @classmethod
+    def add_arguments(cls, parser: ArgumentParser) -> None:
+        add_device_exclude(parser, cls.name, "network interfaces", NO_NETWORKS)
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> NetworkCollector:
+        return cls(Path(arguments.path_procfs), arguments.network_device_exclude)
+
+    def collect(self, sample: Sample) -> None:
+        node, own = self.paths
+        devices = read_devices(node if os.access(node, os.R_OK) else own)  # /proc may hide others' processes
+        networks = {(name,): seen for name, seen in devices.items() if not self.exclude.fullmatch(name)}
+        shown = self.within_limit(networks)
+        self.received.publish({device: seen.received_bytes for device, seen in shown.items()})
+        self.transmitted.publish({device: seen.transmitted_bytes for device, seen in shown.items()})
+
+        counted = [seen for (name,), seen in networks.items() if not STACKED.fullmatch(name)]
+        if counted:
+            sample.network_received_bytes = float(sum(seen.received_bytes for seen in counted))
+            sample.network_transmitted_bytes = float(sum(seen.transmitted_bytes for seen in counted))
+
+
+def read_devices(path: Path) -> dict[str, Interface]:
+    """Returns every network interface by its name.
+
+    Raises OSError if the file cannot be read, ValueError if a line is not understood.
+    """
+    devices: dict[str, Interface] = {}
+    lines = (
+        path.read_text(errors="surrogateescape").rstrip("\n").split("\n")
+    )  # a name may have other ends of lines
+    for line in lines[2:]:  # after two lines of headings
+        match = LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{path}: {line!r} is not a line of counters")
+        devices[match["name"]] = Interface(int(match["received"]), int(match["transmitted"]))
+    return devices

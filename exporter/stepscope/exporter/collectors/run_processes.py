@@ -1,0 +1,352 @@
+"""CPU, memory and limits of each run, from the PROCFS/PID of its processes and from SYSFS/fs/cgroup.
+
+A look costs some reads per process, so runs are looked at every few seconds. The use of their cores by
+everything is counted with every sample, from what the collector `cpu` has read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from math import isnan, nan
+from pathlib import Path
+from time import thread_time
+from typing import NamedTuple
+
+from stepscope.exporter.ledgers.folder import user_name
+from stepscope.exporter.processes.cgroup import (
+    Cgroup,
+    Hierarchies,
+    allowed_cores,
+    cpu_limit,
+    memory,
+    oom_kills,
+    throttling,
+    waiting_seconds,
+)
+from stepscope.exporter.processes.cpu_list import cpu_list, parse_cpu_list
+from stepscope.exporter.processes.neighbours import Neighbours, OnCores
+from stepscope.exporter.processes.used import Gains, Process, TreeCounter, read_io, read_process
+from stepscope.exporter.sampling.collector import Collector, collector
+from stepscope.exporter.sampling.families import Family, Kind, LabelValues
+from stepscope.exporter.sampling.kept_counters import KeptCounters
+from stepscope.exporter.sampling.sample import HostUse, RunSample, Sample
+
+LOOK_SECONDS = 2.0  # between two looks,
+LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
+REREAD_LOOKS = 15  # between two readings of a process's cores, cgroups and memory
+RETENTION_SECONDS = 300.0  # for which the counters of a run without processes are published
+LATE = 4  # sample intervals; what was used in a longer gap is not known
+TICKS = os.sysconf("SC_CLK_TCK")  # per second
+NANOSECONDS = 1e9  # in a second
+KIBIBYTE = 1024
+ANONYMOUS = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
+
+COUNTERS = {
+    "cpu_seconds": "CPU time of the run's processes on this node, with those that have ended.",
+    "other_cpu_seconds": "CPU time of everything else on the cores that the run may use.",
+    "main_threads_ran_seconds": "Time in which the main threads of the run's processes had a core.",
+    "main_threads_waited_seconds": "Time in which they were ready to run and not throttled, but had no core.",
+    "cpu_periods": "Periods in which the run's cgroup was busy and its CPU limit was enforced.",
+    "cpu_throttled_periods": "Periods in which the CPU limit of the run's cgroup was used up.",
+    "cpu_throttled_seconds": "Time for which the CPU limit stopped the run's cgroup, summed over cores.",
+    "oom_kills": "Processes that the kernel killed in the run's cgroup because memory had run out.",
+    "major_page_faults": "Page faults of the run's processes that had to read from a disk.",
+    "disk_read_bytes": "Bytes that the run's processes read from disks.",
+    "disk_written_bytes": "Bytes that the run's processes wrote to disks.",
+}
+GAUGES = {
+    "cpu_limit_cores": "CPU limit of the run's cgroup, in cores; there is none without a limit.",
+    "memory_bytes": "Memory in use in the run's cgroup, without cached files that are not in use.",
+    "memory_limit_bytes": "Memory limit of the run's cgroup; there is none without a limit.",
+    "anonymous_memory_bytes": "Memory of the run's processes that is no file's, in RAM or swapped out.",
+    "memory_capacity_bytes": "The smaller one of the memory limit of the run's cgroup and the node's memory.",
+}
+# The attributes of HostUse that are called differently.
+ATTRIBUTES = {
+    "cpu_limit_cores": "cpu_limit",
+    "cpu_throttled_periods": "throttled_periods",
+    "cpu_throttled_seconds": "throttled_seconds",
+}
+
+
+@collector
+class RunProcessesCollector(Collector):
+    """Fills `host` of each run in the sample."""
+
+    name = "run_processes"
+    after = ("cpu", "memory", "training")
+
+    def __init__(self, procfs: Path, cgroups: Path, stopwatch: Callable[[], float] = thread_time) -> None:
+        self._procfs, self._root, self._stopwatch = procfs, cgroups, stopwatch
+        self._hierarchies: Hierarchies | None = None
+        self._runs: dict[str, _Run] = {}
+        self._neighbours = Neighbours(procfs, TICKS, user_name)
+        self._pause = self._since_look = 0.0  # seconds of samples
+        self._last_time = nan
+        self._counters = {name: _family(f"{name}_total", "counter", text) for name, text in COUNTERS.items()}
+        self._gauges = {name: _family(name, "gauge", text) for name, text in GAUGES.items()}
+        self._cpus = _family("cpus", "gauge", "Cores that the run's processes may use.")
+        self._cpu_info = _family("cpu_info", "info", "The cores that the run's processes may use.", "cpus")
+        self._pressure = _family(
+            "pressure_waiting_seconds_total",
+            "counter",
+            "Time in which at least one task of the run's cgroup waited for the resource.",
+            "resource",
+        )
+        self._users = _family(
+            "neighbour_cpu_seconds_total",
+            "counter",
+            "CPU time of other processes on the cores that the run may use, by user, once they use many.",
+            "user",
+        )
+        self.kept: KeptCounters = KeptCounters([*self._counters.values(), self._pressure, self._users])
+        self.families = (
+            *self._counters.values(),
+            *self._gauges.values(),
+            self._cpus,
+            self._cpu_info,
+            self._pressure,
+            self._users,
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: Namespace) -> RunProcessesCollector:
+        return cls(Path(arguments.path_procfs), Path(arguments.path_sysfs) / "fs" / "cgroup")
+
+    def collect(self, sample: Sample) -> None:
+        elapsed, self._last_time = sample.time - self._last_time, sample.time
+        for label in sample.runs:
+            self._runs.setdefault(label, _Run())
+        self.apart.each(
+            "run {}".format, self._runs, lambda label: self._runs[label].count_busy(sample, elapsed)
+        )
+        self._since_look += sample.interval
+        if self._since_look >= self._pause or any(not self._runs[label].looks for label in sample.runs):
+            begin = self._stopwatch()
+            self._look(sample.runs, sample.memory_total_bytes)
+            self._pause = max(LOOK_SECONDS, (self._stopwatch() - begin) / LONGEST_SHARE)
+            self._since_look = 0.0
+        for label, run in list(self._runs.items()):
+            run.absent = 0.0 if label in sample.runs else run.absent + sample.interval
+            if run.absent > RETENTION_SECONDS:
+                del self._runs[label]
+        for label, known in sample.runs.items():
+            known.host = replace(self._runs[label].use)  # the recording reads it later
+        self.publish({label: run.use for label, run in self._runs.items()}, sample.runs)
+
+    def _look(self, present: Mapping[str, RunSample], node_bytes: float) -> None:
+        hierarchies = self._hierarchies = self._hierarchies or Hierarchies(self._procfs, self._root)
+
+        def look(label: str) -> None:
+            self._runs[label].look(self._procfs, hierarchies, present[label].pids, node_bytes)
+
+        on_cores = {
+            label: OnCores(frozenset(use.cpus), present[label].pids, use.other_cpu_seconds)
+            for label in self.apart.each("run {}".format, present, look)
+            if not isnan((use := self._runs[label].use).other_cpu_seconds)
+        }
+        for label, seconds in self._neighbours.look(on_cores, self._since_look).items():
+            self._runs[label].use.neighbour_cpu_seconds = dict(seconds)
+
+    def publish(self, runs: Mapping[str, HostUse], present: Iterable[str]) -> None:
+        """Publishes what runs use; gauges only of those that are present."""
+        now = {label: runs[label] for label in present}
+        counted = {family.name: _known(name, runs) for name, family in self._counters.items()}
+        for name, family in self._gauges.items():
+            family.publish(_known(name, now))
+        self._cpus.publish({(label,): len(use.cpus) for label, use in now.items() if use.cpus})
+        self._cpu_info.publish(
+            {(label, cpu_list(map(int, use.cpus))): 1 for label, use in now.items() if use.cpus}
+        )
+        counted[self._pressure.name] = _flat({label: use.waiting_seconds for label, use in runs.items()})
+        counted[self._users.name] = _flat({label: use.neighbour_cpu_seconds for label, use in runs.items()})
+        self.kept.publish(counted)
+
+
+class _Run:
+    """The processes of one run, and what they have used since the exporter first saw them."""
+
+    def __init__(self) -> None:
+        self.use = HostUse()
+        self.looks = 0
+        self.absent = 0.0  # seconds without a process
+        self._cpu, self._faults = TreeCounter("cpu_ticks"), TreeCounter("major_faults")
+        self._places: dict[tuple[int, int], _Place] = {}  # by pid and start
+        self._ran, self._waited = Gains(from_zero=True), Gains(from_zero=True)
+        self._periods, self._throttled, self._stopped = Gains(), Gains(), Gains()
+        self._waited_or_stopped = 0.0, 0.0  # seconds at the last look
+        self._waits = 0.0  # without those for which the CPU limit stopped the run
+        self._kills = Gains()
+        self._pressure: dict[str, Gains] = {}
+        self._elapsed: float | None = None  # seconds since the last look; None: not known
+        self._busy: float | None = 0.0  # of its cores since the last look; None: not known throughout
+        self._own = self._waited_for_io = 0.0  # seconds at the last look
+        self._others = self._most = 0.0  # CPU seconds of others; falls a little, because two clocks differ
+
+    def count_busy(self, sample: Sample, elapsed: float) -> None:
+        """Counts what everything used of the run's cores since the last sample."""
+        in_time = 0 < elapsed < LATE * sample.interval
+        self._elapsed = self._elapsed + elapsed if in_time and self._elapsed is not None else None
+        if self._busy is None or not self.use.cpus:
+            return
+        own = set(self.use.cpus)
+        shares = dict(zip(sample.cpus, sample.cpu_utilization, strict=False))
+        used = [share for cpu, share in shares.items() if cpu in own]
+        known = in_time and len(used) == len(own)
+        self._busy = self._busy + elapsed * sum(used) if known else None
+
+    def look(self, procfs: Path, hierarchies: Hierarchies, pids: Collection[int], node_bytes: float) -> None:
+        """Reads the processes and their cgroups."""
+        found = {pid: read_process(procfs, pid) for pid in pids}
+        processes = {pid: process for pid, process in found.items() if process is not None}
+        if not processes:  # out of sight, or ended
+            self._busy = None
+            return
+        self._cpu.add(processes)
+        self._faults.add(processes)
+        self._place(procfs, hierarchies, processes)
+        self._read_main_threads(procfs)
+        self._read_io(procfs)
+        use = self.use
+        use.cpu_seconds = self._cpu.total / TICKS
+        use.major_page_faults = float(self._faults.total)
+        before_look = self._waited_or_stopped
+        places = self._places.values()
+        self._read_cgroups([place.cgroup for place in places])
+        anonymous = [place.anonymous_bytes for place in places if not isnan(place.anonymous_bytes)]
+        use.anonymous_memory_bytes = sum(anonymous) if anonymous else nan
+        limits = [limit for limit in (use.memory_limit_bytes, node_bytes) if not isnan(limit)]
+        use.memory_capacity_bytes = min(limits, default=nan)
+        self._waited_or_stopped = self._waited.total, self._stopped.total
+        if not isnan(use.main_threads_ran_seconds):
+            self._count_waits(*before_look)
+        before = use.cpus
+        use.cpus = tuple(map(str, sorted(frozenset().union(*(place.cores for place in places)))))
+        if before == use.cpus and self._busy is not None and self.looks:
+            self._others += self._busy - (use.cpu_seconds - self._own)
+            self._most = max(self._most, self._others)
+            use.other_cpu_seconds = self._most
+        if self._elapsed:
+            use.cpu_cores = (use.cpu_seconds - self._own) / self._elapsed
+            if "io" in use.waiting_seconds:
+                use.io_waiting_ratio = (use.waiting_seconds["io"] - self._waited_for_io) / self._elapsed
+        self._waited_for_io = use.waiting_seconds.get("io", 0.0)
+        self._busy, self._own, self._elapsed = 0.0, use.cpu_seconds, 0.0
+        self.looks += 1
+
+    def _place(self, procfs: Path, hierarchies: Hierarchies, processes: Mapping[int, Process]) -> None:
+        """Reads the cores and cgroups of new processes, and now and then of all."""
+        known = {} if self.looks % REREAD_LOOKS == 0 else self._places
+        self._places = {}
+        for pid, process in processes.items():
+            key = (pid, process.start)
+            place = known.get(key) or _place(procfs, hierarchies, pid)
+            if place is not None:
+                self._places[key] = place
+
+    def _read_main_threads(self, procfs: Path) -> None:
+        read = ((key, _main_thread(procfs, key[0])) for key in self._places)
+        times = {key: seconds for key, seconds in read if seconds is not None}
+        if times:
+            self._ran.add({key: ran for key, (ran, _) in times.items()})
+            self._waited.add({key: waited for key, (_, waited) in times.items()})
+            self.use.main_threads_ran_seconds = self._ran.total
+
+    def _read_io(self, procfs: Path) -> None:
+        """Reads what the processes have read and written; the kernel adds ended children to their parent."""
+        totals = [io for pid, _ in self._places if (io := read_io(procfs, pid)) is not None]
+        if totals:
+            use = self.use
+            use.disk_read_bytes = max(sum(read for read, _ in totals), _or_zero(use.disk_read_bytes))
+            use.disk_written_bytes = max(
+                sum(written for _, written in totals), _or_zero(use.disk_written_bytes)
+            )
+
+    def _count_waits(self, waited: float, stopped: float) -> None:
+        """Counts the waits since the last look, less those for which the CPU limit stopped the run."""
+        if self.looks:
+            gained = self._waited.total - waited - (self._stopped.total - stopped)
+            self._waits += max(0.0, gained)
+        self.use.main_threads_waited_seconds = self._waits
+
+    def _read_cgroups(self, cgroups: Collection[Cgroup]) -> None:
+        use = self.use
+        limits = {cpu_limit(line) for line in {cgroup.cpu for cgroup in cgroups}}
+        use.cpu_limit = sum(limit.cores for limit in limits) if limits else nan
+        stopped = {limit.group: throttling(limit.group) for limit in limits if limit.group is not None}
+        if stopped:
+            self._periods.add({group: counts.periods for group, counts in stopped.items()})
+            self._throttled.add({group: counts.throttled_periods for group, counts in stopped.items()})
+            self._stopped.add({group: counts.throttled_seconds for group, counts in stopped.items()})
+            use.cpu_periods, use.throttled_periods = self._periods.total, self._throttled.total
+            use.throttled_seconds = self._stopped.total
+        lines = {cgroup.memory for cgroup in cgroups if cgroup.memory}
+        memories = {each.group: each for each in map(memory, lines)}.values()
+        use.memory_bytes = sum(each.used_bytes for each in memories) if memories else nan
+        use.memory_limit_bytes = sum(each.limit_bytes for each in memories) if memories else nan
+        kills = {line: oom_kills(line) for line in lines}
+        if any(not isnan(count) for count in kills.values()):
+            self._kills.add(kills)
+            use.oom_kills = self._kills.total
+        self._read_pressure({cgroup.pressure for cgroup in cgroups if cgroup.pressure})
+
+    def _read_pressure(self, lines: Collection[tuple[Path, ...]]) -> None:
+        found = {line: waiting_seconds(line) for line in lines}
+        for resource in {name for waited in found.values() for name in waited}:
+            gains = self._pressure.setdefault(resource, Gains())
+            gains.add({line: waited.get(resource, nan) for line, waited in found.items()})
+        self.use.waiting_seconds = {name: gains.total for name, gains in self._pressure.items()}
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if isnan(value) else value
+
+
+class _Place(NamedTuple):
+    """The cores that a process may use, its cgroups, and its memory; NaN if the kernel does not say it."""
+
+    cores: frozenset[int]
+    cgroup: Cgroup
+    anonymous_bytes: float
+
+
+def _place(procfs: Path, hierarchies: Hierarchies, pid: int) -> _Place | None:
+    """Returns the place of a process; None if it has ended."""
+    try:
+        status = (procfs / str(pid) / "status").read_text(errors="replace")
+        cgroup = hierarchies.of(pid)
+        cores = parse_cpu_list(status.partition("Cpus_allowed_list:")[2].partition("\n")[0])
+    except (OSError, ValueError):
+        return None
+    cpuset = allowed_cores(cgroup.cpuset)
+    kibibytes = ANONYMOUS.findall(status)
+    memory_bytes = float(sum(map(int, kibibytes)) * KIBIBYTE) if kibibytes else nan
+    return _Place(cores & cpuset if cpuset else cores, cgroup, memory_bytes)
+
+
+def _main_thread(procfs: Path, pid: int) -> tuple[float, float] | None:
+    """Returns the seconds for which the main thread ran, and waited for a core; None if not counted."""
+    try:
+        ran, waited, _ = (procfs / str(pid) / "schedstat").read_bytes().split()
+        return int(ran) / NANOSECONDS, int(waited) / NANOSECONDS
+    except (OSError, ValueError):
+        return None
+
+
+def _family(name: str, kind: Kind, text: str, *labels: str) -> Family:
+    return Family(f"stepscope_run_{name}", kind, text, ("run", *labels))
+
+
+def _known(name: str, uses: Mapping[str, HostUse]) -> dict[LabelValues, float]:
+    """Returns a counter or gauge of each run that has it."""
+    attribute = ATTRIBUTES.get(name, name)
+    values = {(label,): float(getattr(use, attribute)) for label, use in uses.items()}
+    return {key: value for key, value in values.items() if not isnan(value)}
+
+
+def _flat(values: Mapping[str, Mapping[str, float]]) -> dict[LabelValues, float]:
+    return {(run, name): value for run, named in values.items() for name, value in named.items()}

@@ -1,0 +1,106 @@
+"""Reads what processes have used, and adds it up over a tree, in counters that never fall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+
+class Process(NamedTuple):
+    """The use of a process; `waited_*` is of children that have ended and that it has waited for."""
+
+    parent: int
+    start: int  # clock ticks since the boot: another process that gets the same pid later has another start
+    cpu_ticks: int
+    waited_cpu_ticks: int
+    major_faults: int
+    waited_major_faults: int
+    core: int  # on which it ran last
+
+
+def read_process(procfs: Path, pid: int) -> Process | None:
+    """Returns a process; None if it has ended or is hidden from this user."""
+    try:
+        # From the state, field 3 of proc(5); the name before it may contain anything.
+        fields = (procfs / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        used = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+        faults = int(fields[9]), int(fields[10])
+        return Process(int(fields[1]), int(fields[19]), *used, *faults, int(fields[36]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def read_state(procfs: Path, pid: int) -> str:
+    """Returns the letter of a process's state, as in proc(5); "" if it has ended or is hidden."""
+    try:
+        return (procfs / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def read_io(procfs: Path, pid: int) -> tuple[float, float] | None:
+    """Returns the bytes that a process has read from disks and written to them; None if it may not be known.
+
+    Those of children that it has waited for are included.
+    """
+    try:
+        lines = (procfs / str(pid) / "io").read_text().splitlines()
+        values = dict(line.split(": ") for line in lines)
+        written = int(values["write_bytes"]) - int(values["cancelled_write_bytes"])
+        return float(values["read_bytes"]), max(0.0, float(written))
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+class TreeCounter:
+    """The CPU time or page faults of a tree of processes.
+
+    A process that ends keeps what was seen of it. The kernel adds what it used since then to its parent, if
+    the parent waits for it. Children that began and ended between two looks are counted in the same way.
+    """
+
+    def __init__(self, counter: Literal["cpu_ticks", "major_faults"]) -> None:
+        self.total = 0
+        self._own, self._waited = attrgetter(counter), attrgetter(f"waited_{counter}")
+        self._before: Mapping[int, Process] = {}
+
+    def add(self, processes: Mapping[int, Process]) -> None:
+        """Adds what the processes, by pid, have used since the last look."""
+        before = {
+            pid: process
+            for pid, process in self._before.items()
+            if pid in processes and processes[pid].start == process.start
+        }
+        counted: dict[int, int] = {}  # already, of processes that ended, by the nearest parent that did not
+        for pid, process in self._before.items():
+            if pid not in before:
+                parent = process.parent
+                while parent in self._before and parent not in before:
+                    parent = self._before[parent].parent
+                counted[parent] = counted.get(parent, 0) + self._own(process) + self._waited(process)
+        for pid, process in processes.items():
+            earlier = before.get(pid)
+            own = self._own(process) - (self._own(earlier) if earlier else 0)
+            waited = self._waited(process) - (self._waited(earlier) if earlier else 0)
+            self.total += own + max(0, waited - counted.get(pid, 0))
+        self._before = processes
+
+
+class Gains:
+    """The sum of what several counters gained since each was first seen, or since 0 if they are new."""
+
+    def __init__(self, from_zero: bool = False) -> None:
+        self.total = 0.0
+        self._from_zero = from_zero
+        self._last: dict[Any, float] = {}
+
+    def add(self, values: Mapping[Any, float]) -> None:
+        """Adds the gain of each counter since the last call; one that fell has begun again at 0."""
+        last, self._last = self._last, {}
+        for key, value in values.items():
+            before = last.get(key, 0.0 if self._from_zero else value)
+            if value == value:  # otherwise it could not be read
+                self.total += value - before if value >= before else value
+            self._last[key] = value if value == value else before

@@ -1,0 +1,440 @@
+"""Cluster: runs side by side, the load of nodes, idle GPUs, and the cost.
+
+It works for a thousand nodes, because it reads no raw series of GPUs or cores, only alerts and what
+prometheus_rules/usage.py records every two minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.grafana import variables, verdict, waste
+from stepscope.grafana.looks import (
+    SEVERITY,
+    VERMILION,
+    Override,
+    by_name,
+    by_pattern,
+    coloured,
+    steps,
+    words,
+)
+from stepscope.grafana.page import Dashboard, alerts, of_all_runs
+from stepscope.grafana.panels import (
+    Panel,
+    bars,
+    device_heatmap,
+    section,
+    shares,
+    stat,
+    table,
+    time_series,
+)
+from stepscope.grafana.queries import OF_CLUSTER, OF_JOB, lines, now, or_zero, rows, threshold
+from stepscope.grafana.variables import priced
+from stepscope.prometheus.rules import usage
+from stepscope.prometheus.rules.advice import ADVICE
+from stepscope.prometheus.rules.groups import DISTANCE, INFO, LOST
+from stepscope.prometheus.rules.meta import UNFINISHED
+from stepscope.rules import straggler
+from stepscope.rules.parts.topics import ANY_TOPIC
+
+UID = "stepscope-cluster"
+# Not the names of one run's dashboards: a link from a run must show all runs.
+NO_PRICE = "enter the price of a node at the top"
+RUNS = 'run=~"$runs"'
+NODES = f'{OF_JOB}, instance=~"$nodes"'
+FIRING = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {NODES}}}'
+ANY_FIRING = 'ALERTS{alertstate="firing", kind!=""}'  # also of what is not chosen at the top
+OF_ANY_JOB = f'ALERTS{{alertstate="firing", kind!="", {RUNS}, {OF_CLUSTER}}}'
+OF_RUNS = f"{RUNS}, {NODES}"
+LEAST = "z"  # instead of info, so that words sort by severity: critical, warning, z
+RULES_LOADED = f"{INFO}{{{OF_CLUSTER}}}"
+# Integrals over time sum one value per point of a chart: a month is as cheap as an hour.
+EACH_POINT = "[$__range:$__interval]"
+HOURS_OF_A_POINT = "$__interval_ms / 3.6e6"
+
+
+def dashboard() -> Dashboard:
+    return of_all_runs(
+        UID,
+        "Cluster",
+        "All runs and nodes at once: what is wrong, which GPUs are idle, and what runs cost.",
+        [_numbers(), _runs(), _findings(), _nodes(), _energy_and_cost()],
+        [
+            variables.data_source(),
+            variables.cluster(usage.MEMORY_USED),
+            variables.job(usage.MEMORY_USED),
+            variables.query("runs", "Runs", f"label_values({UNFINISHED}{{{OF_JOB}}}, run)", several=True),
+            variables.query(
+                "nodes",
+                "Nodes",
+                f"label_values({usage.MEMORY_USED}{{{OF_JOB}}}, instance)",
+                several=True,
+            ),
+            variables.price(),
+        ],
+        [alerts(f'severity="critical", {OF_CLUSTER}')],
+    )
+
+
+def of_run(series: str) -> str:
+    return f"{series}{{{RUNS}, {NODES}}}"
+
+
+def of_node(series: str) -> str:
+    return f"{series}{{{NODES}}}"
+
+
+def node_hours() -> str:
+    """Returns node hours by run, within the time range."""
+    return f"(sum by (cluster, run) (sum_over_time({of_run(UNFINISHED)}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+
+
+def names() -> str:
+    """Returns one series per run with its name and its user."""
+    info = f"last_over_time({of_run('stepscope_run_info')}[$__range])"
+    return f"topk by (cluster, run) (1, max by (cluster, run, name, user) ({info}))"
+
+
+def energy() -> str:
+    """Returns kWh of GPUs by run, within the time range."""
+    kilowatts = f"sum by (cluster, run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000"
+    return f"({kilowatts} * {HOURS_OF_A_POINT})"
+
+
+def wasted_hours() -> str:
+    """Returns wasted GPU hours by run, within the time range."""
+    wasted = f"({waste.wasted_now(OF_RUNS)} * {of_run(usage.RUN_GPUS)})"
+    return f"(sum by (cluster, run) (sum_over_time({wasted}{EACH_POINT})) * {HOURS_OF_A_POINT})"
+
+
+def to_run() -> list[dict[str, Any]]:
+    """Returns the links of a run's name."""
+    url = (
+        "/d/stepscope-run?var-run=${__value.text:percentencode}&${cluster:queryparam}"
+        "&${job:queryparam}&${datasource:queryparam}&${__url_time_range}"
+    )
+    return [{"title": "What is wrong with this run?", "url": url, "targetBlank": False}]
+
+
+def run_column() -> Override:
+    return by_name("Run", custom__minWidth=260, links=to_run())
+
+
+def _numbers() -> list[Panel]:
+    return [
+        stat(
+            "Verdict",
+            """The state of the cluster. It checks that exporters are scraped and up, that rules are loaded,
+            and that something trains, before it says that no alert fires.""",
+            now(verdict.chain(verdict.OF_THE_CLUSTER)),
+            width=24,
+            height=3,
+            size=26,
+            mappings=verdict.mappings(verdict.OF_THE_CLUSTER),
+            nothing="Prometheus does not answer",
+        ),
+        stat(
+            "Runs",
+            """Runs that are training at the end of the time range, with or without GPUs. The table below
+            lists them.""",
+            now(or_zero(f"count(count by (cluster, run) ({of_run(UNFINISHED)}))", RULES_LOADED)),
+        ),
+        stat(
+            "Nodes",
+            """Nodes whose exporter is up. If some are missing, Stepscope / Exporter health shows
+            which.""",
+            now(or_zero(f"count({of_node(usage.MEMORY_USED)})", RULES_LOADED)),
+        ),
+        stat(
+            "GPUs",
+            """All GPUs of these nodes, whether or not a run uses them.""",
+            now(or_zero(f"sum({of_node(usage.GPUS)})", of_node(usage.MEMORY_USED))),
+        ),
+        stat(
+            "Idle GPUs",
+            """GPUs that were busy for less than 5 % of the last five minutes. The table "Nodes with idle
+            GPUs" shows where they are.""",
+            now(f"sum({of_node(usage.GPUS_IDLE)})"),
+            thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "Alerts",
+            """Firing alerts of Stepscope. "Alerts by run and rule" lists them.""",
+            now(or_zero(f"count({FIRING})", RULES_LOADED)),
+            thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "GPU power",
+            """Power of all GPUs together, without cooling and losses.""",
+            now(f"sum({of_node(usage.GPU_POWER)})"),
+            unit="watt",
+        ),
+    ]
+
+
+def _runs() -> list[Panel]:
+    return [
+        section("Runs"),
+        table(
+            "Runs side by side",
+            """Every run of the time range. "Waste" is the share of the time in which GPUs were idle, or
+            steps waited for data or other ranks, whichever is larger. Begin with the largest run that has
+            alerts or waste: click its name to see what is wrong and what to do. Initialization before the
+            first step counts as waste. Waste is the mean of five-minute means, so the start of a run counts
+            more: a healthy run of ten minutes shows about 13 %.""",
+            rows(f"sum by (cluster, run) (max_over_time({of_run(UNFINISHED)}[$__range]))"),
+            rows(f"sum by (cluster, run) (max_over_time({of_run(usage.RUN_GPUS)}[$__range]))"),
+            rows(waste.wasted(OF_RUNS)),
+            rows(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})"),
+            rows(energy()),
+            rows(priced(node_hours())),
+            rows(f"count by (cluster, run) ({FIRING})"),
+            rows(names()),
+            columns={
+                "cluster": "Cluster",
+                "run": "Run",
+                "name": "Name",
+                "user": "User",
+                "Value #A": "Nodes",
+                "Value #B": "GPUs",
+                "Value #C": "Waste",
+                "Value #D": "Steps/s",
+                "Value #E": "Energy",
+                "Value #F": "Cost",
+                "Value #G": "Alerts",
+            },
+            height=10,
+            sort_by=("Waste", True),
+            overrides=[
+                run_column(),
+                by_name("Name", custom__minWidth=180),
+                by_name("User", custom__width=90),
+                by_pattern("^(Nodes|GPUs|Alerts)$", custom__width=75, decimals=0),
+                by_name(
+                    "Waste",
+                    custom__width=170,
+                    unit="percentunit",
+                    decimals=0,
+                    min=0,
+                    max=1,
+                    custom__displayMode="gradient-gauge",
+                    color={"mode": "continuous-YlRd"},
+                ),
+                by_name("Steps/s", custom__width=85, decimals=2),
+                by_name("Energy", custom__width=110, unit="kwatth", decimals=2),
+                by_name("Cost", custom__width=90, unit="currencyUSD", decimals=2),
+            ],
+        ),
+        shares(
+            "GPU utilisation by run",
+            """Mean utilisation of a run's GPUs. A low line means wasted GPUs. If a line drops, check the
+            alerts. The dashed line is the threshold of LowGPUUtilization.""",
+            lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
+            threshold("LowGPUUtilization", "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
+        ),
+        time_series(
+            "Steps per second by run",
+            """Training steps of the fastest rank. Rates of different runs cannot be compared; look for
+            lines that drop, or that end early.""",
+            lines(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})", "{{run}} {{cluster}}"),
+            logarithmic=True,
+            lowest=None,
+        ),
+    ]
+
+
+def _findings() -> list[Panel]:
+    excess, own = of_run(straggler.EXCESS), of_run(straggler.OWN)
+    return [
+        section("What is wrong"),
+        table(
+            "Alerts by run and rule",
+            """The problems of each run with the number of nodes, GPUs or ranks. Alerts that see the same
+            problem are one row, as on the run's own dashboard. Fix critical ones first: these runs have
+            stalled or are about to fail.""",
+            rows(_least_last(f"count by (cluster, run, rule, severity) ({_problems(FIRING)})")),
+            columns={
+                "severity": "Severity",
+                "cluster": "Cluster",
+                "run": "Run",
+                "rule": "Rule",
+                "Value": "Times",
+            },
+            width=13,
+            height=10,
+            sort_by=("Severity", False),
+            nothing="no alert; the verdict says whether any could fire",
+            overrides=[
+                run_column(),
+                by_name("Rule", custom__width=170),
+                by_name("Times", custom__width=70),
+                by_name("Cluster", custom__width=120),
+                by_name(
+                    "Severity",
+                    custom__width=100,
+                    custom__displayMode="color-text",
+                    mappings=words(
+                        {
+                            LEAST if name == "info" else name: (name, colour)
+                            for name, colour in SEVERITY.items()
+                        }
+                    ),
+                ),
+            ],
+        ),
+        stat(
+            "What to do",
+            """The most specific advice that the alerts of a run support, for up to five problems. A run's own
+            dashboard has the advice for all of its problems, and knows in which part of a step a rank is
+            slow.""",
+            now(f"topk(5, {_advice()})", "{{run}}, {{rule}}: {{recommendation}}"),
+            width=11,
+            height=10,
+            show="name",
+            sideways=True,
+            size=14,
+            nothing="no alert; the verdict says whether any could fire",
+        ),
+        time_series(
+            "Alerts by rule",
+            """Number of firing alerts per rule. If many runs have the same alert at once, check what they
+            share: storage, the network, the cooling of a room.""",
+            lines(f"count by (rule) ({FIRING})", "{{rule}}"),
+            stacked=True,
+            at_least=1,
+            nothing="no alert fired in the time range, or no rules are loaded: see the verdict",
+        ),
+        table(
+            "The slowest rank of each run",
+            """How much longer the slowest rank takes by itself than the median of the other ranks, relative
+            to its own time per step. They wait for it that long. Above a few percent, check its node
+            (Straggler). Only runs whose communication is timed can be judged.""",
+            rows(f"topk by (cluster, run) (1, max by (cluster, run, instance, rank) ({excess} / {own}))"),
+            columns={
+                "cluster": "Cluster",
+                "run": "Run",
+                "instance": "Node",
+                "rank": "Rank",
+                "Value": "Excess",
+            },
+            width=12,
+            sort_by=("Excess", True),
+            nothing="no run with several ranks whose communication is timed",
+            overrides=[
+                run_column(),
+                by_name("Node", custom__minWidth=180),
+                by_name("Rank", custom__width=60),
+                by_name("Excess", custom__width=80, unit="percentunit", decimals=0),
+            ],
+        ),
+    ]
+
+
+def _least_last(alerts: str) -> str:
+    return f'label_replace({alerts}, "severity", "{LEAST}", "severity", "info")'
+
+
+def _problems(alerts: str) -> str:
+    """Returns the alerts that report a problem: of rules with the same topic, those closest to the cause.
+
+    As in a run's own table (findings.problems), but of many runs at once, so no variable can hold them.
+    """
+    closest = f"{_ranked(alerts)} <= on (cluster, run, topic) group_left () min by (cluster, run, topic) "
+    effects = f'label_replace({LOST}, "topic", "{ANY_TOPIC}", "", "")'
+    return f"{closest}({_ranked(ANY_FIRING)}) unless on (cluster, run, topic) {effects}"
+
+
+def _ranked(alerts: str) -> str:
+    """Returns the alerts with their topic and distance from the cause."""
+    distance = f"on (rule) group_left (topic) max by (rule, topic) ({DISTANCE})"
+    return f"0 * {alerts} + {distance}"
+
+
+def _advice() -> str:
+    """Returns one advice by run and rule: the most specific one whose evidence is an alert of the run."""
+    others = f'label_replace({ANY_FIRING}, "of", "$1", "rule", "(.+)")'
+    known = f"topk by (of) (1, {ADVICE})"
+    specific = f"0 * {others} + on (of) group_left (rule, recommendation) {known}"
+    own = f"on (rule) group_left (recommendation) topk by (rule) (1, {INFO})"
+    texts = f"topk by (cluster, run, rule) (1, {specific} or 0 * {ANY_FIRING} * {own})"
+    return f"{texts} and on (cluster, run, rule) ({_problems(OF_ANY_JOB)})"
+
+
+def _nodes() -> list[Panel]:
+    gpu, cpu = of_node(usage.GPU_UTILIZATION), of_node(usage.CPU_UTILIZATION)
+    most_idle = f"topk(20, max by (cluster, instance) ({of_node(usage.GPUS_IDLE)} > 0))"
+    return [
+        section("Nodes"),
+        device_heatmap(
+            "GPU utilisation of each node",
+            """One row per node: the mean of its GPUs over five minutes, from dark (0 %) to bright (100 %).
+            Dark rows are nodes without work, or whose work waits. Dark columns across all rows are an
+            event that affects all nodes. Choose nodes at the top to see fewer rows.""",
+            lines(f"clamp_min(max by (cluster, instance) ({gpu}), 0.01)", "{{instance}} {{cluster}}"),
+            height=20,
+            names=210,
+        ),
+        shares(
+            "GPU utilisation across nodes",
+            """Percentiles of the nodes' GPU utilisation. A low p10: some nodes have nothing to do. All
+            lines low: the whole cluster waits for something.""",
+            *(
+                lines(f"quantile({share}, max by (cluster, instance) ({gpu}))", name)
+                for name, share in (("p90", 0.9), ("median", 0.5), ("p10", 0.1))
+            ),
+            width=8,
+            overrides=coloured(("p90", "median", "p10")),
+        ),
+        shares(
+            "CPU and I/O wait",
+            """Mean and maximum of all nodes that are training. Busy cores with idle GPUs: data preparation
+            is too slow. High I/O wait: check which nodes share that storage.""",
+            lines(f"avg({cpu})", "CPU, mean"),
+            lines(f"max({cpu})", "CPU, busiest node"),
+            lines(f"max({of_node(usage.CPU_IO_WAIT)})", "I/O wait, highest"),
+            width=8,
+            overrides=coloured(("CPU, mean", "CPU, busiest node", "I/O wait, highest")),
+        ),
+        table(
+            "Nodes with idle GPUs",
+            """The 20 nodes with the most GPUs that were idle in the last five minutes. If a run uses them,
+            open the run; otherwise they are free for another one.""",
+            rows(most_idle),
+            columns={"cluster": "Cluster", "instance": "Node", "Value": "Idle GPUs"},
+            width=8,
+            sort_by=("Idle GPUs", True),
+            nothing="no GPU is idle, or none is measured: see the verdict",
+            overrides=[by_name("Node", custom__minWidth=200), by_name("Idle GPUs", custom__width=90)],
+        ),
+    ]
+
+
+def _energy_and_cost() -> list[Panel]:
+    return [
+        section("Energy and cost", collapsed=True),
+        time_series(
+            "GPU power by run",
+            """Power of each run's GPUs. Little power for the number of GPUs means little work.""",
+            lines(f"sum by (cluster, run) ({of_run(usage.RUN_POWER)})", "{{run}} {{cluster}}"),
+            unit="watt",
+            stacked=True,
+            width=24,
+        ),
+        bars(
+            "Wasted GPU hours by run",
+            """GPU hours of the time range in which the run's GPUs were idle, or its steps waited for data or
+            other ranks. Fixing its findings can save them. Initialization before the first step counts.""",
+            now(f"sort_desc({wasted_hours()})", "{{run}} {{cluster}}"),
+            unit="h",
+        ),
+        time_series(
+            "Cost per hour",
+            """Number of nodes of each run, times the hourly price of a node, which you enter at the top.""",
+            lines(priced(f"sum by (cluster, run) ({of_run(UNFINISHED)})"), "{{run}} {{cluster}}"),
+            unit="currencyUSD",
+            stacked=True,
+            nothing=NO_PRICE,
+        ),
+    ]

@@ -1,0 +1,298 @@
+"""Exporter health: whether Stepscope itself works, and what it costs the nodes."""
+
+from __future__ import annotations
+
+from stepscope.grafana import variables
+from stepscope.grafana.looks import GREY, VERMILION, by_name, by_pattern, coloured, steps, words
+from stepscope.grafana.page import Dashboard, alerts, of_all_runs
+from stepscope.grafana.panels import Panel, section, stat, table, time_series
+from stepscope.grafana.queries import (
+    OF_CLUSTER,
+    OF_JOB,
+    OF_NODE,
+    last,
+    lines,
+    now,
+    or_zero,
+    per_second,
+    rows,
+)
+
+UID = "stepscope-exporter"
+BUILD = f"stepscope_exporter_build_info{{{OF_NODE}}}"
+# Limits `up` and the metrics of scrapes to exporters, including those that are down.
+OF_EXPORTERS = f"and on (cluster, job, instance) {last(BUILD)}"
+UP = f"(up{{{OF_NODE}}} {OF_EXPORTERS})"
+TICKS = f"stepscope_sampler_ticks_total{{{OF_NODE}}}"
+MISSED = f"stepscope_sampler_ticks_missed_total{{{OF_NODE}}}"
+COLLECTORS = f"stepscope_collector_success{{{OF_NODE}}}"
+FAILED = f"{COLLECTORS} == 0"
+CPU = f"(rate(process_cpu_seconds_total{{{OF_NODE}}}[$__rate_interval]) {OF_EXPORTERS})"
+RULES = 'rule_group=~".*;stepscope-.*"'
+TAKEN = f"prometheus_rule_group_last_duration_seconds{{{RULES}}}"
+INTERVAL = f"prometheus_rule_group_interval_seconds{{{RULES}}}"
+NOT_SCRAPED = "Prometheus does not scrape itself, or the rules are not loaded"
+FAILURES = "prometheus_rule_evaluation_failures_total"
+
+
+def dashboard() -> Dashboard:
+    return of_all_runs(
+        UID,
+        "Exporter health",
+        "Whether Stepscope itself works, and what it costs the nodes.",
+        [_numbers(), _exporters(), _sampling(), _scrapes(), _rules()],
+        [
+            variables.data_source(),
+            variables.cluster("stepscope_exporter_build_info"),
+            variables.job("stepscope_exporter_build_info"),
+            variables.query(
+                "instance",
+                "Node",
+                f"label_values(stepscope_exporter_build_info{{{OF_JOB}}}, instance)",
+                several=True,
+            ),
+        ],
+        [alerts(f'rule!="", kind="", {OF_CLUSTER}')],
+    )
+
+
+def missed_share(window: str) -> str:
+    """Returns the share of samples that an exporter missed."""
+    missed, taken = f"rate({MISSED}[{window}])", f"rate({TICKS}[{window}])"
+    return f"({missed} / ({missed} + {taken}))"
+
+
+def of_group(expression: str) -> str:
+    """Sets the label `group` to the name of a rule group without the path of its file."""
+    return f'label_replace({expression}, "group", "$1", "rule_group", ".*;(.*)")'
+
+
+def _numbers() -> list[Panel]:
+    return [
+        stat(
+            "Exporters up",
+            """Exporters that Prometheus scrapes. An exporter that is missing here is missing on all
+            dashboards.""",
+            now(or_zero(f"count({UP} == 1)", UP)),
+            nothing="no exporter was scraped",
+        ),
+        stat(
+            "Exporters down",
+            """Exporters that were up in the time range, but not at the last scrape. Check the node first,
+            then the exporter's log (ExporterDown).""",
+            now(or_zero(f"count({UP} == 0)", UP)),
+            thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "Failing collectors",
+            """Collectors whose last reading failed: their metrics are missing, and rules that need them
+            cannot fire (CollectorFailing). On nodes without GPUs the collector gpu fails unless
+            it is turned off.""",
+            now(or_zero(f"count({FAILED})", COLLECTORS)),
+            thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "Samples missed",
+            """The worst node's share of missed samples in the last five minutes. Up to 5 % is harmless
+            (SamplesMissed).""",
+            now(f"max({missed_share('$__rate_interval')})"),
+            unit="percentunit",
+            decimals=1,
+            thresholds=steps("text", (0.05, VERMILION)),
+        ),
+        stat(
+            "Step records lost",
+            """Records of single steps that were overwritten before the exporter read them, in the time
+            range. Counters and histograms are still complete, but outliers may be missing in a
+            recording.""",
+            now(f"sum(increase(stepscope_ledger_records_lost_total{{{OF_NODE}}}[$__range]))"),
+            decimals=0,
+            thresholds=steps("text", (1, VERMILION)),
+        ),
+        stat(
+            "Versions",
+            """Number of different exporter versions. More than one is normal only during an upgrade.""",
+            now(f"count(count by (version) ({BUILD}))"),
+        ),
+    ]
+
+
+def _exporters() -> list[Panel]:
+    return [
+        section("Exporters"),
+        table(
+            "Each exporter",
+            """One row per node. "Samples/s" is 2 with the default interval. "Simulated" is the scenario of
+            a `stepscope demo`.""",
+            rows(f"max by (cluster, instance, version, python_version, simulated) ({last(BUILD)})"),
+            rows(f"max by (cluster, instance) ({UP})"),
+            rows(f"max by (cluster, instance) ({per_second(TICKS)})"),
+            rows(f"max by (cluster, instance) ({missed_share('$__rate_interval')})"),
+            rows(f"max by (cluster, instance) (scrape_samples_scraped{{{OF_NODE}}} {OF_EXPORTERS})"),
+            rows(f"max by (cluster, instance) (process_resident_memory_bytes{{{OF_NODE}}} {OF_EXPORTERS})"),
+            rows(
+                "max by (cluster, instance) "
+                f"(time() - process_start_time_seconds{{{OF_NODE}}} {OF_EXPORTERS})"
+            ),
+            columns={
+                "cluster": "Cluster",
+                "instance": "Node",
+                "Value #B": "State",
+                "version": "Version",
+                "python_version": "Python",
+                "simulated": "Simulated",
+                "Value #C": "Samples/s",
+                "Value #D": "Missed",
+                "Value #E": "Series",
+                "Value #F": "Memory",
+                "Value #G": "Running for",
+            },
+            height=10,
+            sort_by=("State", False),
+            overrides=[
+                by_name(
+                    "State",
+                    custom__width=80,
+                    custom__displayMode="color-text",
+                    mappings=words({"0": ("down", VERMILION), "1": ("up", GREY)}),
+                ),
+                by_name("Node", custom__minWidth=240),
+                by_pattern("^(Version|Python|Series|Missed)$", custom__width=80),
+                by_name("Simulated", custom__width=130),
+                by_name("Samples/s", custom__width=100, decimals=2),
+                by_name("Missed", unit="percentunit", decimals=1),
+                by_name("Series", unit="locale", decimals=0),
+                by_name("Memory", custom__width=110, unit="bytes"),
+                by_name("Running for", custom__width=120, unit="s"),
+            ],
+        ),
+    ]
+
+
+def _sampling() -> list[Panel]:
+    duration = f"stepscope_collector_duration_seconds{{{OF_NODE}}}"
+    return [
+        section("Samples and ledgers"),
+        time_series(
+            "Samples missed",
+            """Share of samples that were due but not taken. Either the exporter gets no core in time, or a
+            driver call is slow: compare the duration of its collectors.""",
+            lines(f"max({missed_share('$__rate_interval')})", "worst node"),
+            lines(f"quantile(0.5, {missed_share('$__rate_interval')})", "median"),
+            unit="percentunit",
+            width=8,
+            overrides=coloured(("worst node", "median")),
+            at_least=0.1,
+        ),
+        time_series(
+            "Collector duration",
+            """Duration of each collector's last reading, on the slowest node. Their sum must be well below
+            the sample interval (500 ms). If `gpu` is slow, the driver is; if `training` is slow, the node
+            has many ranks.""",
+            lines(f"max by (collector) ({duration})", "{{collector}}"),
+            unit="s",
+            width=8,
+        ),
+        time_series(
+            "Failing collectors",
+            """Number of nodes on which each collector fails. The exporter's log has the reason. Turn off
+            a collector that cannot work on a node with --no-collector.NAME.""",
+            lines(f"sum by (collector) ({COLLECTORS} == bool 0)", "{{collector}}"),
+            width=8,
+            at_least=1,
+        ),
+        time_series(
+            "Ledgers",
+            """Number of ranks whose ledgers are read, by run. If it is less than the world size, a rank has
+            not started, has another STEPSCOPE_LEDGER_DIR, or its container does not share the
+            directory.""",
+            lines(
+                f"count by (cluster, run) (sum without (phase) (stepscope_phase_seconds_total{{{OF_NODE}}}))",
+                "{{run}} {{cluster}}",
+            ),
+            width=12,
+        ),
+        time_series(
+            "Step records lost",
+            """Records per second that were overwritten before the exporter read them. This happens with
+            steps below a millisecond if the exporter gets no core. Counters and histograms are still
+            complete.""",
+            lines(f"sum({per_second(f'stepscope_ledger_records_lost_total{{{OF_NODE}}}')})", "all nodes"),
+            width=12,
+            at_least=1,
+        ),
+    ]
+
+
+def _scrapes() -> list[Panel]:
+    scraped = f"{{{OF_NODE}}} {OF_EXPORTERS}"
+    return [
+        section("Scrapes and the cost of the exporter", collapsed=True),
+        time_series(
+            "Scrape time",
+            """Duration of a scrape on the slowest node, and the median. The exporter itself takes
+            milliseconds: above a second, check the network and the load of the node.""",
+            lines(f"max(scrape_duration_seconds{scraped})", "slowest"),
+            lines(f"quantile(0.5, scrape_duration_seconds{scraped})", "median"),
+            unit="s",
+            width=8,
+            overrides=coloured(("slowest", "median")),
+        ),
+        time_series(
+            "Series per scrape",
+            """Number of series in a scrape of each node. It grows with cores, GPUs, ranks and runs.
+            Investigate a jump at equal load, because Prometheus stores all of them.""",
+            lines(f"scrape_samples_scraped{scraped}", "{{instance}} {{cluster}}"),
+            unit="short",
+            width=8,
+        ),
+        time_series(
+            "New series per minute",
+            """Series that are new to Prometheus. It is high when a run starts. If it stays high, runs or
+            names of devices change all the time.""",
+            lines(f"sum(sum_over_time(scrape_series_added{{{OF_NODE}}}[1m]) {OF_EXPORTERS})", "all nodes"),
+            unit="short",
+            width=8,
+            overrides=coloured(("all nodes",)),
+        ),
+        time_series(
+            "CPU of exporters",
+            """Share of one core that the exporter uses: the worst node, and the median.""",
+            lines(f"max({CPU})", "worst"),
+            lines(f"quantile(0.5, {CPU})", "median"),
+            unit="percentunit",
+            overrides=coloured(("worst", "median")),
+        ),
+        time_series(
+            "Memory of exporters",
+            """Resident memory of each exporter. It should be flat; --recording.dir needs more.""",
+            lines(f"process_resident_memory_bytes{scraped}", "{{instance}} {{cluster}}"),
+            unit="bytes",
+        ),
+    ]
+
+
+def _rules() -> list[Panel]:
+    return [
+        section("Rules in Prometheus (if Prometheus scrapes itself)", collapsed=True),
+        time_series(
+            "Rule evaluation time",
+            """Duration of the last evaluation of each rule group, as a share of its interval. Above 100 %
+            Prometheus skips evaluations: render the rules with a longer --scrape-interval, or give
+            Prometheus more cores.""",
+            lines(f"max by (group) ({of_group(f'{TAKEN} / {INTERVAL}')})", "{{group}}"),
+            unit="percentunit",
+            many=True,
+            at_least=0.1,
+            nothing=NOT_SCRAPED,
+        ),
+        time_series(
+            "Failed rule evaluations",
+            """Failed evaluations per second. Above 0, some rule cannot fire
+            (RuleEvaluationFailing); Prometheus's page /rules has the reason.""",
+            lines(f"sum by (group) ({of_group(per_second(f'{FAILURES}{{{RULES}}}'))})", "{{group}}"),
+            many=True,
+            at_least=1,
+            nothing=NOT_SCRAPED,
+        ),
+    ]

@@ -1,0 +1,344 @@
+"""Steps: their duration, outliers and components, and which rank the others wait for."""
+
+from __future__ import annotations
+
+from stepscope.grafana import slow_rank, variables
+from stepscope.grafana.looks import by_name, coloured, numbered
+from stepscope.grafana.page import Dashboard, of_one_run
+from stepscope.grafana.panels import (
+    COLUMNS,
+    Panel,
+    bar_chart,
+    bars,
+    histogram_heatmap,
+    section,
+    shares,
+    stat,
+    table,
+    time_series,
+)
+from stepscope.grafana.queries import (
+    OF_RANK,
+    OF_RANK_IF_KNOWN,
+    OF_RUN,
+    buckets,
+    gained,
+    in_range,
+    last,
+    lines,
+    now,
+    parameter,
+    per_second,
+    rows,
+    share_of_column,
+    threshold,
+)
+from stepscope.prometheus.rules.usage import LONG_STEPS
+from stepscope.rules import straggler
+from stepscope.runs.model import COMPONENTS
+
+UID = "stepscope-steps"
+RANK = "rank {{rank}}"
+RANK_AND_NODE = "rank {{rank}} ({{instance}})"
+TRAIN = 'phase="train"'
+EVERY = 'le="+Inf"'
+WORKERS_PER_CORE = "run_instance:stepscope_dataloader_workers_per_core:ratio"
+STEPS = "stepscope_step_duration_seconds"
+OWN_TIME = f"{straggler.OWN}{{{OF_RANK}}}"
+COMPONENT = "{{component}}"
+
+
+def dashboard() -> Dashboard:
+    return of_one_run(
+        UID,
+        "Steps",
+        "Duration, outliers and components of training steps, and which rank the others wait for.",
+        [_durations(), _ranks(), _outliers(), _parts(), _data()],
+        slow_rank.slowest_rank(),
+        variables.by_range("step_bucket", f"{STEPS}_bucket", LONG_STEPS),
+        shown=["rank"],
+    )
+
+
+def _durations() -> list[Panel]:
+    bucket = f"${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}"
+    by_le = f"sum by (le) ({per_second(bucket)})"
+    of_rank = f"{{{OF_RANK}, {TRAIN}}}"
+    return [
+        histogram_heatmap(
+            "Duration of training steps",
+            """Each column is a histogram of the steps that ended at that time. One narrow band is good. A
+            second band above it, or single cells far above, are outliers. Hover over the marks of
+            exemplars to see the step's number, then check what the script does there (a checkpoint, an
+            evaluation, garbage collection). Ranges over four days do not distinguish ranks.""",
+            buckets(share_of_column(f"sum by (le) ({gained(bucket)})"), exemplars=True),
+            unit="s",
+        ),
+        time_series(
+            "Step time",
+            """Exact mean, and percentiles from the histogram (four buckets per power of ten). "limit" is
+            mean + StepOutlier.stddev standard deviations, in the last minutes. A p99 far above the p95
+            means that some steps take far longer.""",
+            lines(
+                f"""
+                sum({per_second(f"{STEPS}_sum{of_rank}")}) / sum({per_second(f"{STEPS}_count{of_rank}")})
+                """,
+                "mean",
+            ),
+            *(
+                lines(f"histogram_quantile({quantile}, {by_le})", name, exemplars=name == "max")
+                for name, quantile in {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1}.items()
+            ),
+            lines(
+                f"max(run_instance_rank_phase:stepscope_step_outlier_limit:seconds{of_rank})",
+                "fires above limit (mean + StepOutlier.stddev standard deviations)",
+            ),
+            unit="s",
+            height=9,
+            points=COLUMNS,
+            overrides=coloured(("mean", "p50", "p95", "p99", "max")),
+        ),
+        bar_chart(
+            "Long steps of each node",
+            """Share of the training steps in the time range that took longer than the duration at the bar,
+            per node. Bars of a group should be equally high; low bars far to the right are outliers.""",
+            rows(_longer()),
+            across="le",
+            colour="instance",
+            across_unit="s",
+            unit="percentunit",
+        ),
+        time_series(
+            "Time since the last step",
+            """Seconds since any rank of a node finished a step, on the node where it is longest ago. A
+            saw-tooth near zero is normal training. A rising line means that the run has stalled although
+            its processes are alive (TrainingStalled): `py-spy dump` shows where they wait.""",
+            lines(f"max(stepscope_run_last_step_age_seconds{{{OF_RUN}}})", "longest of all nodes"),
+            lines(
+                f"""
+                clamp_min(
+                  max(run_instance:stepscope_time_between_steps:mean_seconds{{{OF_RUN}}})
+                    * on () max({parameter("TrainingStalled", "factor")}),
+                  60 * scalar(max({parameter("TrainingStalled", "minimum")}))
+                )
+                """,
+                "fires above (TrainingStalled.factor times the usual time between steps)",
+            ),
+            unit="s",
+            height=9,
+        ),
+    ]
+
+
+def _longer() -> str:
+    """Returns the share of steps above each bound that some exceed."""
+    counts = f"increase(${{step_bucket}}{{{OF_RANK_IF_KNOWN}, {TRAIN}}}[$__range])"
+    at_most = f"sum by (instance, le) ({counts})"
+    every = f"sum by (instance) ({counts.replace(TRAIN, f'{TRAIN}, {EVERY}')})"
+    return f"1 - {at_most} / on (instance) group_left () {every} > 0.0001"
+
+
+def _outliers() -> list[Panel]:
+    lost = f"run_instance_rank_phase:stepscope_step_outliers:lost_ratio{{{OF_RANK}, {TRAIN}}}"
+    return [
+        section("Outliers"),
+        time_series(
+            "Time lost to outliers",
+            """The least share of a rank's step time that steps above the limit cost beyond the mean, in the
+            last StepOutlier.live_window minutes. StepOutlier fires above the dashed line.""",
+            lines(lost, RANK),
+            threshold("StepOutlier", "time_lost", lost),
+            unit="percentunit",
+            width=24,
+            many=True,
+            overrides=numbered("rank"),
+        ),
+    ]
+
+
+def _parts() -> list[Panel]:
+    seconds = per_second(f"stepscope_step_component_seconds_total{{{OF_RANK}}}")
+    steps = per_second(f"{STEPS}_count{{{OF_RANK}}}")
+    return [
+        section("Components of a step", collapsed=True),
+        time_series(
+            "Step time by component",
+            """Mean host time of each component, over the chosen ranks. Much data_wait: data comes too late
+            (DataStarved). Much communication: ranks exchange too much, or wait for a straggler. GPU work
+            is asynchronous: its time appears where the host waits for it.""",
+            lines(f"sum by (component) ({seconds}) / on () group_left () sum({steps})", "{{component}}"),
+            unit="s",
+            stacked=True,
+            overrides=coloured(COMPONENTS),
+        ),
+        bars(
+            "Share of step time by component",
+            """The same over the time range, as a share of all time in steps. Forward, backward and
+            optimizer are useful work; the rest is overhead.""",
+            now(
+                f"""
+                sum by (component) ({in_range(f"stepscope_step_component_seconds_total{{{OF_RANK}}}")})
+                  / on () group_left () sum({in_range(f"{STEPS}_sum{{{OF_RANK}}}")})
+                """,
+                "{{component}}",
+            ),
+            unit="percentunit",
+            width=12,
+            highest=1,
+            overrides=coloured(COMPONENTS),
+        ),
+    ]
+
+
+def _data() -> list[Panel]:
+    wait, fetch = (
+        f"sum by (le) ({per_second(f'stepscope_dataloader_{what}_seconds_bucket{{{OF_RANK}}}')})"
+        for what in ("wait", "fetch")
+    )
+    waiting = f"run_instance_rank:stepscope_data_wait:ratio{{{OF_RANK}}}"
+    return [
+        section("Data", collapsed=True),
+        time_series(
+            "Waiting for a batch",
+            """How long the training loop waits for its next batch, and how long a worker takes to fetch
+            one. Waits of milliseconds are good. If a fetch takes longer than a step times the number of
+            workers, use more workers or a cheaper transform.""",
+            lines(f"histogram_quantile(0.5, {wait})", "wait p50"),
+            lines(f"histogram_quantile(0.95, {wait})", "wait p95"),
+            lines(f"histogram_quantile(0.5, {fetch})", "fetch p50"),
+            unit="s",
+            logarithmic=True,
+            lowest=None,
+            overrides=coloured(("wait p50", "wait p95", "fetch p50")),
+        ),
+        shares(
+            "Share of step time that waits for data",
+            """Share of each rank in the last 15 minutes (`live_window`). DataStarved fires above the dashed
+            line; Stepscope / Run overview shows its recommendation.""",
+            lines(waiting, RANK),
+            threshold("DataStarved", "threshold", waiting),
+            many=True,
+            overrides=numbered("rank"),
+        ),
+        stat(
+            "Loader workers per node",
+            """Workers of the training loaders of all ranks of a node. It should be about the number of
+            cores, which the rule Dataloader checks.""",
+            now(
+                f"sum by (cluster, instance) ({last(f'stepscope_dataloader_workers{{{OF_RUN}, {TRAIN}}}')})",
+                "{{instance}}",
+            ),
+            width=12,
+            show="value_and_name",
+        ),
+        stat(
+            "Workers per core",
+            """The same as a share of the cores. Below 70 %, idle cores could prepare data. Above 200 %,
+            workers compete for cores.""",
+            now(f"max by (cluster, instance) ({last(f'{WORKERS_PER_CORE}{{{OF_RUN}}}')})", "{{instance}}"),
+            unit="percentunit",
+            width=12,
+            show="value_and_name",
+        ),
+    ]
+
+
+def _places() -> str:
+    """Returns for how long each rank has been in its place: 0 if it is in none for long."""
+    state = f"max by (cluster, instance, rank, state) (stepscope_rank_process_state{{{OF_RANK}}})"
+    place = f"stepscope_rank_component_age_seconds{{{OF_RANK}}}"
+    joined = f'label_join({place}, "place", ": ", "component", "operation")'
+    named = f'label_replace({joined}, "place", "$1", "place", "(.*): ")'
+    known = f"max by (cluster, instance, rank, place) ({named})"
+    rank = "on (cluster, instance, rank)"
+    return f"""
+        {known} * {rank} group_left (state) {state}
+          or {rank}
+        label_replace(0 * {state}, "place", "nowhere for 10 s", "", "")
+        """
+
+
+def _ranks() -> list[Panel]:
+    communication = f"run_instance_rank:stepscope_communication:ratio{{{OF_RANK}}}"
+    paused = per_second(f"stepscope_rank_paused_seconds_total{{{OF_RANK}}}")
+    steps = f"max(rate({STEPS}_count{{{OF_RUN}, {TRAIN}}}[$__range]))"
+    return [
+        section("Ranks compared"),
+        table(
+            "Present place of each rank",
+            """The component or collective in which a rank has been for more than 10 s, for how long, and
+            what its process does. If no step finishes, ranks in communication wait: look at the rank that
+            is elsewhere, stopped or dead (CollectiveHang). `stepscope stacks` shows its Python stack.""",
+            rows(_places()),
+            columns={
+                "rank": "Rank",
+                "instance": "Node",
+                "place": "Place",
+                "state": "Process",
+                "Value": "For",
+            },
+            height=9,
+            sort_by=("For", True),
+            overrides=[by_name("For", unit="s"), by_name("Rank", custom__width=60)],
+        ),
+        time_series(
+            "Own time of each rank",
+            """Training steps without communication, in which fast ranks wait for slow ones; mean of the
+            last 5 minutes. The steps of all ranks end together, so only this shows which rank is slow. If
+            one line is above the others, they wait for that rank (Straggler).""",
+            lines(OWN_TIME, RANK),
+            unit="s",
+            many=True,
+            overrides=numbered("rank"),
+        ),
+        shares(
+            "Share of step time in communication",
+            """Share of each rank in the last 15 minutes (`live_window`). It counts communication that does
+            not overlap with computing. High on all ranks: exchange less or faster (CommunicationBound, the
+            dashed line). High on all but one: they wait for that one.""",
+            lines(communication, RANK),
+            threshold("CommunicationBound", "threshold", communication),
+            many=True,
+            overrides=numbered("rank"),
+        ),
+        stat(
+            "Slowest rank",
+            """The rank with the longest own time per step, and that time. The next panel compares it with
+            the other ranks.""",
+            now(f"topk(1, max by (cluster, rank, instance) ({last(OWN_TIME)}))", RANK_AND_NODE),
+            unit="s",
+            width=6,
+            height=8,
+            show="value_and_name",
+        ),
+        stat(
+            "Excess of the slowest rank",
+            """Own time per step of the slowest rank beyond the median of the others. They wait for it that
+            long at each step. Straggler needs more than 5 % of the step, 2 ms and 3 standard errors.""",
+            now(f"max({last(f'{straggler.EXCESS}{{{OF_RANK}}}')})"),
+            unit="s",
+            width=6,
+            height=8,
+            nothing="not known, or only one rank",
+        ),
+        bars(
+            "What the slowest rank takes longer for",
+            """Excess per step of each component over the median of the other ranks, in the time range. The
+            longest bar is the cause. "host" is the rest of the step.""",
+            now(f"sort_desc(({slow_rank.slower_by('$__range')}) / scalar({steps}))", COMPONENT),
+            unit="s",
+            width=12,
+            overrides=coloured(COMPONENTS),
+        ),
+        time_series(
+            "Pauses of each rank",
+            """Seconds per second in which a rank had work but could not run: stopped by a signal, ready but
+            without a core (no_core), or throttled by its CPU limit. Others wait for a rank that pauses, but
+            its own work is not slow.""",
+            lines(f"sum by (rank, reason) ({paused})", RANK + " {{reason}}"),
+            unit="percentunit",
+            width=24,
+            many=True,
+            overrides=numbered("rank"),
+        ),
+    ]

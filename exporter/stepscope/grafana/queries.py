@@ -1,0 +1,113 @@
+"""PromQL of the panels: selectors by the dashboard's variables, and the targets of a panel.
+
+A target is a plain dictionary as Grafana stores it; the panel adds its letter.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+from stepscope.prometheus.rules.groups import PARAMETER
+
+Target = dict[str, Any]
+
+# The datasource is a variable, so that the same file fits every Grafana.
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+# Matchers of the variables. Series without the label `cluster` belong to every cluster: it is not required.
+OF_CLUSTER = 'cluster=~"$cluster|"'
+OF_JOB = f'{OF_CLUSTER}, job=~"$job"'
+OF_NODE = f'{OF_JOB}, instance=~"$instance"'
+OF_RUN = f'run="$run", {OF_NODE}'
+OF_GPU = f'{OF_RUN}, gpu=~"$gpu"'
+OF_RANK = f'{OF_RUN}, rank=~"$rank"'
+# Also matches series that are recorded without the label, whatever is chosen.
+OF_RANK_IF_KNOWN = f'{OF_RUN}, rank=~"$rank|"'
+OF_NODE_GPU = f'{OF_NODE}, gpu=~"$gpu"'
+# Alerts of rules in all runs; those on Stepscope itself have no `kind`.
+FIRING = f'ALERTS{{alertstate="firing", kind!="", {OF_CLUSTER}}}'
+
+THRESHOLD = "fires"  # legends of thresholds begin with it; dashed_thresholds matches it
+
+
+def last(selector: str) -> str:
+    """Returns the last value in the dashboard's time range, also of a run that has ended."""
+    return f"last_over_time({selector}[$__range])"
+
+
+def per_second(selector: str) -> str:
+    """Returns the rate of a counter per point of the chart, over at least four scrapes."""
+    return f"rate({selector}[$__rate_interval])"
+
+
+def gained(selector: str) -> str:
+    """Returns the increase of a counter in the same time."""
+    return f"increase({selector}[$__rate_interval])"
+
+
+def in_range(selector: str) -> str:
+    """Returns the increase of a counter in the dashboard's time range, also of a run that has ended."""
+    return f"increase({selector}[$__range])"
+
+
+def share_of_column(counts: str) -> str:
+    """Returns cumulative counts by `le` as shares of all of them."""
+    return f"{counts} / on () group_left () (max({counts}) > 0)"
+
+
+def or_zero(expression: str, measured: str) -> str:
+    """Returns 0 instead of nothing only if `measured`, the series that are counted, exist."""
+    return f"{expression} or 0 * count({measured})"
+
+
+def lines(expression: str, legend: str, exemplars: bool = False) -> Target:
+    """Returns series over time; `legend` has labels as `{{gpu}}`."""
+    return {**_target(expression, legend), "range": True, "format": "time_series", "exemplar": exemplars}
+
+
+def buckets(expression: str, exemplars: bool = False) -> Target:
+    """Returns a histogram over time; the expression has cumulative counts by `le`."""
+    return {**_target(expression, "{{le}}"), "range": True, "format": "heatmap", "exemplar": exemplars}
+
+
+def now(expression: str, legend: str = "__auto") -> Target:
+    """Returns one value per series, at the end of the time range."""
+    return {**_target(expression, legend), "instant": True, "range": False, "format": "time_series"}
+
+
+def rows(expression: str) -> Target:
+    """Returns one row of a table per series, with its labels and its value in columns."""
+    return {**_target(expression, "__auto"), "instant": True, "range": False, "format": "table"}
+
+
+def named_device(expression: str, word: str, label: str, digits: int) -> str:
+    """Returns one series per device, with only the label `device`: `GPU 07`, so that they sort by number."""
+    named = f'label_replace({expression}, "device", "{word} $1", "{label}", "(.+)")'
+    for length in range(1, digits):
+        zeros = "0" * (digits - length)
+        named = f'label_replace({named}, "device", "{word} {zeros}$1", "{label}", "(.{{{length}}})")'
+    return f"max by (device) ({named})"
+
+
+def threshold(rule: str, name: str, measured: str, side: str = "above", percent: bool = True) -> Target:
+    """Returns a line at a rule's parameter, as in the rules that Prometheus evaluates.
+
+    It is there only while the series `measured` are: a lone line would look like a value that is not near it.
+    """
+    value = f"max({parameter(rule, name)}){' / 100' if percent else ''}"
+    return lines(f"{value} and on () {measured}", f"{THRESHOLD} {side} ({rule}.{name})")
+
+
+def parameter(rule: str, name: str) -> str:
+    """Returns the value of a rule's parameter."""
+    return f'{PARAMETER}{{rule="{rule}", parameter="{name}", {OF_CLUSTER}}}'
+
+
+def _target(expression: str, legend: str) -> Target:
+    return {
+        "datasource": DATASOURCE,
+        "editorMode": "code",
+        "expr": dedent(expression).strip(),
+        "legendFormat": legend,
+    }

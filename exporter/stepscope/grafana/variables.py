@@ -1,0 +1,156 @@
+"""The variables at the top of a dashboard: data source, cluster, job, run, instance, gpu and rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.grafana.queries import DATASOURCE, OF_CLUSTER, OF_JOB, OF_RUN
+
+Variable = dict[str, Any]
+
+HOUR = 3600
+# Seconds; panels of longer ranges read recorded series. These have a value every four minutes, and the points
+# of a chart must be twice as far apart.
+LONG_RANGE = 4 * 24 * HOUR
+# For queries of one moment that read the whole range.
+LONG_FOR_ONE_MOMENT = 6 * HOUR
+UNSORTED, ALPHABETICAL, NUMERICAL = 0, 1, 3  # orders of Grafana
+ON_TIME_RANGE_CHANGE = 2
+SHOWN, HIDDEN = 0, 2
+
+# Ends legends of nodes and GPUs: the node's name only if there are several nodes.
+OF_WHICH_NODE = "${of_node}"
+
+
+def data_source() -> Variable:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "regex": "",
+        "current": {},
+        "options": [],
+        "multi": False,
+        "includeAll": False,
+        "refresh": 1,
+        "hide": SHOWN,
+        "skipUrlSync": False,
+    }
+
+
+def cluster(metric: str = "stepscope_samples_total") -> Variable:
+    """Returns the variable of the clusters; it has no values if series have no label `cluster`."""
+    return query("cluster", "Cluster", f"label_values({metric}, cluster)", several=True)
+
+
+def job(metric: str = "stepscope_samples_total") -> Variable:
+    """Returns the variable of the scrape jobs."""
+    of_cluster = f"label_values({metric}{{{OF_CLUSTER}}}, job)"
+    return {**query("job", "Job", of_cluster, several=True), "allValue": ".+"}
+
+
+def run() -> Variable:
+    """Returns the variable of the runs in the time range, the newest first.
+
+    The subquery reads one value every five minutes: a month of a thousand nodes would be too much.
+    """
+    start = f"stepscope_run_start_time_seconds{{{OF_JOB}}}"
+    newest = f"sort_desc(max by (run) ({start} or last_over_time({start}[$__range:5m])))"
+    return named("run", "Run", newest, "run")
+
+
+def instance() -> Variable:
+    """Returns the variable of the run's nodes. "All" lists them, because metrics of a node have no run."""
+    of_run = f'label_values(stepscope_samples_total{{run="$run", {OF_JOB}}}, instance)'
+    variable = query("instance", "Node", of_run, several=True)
+    del variable["allValue"]
+    return variable
+
+
+def gpu() -> Variable:
+    of = f"stepscope_gpu_utilization_samples_count{{{OF_RUN}}}"
+    return query("gpu", "GPU", f"label_values({of}, gpu)", several=True, sort=NUMERICAL)
+
+
+def rank() -> Variable:
+    of = f"stepscope_phase_seconds_total{{{OF_RUN}}}"
+    return query("rank", "Rank", f"label_values({of}, rank)", several=True, sort=NUMERICAL)
+
+
+def of_node() -> Variable:
+    """Returns the hidden variable OF_WHICH_NODE; a variable cannot be empty, so it may be a space."""
+    nodes = f"count(count by (instance) (stepscope_run_start_time_seconds{{{OF_RUN}}})) > 1"
+    name, space = (
+        f'label_replace(vector(1), "node", "{text}", "", "")' for text in (" {{instance}}", "\xa0")
+    )
+    return hidden(
+        named("of_node", "Node in legends", f"({name} and on () ({nodes})) or on () {space}", "node")
+    )
+
+
+def price() -> Variable:
+    """Returns the variable of a node's hourly price, at first unknown: see `priced`."""
+    return {
+        "name": "price",
+        "label": "Price of a node ($/h)",
+        "type": "textbox",
+        "query": "",
+        "current": {"text": "", "value": "", "selected": True},
+        "options": [{"text": "", "value": "", "selected": True}],
+        "hide": SHOWN,
+        "skipUrlSync": False,
+    }
+
+
+def priced(node_hours: str) -> str:
+    """Returns the cost; nothing without a price, because `e0` then is the name of a series that none has."""
+    return f"{node_hours} * ${{price}}e0"
+
+
+def by_range(name: str, short: str, long: str, beyond: int = LONG_RANGE) -> Variable:
+    """Returns a hidden variable with the name of a series: `long` on time ranges above `beyond` seconds.
+
+    A query with `${name}` then reads only one of them. Prometheus chooses it, because variables of Grafana
+    cannot compare.
+    """
+    choice = " or ".join(
+        f'label_replace(vector(1), "series", "{series}", "", "") and on () (vector($__range_s) {comparison})'
+        for series, comparison in ((short, f"<= {beyond}"), (long, f"> {beyond}"))
+    )
+    return hidden(named(name, name, choice, "series"))
+
+
+def named(name: str, label: str, expression: str, of: str, several: bool = False) -> Variable:
+    """Returns a variable with the values of a label in a query's result, in its order; "All" lists them."""
+    variable = query(name, label, f"query_result({expression})", several, UNSORTED)
+    variable.pop("allValue", None)
+    return {**variable, "regex": f'/\\b{of}="([^"]+)"/'}
+
+
+def hidden(variable: Variable) -> Variable:
+    return {**variable, "hide": HIDDEN}
+
+
+def query(
+    name: str, label: str, expression: str, several: bool = False, sort: int = ALPHABETICAL
+) -> Variable:
+    """Returns a variable with values from Prometheus, which Grafana updates with the time range."""
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "definition": expression,
+        "query": {"query": expression, "refId": "StandardVariableQuery"},
+        "regex": "",
+        "refresh": ON_TIME_RANGE_CHANGE,
+        "sort": sort,
+        "multi": several,
+        "includeAll": several,
+        **({"allValue": ".*"} if several else {}),
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]} if several else {},
+        "options": [],
+        "hide": SHOWN,
+        "skipUrlSync": False,
+    }

@@ -1,1 +1,0 @@
-"""`stepscope list`, `open` and `score`: the runs of a folder, their reports and predictions."""

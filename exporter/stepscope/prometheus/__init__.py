@@ -1,0 +1,1 @@
+"""Rule files, the cross-check of their alerts, and a collector for prometheus_client."""

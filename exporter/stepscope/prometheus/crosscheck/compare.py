@@ -1,0 +1,214 @@
+"""Compares what a rule recorded and alerted on with what it must have, at each of its evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from stepscope.measurements.scraped import Labels
+from stepscope.prometheus.crosscheck.expected import Expected, alert_states, expected
+from stepscope.prometheus.crosscheck.readings import Readings
+from stepscope.prometheus.crosscheck.server import Grid, Milliseconds, Server
+from stepscope.prometheus.crosscheck.stored import Stored, Window
+from stepscope.prometheus.rules.groups import STATUS
+from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.profiles import alerting_rules
+from stepscope.report.terminal import shown
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.promql import Alert, Scraping
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A series at one moment; None means no value."""
+
+    rule: str
+    time: Milliseconds
+    series: str
+    labels: Labels
+    expected: float | str | None
+    recorded: float | str | None
+
+
+@dataclass
+class Outcome:
+    """The result of checking one rule for one run.
+
+    `firing` counts the `evaluations` at which Prometheus had a firing alert of the rule. `by_last_scrape`
+    counts those `values` that agree only if the last scrapes were not stored yet.
+    """
+
+    rule: str
+    run: str
+    evaluations: int = 0
+    firing: int = 0
+    values: int = 0
+    by_last_scrape: int = 0
+    disagreements: list[Disagreement] = field(default_factory=list)
+
+
+def check_rules(
+    server: Server, options: Options, intervals: Mapping[str, Milliseconds], windows: Sequence[Window]
+) -> list[Outcome]:
+    """Checks every rule for every run; `intervals` are by group. Raises UserError if Prometheus fails."""
+    rules = alerting_rules(options)
+    outcomes: list[Outcome] = []
+    with shown("rules checked", len(rules) * len(windows)) as progress:
+        for rule in rules:
+            group = f"stepscope-{rule.name}"
+            for window in windows:
+                if group in intervals:
+                    stored = Stored(
+                        server, rule, options.scraping, intervals[group], window, options.labels()
+                    )
+                    outcome = _Check(server, rule, options.scraping, stored).outcome()
+                else:
+                    missing = Disagreement(
+                        rule.name, window.end, f"group {group}", frozenset(), "a group", None
+                    )
+                    outcome = Outcome(rule.name, window.run, disagreements=[missing])
+                outcomes.append(outcome)
+                progress(len(outcomes))
+    return outcomes
+
+
+class _Check:
+    """The check of what was stored of one rule. Raises UserError if Prometheus fails."""
+
+    def __init__(self, server: Server, rule: Rule[Any, Any], scraping: Scraping, stored: Stored) -> None:
+        self.server, self.stored = server, stored
+        self.rule, self.scraping = rule, scraping
+        self.window, self.times, self.grid = stored.window, stored.times, stored.grid
+        self.result = Outcome(rule.name, self.window.run)
+        self.now = Readings(server, self.window.run, self.grid, speed=self.window.speed)
+        self._before: list[dict[Milliseconds, Expected]] = []
+
+    def outcome(self) -> Outcome:
+        if not self.times:
+            self._expect_nothing()
+        for time in self.times:
+            if time >= self.window.start:
+                self.result.evaluations += 1
+                self._compare_records(time)
+        for position, alert in enumerate(self.stored.rules.alerts):
+            self._compare_alert(position, alert)
+        self.result.firing = sum("firing" in alerting.values() for _, alerting in self.stored.alerting)
+        self._find_foreign_alerts()
+        self.result.disagreements.sort(key=lambda found: (found.time, found.series, sorted(found.labels)))
+        return self.result
+
+    def _expect_nothing(self) -> None:
+        """Reports a rule that recorded nothing although it had something to judge."""
+        step = self.grid.step
+        grid = Grid(self.window.start, step, 1 + (self.window.end - self.window.start) // step)
+        readings = Readings(self.server, self.window.run, grid, speed=self.window.speed)
+        judged = [
+            (grid.time(index), found.targets)
+            for index in range(grid.count)
+            if grid.time(index) >= (self.window.restarted or 0)
+            and (found := expected(self.rule, readings.at(index), self.scraping)).targets
+        ]
+        # Two intervals contain at least one evaluation.
+        if judged and judged[-1][0] - judged[0][0] >= 2 * step:
+            time, targets = judged[-1]
+            status = self.rule.name, time, STATUS
+            self.result.disagreements += [
+                Disagreement(*status, labels, "a status", None) for labels in targets
+            ]
+
+    @cached_property
+    def expected(self) -> dict[Milliseconds, Expected]:
+        return self._recomputed(self.now)
+
+    def expected_before(self) -> Iterator[dict[Milliseconds, Expected]]:
+        """Yields what is expected if evaluations missed the last scrape, or more that were not stored yet."""
+        delays = self.window.scrapes.delays
+        for number, delay in enumerate(delays):
+            if number == len(self._before):
+                readings = Readings(self.server, self.window.run, self.grid, delay, self.window.speed)
+                self._before.append(self._recomputed(readings))
+            yield self._before[number]
+
+    def _recomputed(self, readings: Readings) -> dict[Milliseconds, Expected]:
+        found = {}
+        for time in self.times:
+            index = self.grid.index(time)
+            assert index is not None
+            found[time] = expected(self.rule, readings.at(index), self.scraping)
+        return found
+
+    def _compare_records(self, time: Milliseconds) -> None:
+        for series, samples in self.stored.records.items():
+            recorded = samples.get(time, {})
+            expected = self.expected[time].values_of(series)
+            for labels in {**expected, **recorded}:
+                self.result.values += 1
+                ours, theirs = expected.get(labels), recorded.get(labels)
+                if same(ours, theirs):
+                    continue
+                agrees = any(
+                    same(before[time].values_of(series).get(labels), theirs)
+                    for before in self.expected_before()
+                )
+                self._differs(agrees, time, series, labels, ours, theirs)
+
+    def _compare_alert(self, position: int, alert: Alert) -> None:
+        states = self._states(alert, position, self.expected)
+        own = self.stored.own_labels(alert)
+        for time, alerting in self.stored.alerting:
+            expected = {labels | own: state for labels, state in states[time].items()}
+            recorded = {labels: state for labels, state in alerting.items() if own <= labels}
+            for labels in {**expected, **recorded}:
+                self.result.values += 1
+                ours, theirs = expected.get(labels), recorded.get(labels)
+                if ours != theirs and not (theirs is None and time in self.stored.restoring):
+                    agrees = any(
+                        self._states(alert, position, before)[time].get(labels - own) == theirs
+                        for before in self.expected_before()
+                    )
+                    self._differs(agrees, time, "ALERTS", labels, ours, theirs)
+
+    def _find_foreign_alerts(self) -> None:
+        """Reports alerts of the rule's name whose labels match none of its alerts."""
+        known = [self.stored.own_labels(alert) for alert in self.stored.rules.alerts]
+        for time, alerting in self.stored.alerting:
+            for labels, state in alerting.items():
+                if not any(own <= labels for own in known):
+                    self._differs(False, time, "ALERTS", labels, None, state)
+
+    def _states(
+        self, alert: Alert, position: int, expected: Mapping[Milliseconds, Expected]
+    ) -> dict[Milliseconds, dict[Labels, str]]:
+        conditions = [expected[time].conditions[position] for time in self.times]
+        found = alert_states(self.times, conditions, alert.pending, alert.keep_firing)
+        return dict(zip(self.times, found, strict=True))
+
+    def _differs(
+        self,
+        agrees_by_last_scrape: bool,
+        time: Milliseconds,
+        series: str,
+        labels: Labels,
+        expected: float | str | None,
+        recorded: float | str | None,
+    ) -> None:
+        if agrees_by_last_scrape:
+            self.result.by_last_scrape += 1
+        else:
+            self.result.disagreements.append(
+                Disagreement(self.rule.name, time, series, labels, expected, recorded)
+            )
+
+
+def same(ours: float | None, theirs: float | None) -> bool:
+    """Returns whether values are equal to 1e-9, relative above 1; None and NaN equal only themselves."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    if math.isnan(ours) or math.isnan(theirs):
+        return math.isnan(ours) and math.isnan(theirs)
+    return math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -1,0 +1,89 @@
+"""Computes what a rule must record: its judgement of the scraped counters, and the alerts that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from stepscope.measurements.scraped import Labels, Moment, Vector
+from stepscope.prometheus.crosscheck.server import Milliseconds
+from stepscope.prometheus.rules.groups import FINDING, STATUS
+from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.promql import Scraping
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The values that a rule must record at one moment, and each alert's value where its condition holds."""
+
+    records: Mapping[str, Vector]
+    targets: Collection[Labels]
+    findings: tuple[Vector, ...]
+    alert_labels: tuple[Labels, ...] = ()  # what distinguishes each alert of the rule from its others
+
+    @property
+    def conditions(self) -> tuple[frozenset[Labels], ...]:
+        """Returns where each alert's condition holds."""
+        return tuple(map(frozenset, self.findings))
+
+    def status(self) -> Vector:
+        """Returns 1 where the condition of some alert holds, otherwise 0."""
+        holds = frozenset().union(*self.conditions)
+        return {labels: float(labels in holds) for labels in (*self.targets, *holds)}
+
+    def values_of(self, series: str) -> Mapping[Labels, float]:
+        """Returns the status, the findings with the labels of their alerts, or one of the records."""
+        if series == FINDING:
+            alerts = zip(self.findings, self.alert_labels, strict=True)
+            return {labels | own: value for found, own in alerts for labels, value in found.items()}
+        return self.status() if series == STATUS else self.records[series]
+
+
+def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
+    """Judges what was scraped with the code that judges recordings."""
+    scraped = rule.scraped(now, scraping)
+    judged = rule.judge_live(scraped.view, scraping.sample_interval)
+    findings = tuple(
+        {
+            labels: value
+            for labels, value, holds in zip(
+                scraped.labels, condition.value.tolist(), condition.holds.tolist(), strict=True
+            )
+            if holds
+        }
+        for condition in judged.conditions
+    )
+    return Expected(scraped.records, scraped.targets, findings, _alert_labels(rule, scraping))
+
+
+@lru_cache(maxsize=256)
+def _alert_labels(rule: Rule[Any, Any], scraping: Scraping) -> tuple[Labels, ...]:
+    rules = rule.prometheus_rules(scraping)
+    return tuple(frozenset(alert.labels.items()) for alert in rules.alerts) if rules else ()
+
+
+def alert_states(
+    times: Sequence[Milliseconds],
+    conditions: Iterable[frozenset[Labels]],
+    pending: float = 0.0,
+    keep_firing: float = 0.0,
+) -> list[dict[Labels, str]]:
+    """Returns "pending" or "firing" by labels, per evaluation; `pending` and `keep_firing` are seconds."""
+    began: dict[Labels, Milliseconds] = {}
+    ceased: dict[Labels, Milliseconds] = {}
+    firing: set[Labels] = set()
+    found = []
+    for time, holds in zip(times, conditions, strict=True):
+        for labels in holds:
+            began.setdefault(labels, time)
+            ceased.pop(labels, None)
+        for labels in began.keys() - holds:
+            since = ceased.setdefault(labels, time)
+            if labels not in firing or time - since >= 1000 * keep_firing:
+                del began[labels], ceased[labels]
+                firing.discard(labels)
+        firing |= {labels for labels in holds if time - began[labels] >= 1000 * pending}
+        found.append({labels: "firing" if labels in firing else "pending" for labels in began})
+    return found

@@ -1,0 +1,101 @@
+"""Runs a temporary Prometheus without targets and rules, which stores what is written to it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+
+from stepscope.common.errors import UserError
+from stepscope.prometheus.crosscheck.offline.remote_write import HEADERS, requests_of
+from stepscope.prometheus.crosscheck.server import Series
+from stepscope.runs.prometheus.connection import TIMEOUT
+
+STARTING = 60.0  # seconds until it must be ready
+STOPPING = 10.0
+# Nodes are written one after the other, and the rules' records after all nodes: out of order.
+CONFIG = "storage:\n  tsdb:\n    out_of_order_time_window: 36500d\n"
+
+
+class LocalPrometheus:
+    """A temporary Prometheus on this machine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def write(self, series: Iterable[Series]) -> None:
+        """Stores samples. Raises UserError if Prometheus refuses them."""
+        for body in requests_of(series):
+            answer = requests.post(f"{self.url}/api/v1/write", data=body, headers=HEADERS, timeout=TIMEOUT)
+            if answer.status_code // 100 != 2:
+                reason = " ".join(answer.text.split()) or f"HTTP status {answer.status_code}"
+                raise UserError(
+                    f"the local Prometheus refuses samples ({reason}); install Prometheus 2.42 or later"
+                )
+
+
+@contextmanager
+def local_prometheus(program: str = "prometheus") -> Iterator[LocalPrometheus]:
+    """Yields a server that runs inside the `with`. Raises UserError if it does not start."""
+    binary = shutil.which(program)
+    if binary is None:
+        raise UserError(
+            "--recording needs `prometheus`, which is not on the PATH: install Prometheus 2.42 or later, "
+            "or give --prometheus URL alone"
+        )
+    with tempfile.TemporaryDirectory(prefix="stepscope-crosscheck-") as directory:
+        folder = Path(directory)
+        (folder / "prometheus.yml").write_text(CONFIG)
+        address = free_address()
+        command = [
+            binary,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=100y",
+            f"--web.listen-address={address}",
+            "--web.enable-remote-write-receiver",
+            "--log.level=warn",
+        ]
+        log = folder / "prometheus.log"
+        with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+            try:
+                _wait_until_ready(f"http://{address}/-/ready", process, log)
+                yield LocalPrometheus(f"http://{address}")
+            finally:
+                _end(process)
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTING
+    while not _is_ready(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            lines = log.read_text(errors="replace").strip().splitlines()
+            raise UserError(f"the local Prometheus does not start: {lines[-1] if lines else 'no message'}")
+        time.sleep(0.05)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=TIMEOUT).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOPPING)
+    except subprocess.TimeoutExpired:
+        process.kill()

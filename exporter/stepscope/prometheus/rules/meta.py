@@ -1,0 +1,293 @@
+"""Alerts on Stepscope itself: no alert must mean that all is well, not that nothing is measured.
+
+They have no `kind`, unlike those of rules: no cause silences them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stepscope.evaluation.settings import Settings
+from stepscope.prometheus.rules.engines import ENGINES, Engine
+from stepscope.prometheus.rules.groups import DASHBOARD, Group, alerting, record
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import MINUTE, Alert, Scraping, ratio, time_span
+from stepscope.rules.parts.silences import (
+    CollectorFailing,
+    ExporterDown,
+    ExporterMissing,
+    GPULost,
+    LimitReached,
+    RunFailed,
+    SamplesMissed,
+    ScrapeIntervalDiffers,
+)
+
+UNFINISHED = "run_instance:stepscope_run_unfinished:bool"
+KNOWN = "instance:stepscope_exporter_known:bool"
+BUILD = "stepscope_exporter_build_info"
+TAKEN, MISSED = "stepscope_sampler_ticks_total", "stepscope_sampler_ticks_missed_total"
+TARGET = "on (cluster, job, instance)"
+# Both remember while an exporter is down, until it is up again.
+STILL_UNFINISHED = f"""
+clamp(stepscope_samples_total unless stepscope_run_end_time_seconds, 1, 1)
+or
+{UNFINISHED} and {TARGET} up == 0
+"""
+STILL_KNOWN = f"""
+group by (cluster, job, instance) ({BUILD})
+or
+{KNOWN} and {TARGET} up == 0
+"""
+# Names of nodes without their domain or port; whole IP addresses.
+NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
+_REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
+# Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
+NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
+# Grafana's dashboard of exporters, with its variables.
+EXPORTER_DASHBOARD = (
+    "/d/stepscope-exporter?var-instance={{$labels.instance|urlquery}}"
+    "{{with or $labels.cluster $externalLabels.cluster}}&var-cluster={{.|urlquery}}{{end}}"
+)
+
+
+class Silence(NamedTuple):
+    name: str
+    alert: Alert
+    recommendation: str
+    dashboard: str = EXPORTER_DASHBOARD
+
+
+def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Silence]:
+    """Returns the alerts; docs/rules.md has a section on each."""
+    gpu, failed = settings.silence(GPULost), settings.silence(RunFailed)
+    gone = MINUTE * gpu.gone_minutes
+    missed = settings.silence(SamplesMissed).threshold
+    return [
+        *_exporters(settings.silence(ExporterDown), settings.silence(ExporterMissing)),
+        Silence(
+            "GPULost",
+            Alert(
+                "stepscope_gpu_up == 0",
+                "GPU {{ $labels.gpu }} of {{ $labels.instance }} does not answer",
+                "The driver of {{ $labels.instance }} gives no readings of GPU {{ $labels.gpu }}: rules "
+                "cannot judge it.",
+                pending=MINUTE * gpu.minutes,
+                labels={"trouble": "silent"},
+            ),
+            _REPAIR_GPU,
+        ),
+        Silence(
+            "GPULost",
+            Alert(
+                f"(stepscope_gpu_up offset {time_span(gone)} unless stepscope_gpu_up)\n"
+                f'  and {TARGET} stepscope_collector_success{{collector="gpu"}} == 1',
+                "GPU {{ $labels.gpu }} of {{ $labels.instance }} has disappeared",
+                f"{time_span(gone)} ago, the driver of {{{{ $labels.instance }}}} listed GPU "
+                "{{ $labels.gpu }}. It no longer does, so rules cannot judge it.",
+                labels={"trouble": "gone"},
+            ),
+            _REPAIR_GPU,
+        ),
+        Silence(
+            "CollectorFailing",
+            Alert(
+                f"stepscope_collector_success == 0 and {TARGET} {UNFINISHED}",
+                "Collector {{ $labels.collector }} fails on {{ $labels.instance }}",
+                "Collector {{ $labels.collector }} has no readings on {{ $labels.instance }}: its metrics "
+                "are missing, and rules that need them cannot fire.",
+                severity="info",
+                pending=MINUTE * settings.silence(CollectorFailing).minutes,
+            ),
+            "The exporter's log has the reason. Turn off a collector that cannot work on this node, with "
+            "--no-collector.NAME.",
+        ),
+        Silence(
+            "SamplesMissed",
+            Alert(
+                f"rate({MISSED}[5m]) / (rate({TAKEN}[5m]) + rate({MISSED}[5m])) > {ratio(missed)}",
+                "The exporter of {{ $labels.instance }} misses samples",
+                "The exporter of {{ $labels.instance }} missed {{ $value | humanizePercentage }} of its "
+                f"samples in the last 5 minutes (fires above {missed:g} %). Rules see only the samples "
+                "that it took.",
+                severity="info",
+            ),
+            "Reserve a core for the exporter, or use a longer --sample-interval.",
+        ),
+        Silence(
+            "LimitReached",
+            Alert(
+                "sum without (run, collector) (stepscope_exporter_left_out) > 0",
+                "The exporter of {{ $labels.instance }} leaves out {{ $labels.limit }}",
+                "A limit of the exporter of {{ $labels.instance }} leaves out {{ $value | humanize }} "
+                "({{ $labels.limit }}): rules cannot judge what is left out.",
+                pending=MINUTE * settings.silence(LimitReached).minutes,
+            ),
+            "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
+            "or find out why there are so many.",
+        ),
+        _scrape_interval(scraping, settings.silence(ScrapeIntervalDiffers).factor),
+        *_shared_targets(),
+        Silence(
+            "RuleEvaluationFailing",
+            Alert(
+                engine.failures,
+                f"{engine.title} cannot evaluate a rule of Stepscope",
+                f"{{{{ $labels.{engine.group} }}}} failed {{{{ $value | humanize }}}} times in the last "
+                "5 minutes.",
+            ),
+            f"{engine.reason} has the reason.",
+        ),
+        Silence(
+            "RunFailed",
+            Alert(
+                f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])',
+                "Run {{ $labels.run }} failed: {{ $labels.reason }}",
+                "Run {{ $labels.run }} on {{ $labels.instance }} ended with: {{ $labels.reason }}.",
+                keep_firing=MINUTE * failed.minutes,
+            ),
+            "Read the end of the run's own log. After `out of memory`, compare the memory of the run with "
+            "its limit.",
+            DASHBOARD,
+        ),
+    ]
+
+
+def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
+    known_to_others = "\n  or\n".join(
+        f'  label_replace({series}, "instance", "$1", "{label}", "{NODE}")'
+        for series, label in (
+            ("DCGM_FI_DEV_GPU_UTIL", "Hostname"),
+            ('kube_pod_container_resource_requests{resource="nvidia_com_gpu"} > 0', "node"),
+            (
+                'node_pci_device_info{vendor_id="0x10de"} '
+                f"* {TARGET} group_left (nodename) node_uname_info",
+                "nodename",
+            ),
+            ('up{job=~".*stepscope.*"} == 0', "instance"),
+        )
+    )
+    seen = f'label_replace({BUILD} or {KNOWN}, "instance", "$1", "instance", "{NODE}")'
+    check = "Check the node first, then the exporter (systemctl status stepscope-exporter)."
+    return [
+        Silence(
+            "ExporterDown",
+            Alert(
+                f"{UNFINISHED} and {TARGET} up == 0",
+                "The exporter of {{ $labels.instance }} is down while run {{ $labels.run }} is training",
+                "Prometheus cannot scrape {{ $labels.instance }}, where run {{ $labels.run }} had not ended: "
+                "rules cannot judge that node.",
+                pending=MINUTE * down.minutes,
+            ),
+            check,
+        ),
+        Silence(
+            "ExporterDown",
+            Alert(
+                f"{KNOWN} and {TARGET} up == 0 unless {TARGET} {UNFINISHED}",
+                "The exporter of {{ $labels.instance }} is down",
+                "Prometheus cannot scrape {{ $labels.instance }}, where no run was training: rules will not "
+                "see the next one.",
+                severity="info",
+                pending=MINUTE * down.idle_minutes,
+            ),
+            check,
+        ),
+        Silence(
+            "ExporterMissing",
+            Alert(
+                f"group by (cluster, instance) (\n{known_to_others}\n)\n"
+                f"  unless on (cluster, instance) {seen}\n"
+                f"  and on (cluster) {BUILD}",
+                "{{ $labels.instance }} has GPUs, but no exporter of Stepscope",
+                "Others know {{ $labels.instance }} as a node with GPUs (dcgm-exporter, node_exporter, or "
+                "pods that request GPUs), but Prometheus has scraped no exporter of Stepscope there.",
+                severity="info",
+                pending=MINUTE * missing.minutes,
+            ),
+            "Install the exporter there, or add the node to the scrape configuration. On nodes that do not "
+            "train, silence this alert.",
+        ),
+    ]
+
+
+def _scrape_interval(scraping: Scraping, factor: float) -> Silence:
+    """Compares the number of scrapes in ten minutes, or of ten scrapes, with what it should be."""
+    window = time_span(max(10 * MINUTE, 10 * scraping.interval))
+    interval = f"{max(10 * MINUTE, 10 * scraping.interval):g} / count_over_time(up[{window}])"
+    seldom, often = (
+        f"{seconds:.12g}" for seconds in (factor * scraping.interval, scraping.interval / factor)
+    )
+    differs = f"({interval} > {seldom} or {interval} < {often})"
+    return Silence(
+        "ScrapeIntervalDiffers",
+        Alert(
+            f"{differs}\n  and {TARGET} {BUILD}\n  and {TARGET} {BUILD} offset {window}",
+            "{{ $labels.instance }} is not scraped as often as the rules expect",
+            "Prometheus scrapes {{ $labels.instance }} every {{ $value | humanizeDuration }}, but the rules "
+            f"were rendered for {time_span(scraping.interval)}.",
+            severity="info",
+        ),
+        "Render the rules with `stepscope rules render --scrape-interval`, or change the scrape interval.",
+    )
+
+
+def _profile_differs() -> Silence:
+    return Silence(
+        "ProfileDiffers",
+        Alert(
+            f'{BUILD}{{profile="lean"}}',
+            "{{ $labels.instance }} publishes fewer metrics than the rules read",
+            "The exporter of {{ $labels.instance }} has the lean profile, but the rules were rendered for "
+            "the default one: rules that need more cannot judge that node.",
+            severity="info",
+            pending=10 * MINUTE,
+        ),
+        "Render the rules with `stepscope rules render --profile lean`, or start the exporter without "
+        "--metrics.profile=lean.",
+    )
+
+
+def _shared_targets() -> list[Silence]:
+    """Returns both alerts. A restarted exporter has a later start; it goes back only if two take turns."""
+    repair = (
+        "Give each exporter its own target: set `instance` to the node's name in the scrape configuration."
+    )
+    return [
+        Silence(
+            "TargetShared",
+            Alert(
+                f"resets(process_start_time_seconds[15m]) >= 2 and {TARGET} {BUILD}",
+                "Several exporters answer as {{ $labels.instance }}",
+                "The target {{ $labels.instance }} changed between several exporters {{ $value | humanize }} "
+                "times in 15 minutes: counters of different nodes are mixed up.",
+                labels={"trouble": "several exporters"},
+            ),
+            repair,
+        ),
+        Silence(
+            "TargetShared",
+            Alert(
+                f"count by (cluster, instance) ({BUILD}) > 1",
+                "{{ $labels.instance }} is the name of several targets",
+                "{{ $value | humanize }} targets have the instance {{ $labels.instance }}: dashboards show "
+                "them as one node.",
+                severity="info",
+                pending=10 * MINUTE,
+                labels={"trouble": "several targets"},
+            ),
+            repair,
+        ),
+    ]
+
+
+def meta_group(options: Options) -> Group:
+    rules = [record(UNFINISHED, STILL_UNFINISHED), record(KNOWN, STILL_KNOWN)]
+    found = silences(options.scraping, options.settings, ENGINES[options.engine])
+    if options.profile != "lean":
+        found.append(_profile_differs())
+    for name, alert, recommendation, dashboard in found:
+        labels = {"rule": name, "severity": alert.severity, **alert.labels}
+        rules.append(alerting(name, alert, labels, recommendation, options, "rules.md", dashboard))
+    interval = time_span(max(2 * MINUTE, options.scraping.interval))
+    return {"name": "stepscope-meta", "interval": interval, "rules": rules}

@@ -1,0 +1,108 @@
+"""Records the usage of nodes and runs for dashboards of many nodes, or of weeks.
+
+One group records a few series per node every two minutes: a dashboard of 1,000 nodes then reads some
+thousands, instead of a hundred thousand cores and GPUs. The other one sums histograms over the GPUs and ranks
+of a node every four minutes, for charts of weeks. Prometheus does not allow much longer intervals.
+"""
+
+from __future__ import annotations
+
+from stepscope.prometheus.rules.groups import Entry, Group, record
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.gpus import GPUS as GPUS_OF_RUNS
+from stepscope.rules.parts.promql import MINUTE, time_span
+
+IDLE = 0.05  # a GPU below this utilisation counts as idle
+
+GPU_UTILIZATION = "instance:stepscope_gpu_utilization:mean_ratio"
+CPU_UTILIZATION = "instance:stepscope_cpu_utilization:mean_ratio"
+CPU_IO_WAIT = "instance:stepscope_cpu_io_wait:mean_ratio"
+MEMORY_USED = "instance:stepscope_memory_used:ratio"
+GPU_MEMORY_USED = "instance:stepscope_gpu_memory_used:ratio"
+GPUS = "instance:stepscope_gpus:count"
+GPUS_IDLE = "instance:stepscope_gpus_idle:count"
+GPU_POWER = "instance:stepscope_gpu_power:watts"
+NETWORK_RECEIVED = "instance:stepscope_network_receive:bytes_rate5m"
+NETWORK_SENT = "instance:stepscope_network_transmit:bytes_rate5m"
+RUN_GPUS = "run_instance:stepscope_run_gpus:count"
+RUN_POWER = "run_instance:stepscope_run_gpu_power:watts"
+RUN_UTILIZATION = "run_instance:stepscope_run_gpu_utilization:mean_ratio"
+RUN_STEPS = "run_instance:stepscope_train_steps:rate5m"
+# A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work.
+RUN_WAITING = "run_instance:stepscope_run_waiting:mean_ratio"
+
+LONG_GPU_SAMPLES = "run_instance_le:stepscope_gpu_utilization_samples_bucket:sum"
+LONG_GPU_MEMORY_SAMPLES = "run_instance_le:stepscope_gpu_memory_samples_bucket:sum"
+# Every tenth, which the heatmaps show: percentiles of weeks need no more.
+LONG_BOUNDS = 'le=~"0[.][1-9]|1|1[.]0|[+]Inf"'
+LONG_STEPS = "run_instance_phase_le:stepscope_step_duration_seconds_bucket:sum"
+
+
+def usage_groups(options: Options) -> list[Group]:
+    """Returns both groups; their intervals are never shorter than that of the scrapes."""
+    each_minute = max(MINUTE, options.scraping.interval)
+    return [
+        {"name": "stepscope-usage", "interval": time_span(2 * each_minute), "rules": _recent()},
+        {"name": "stepscope-long-ranges", "interval": time_span(4 * each_minute), "rules": _long_ranges()},
+    ]
+
+
+def _recent() -> list[Entry]:
+    # The rate of the counter would be too low until an exporter has been scraped for five minutes.
+    busy = "avg_over_time(stepscope_gpu_utilization_ratio[5m])"
+    # The GPUs that each run uses. With many runs on a node, a GPU may count for several of them.
+    uses = f"{GPUS_OF_RUNS} unless ignoring (gpu) stepscope_run_end_time_seconds"
+    of_run = f"* ignoring (run) group_right () clamp({uses}, 1, 1)"
+    return [
+        record(GPU_UTILIZATION, f"avg without (gpu) ({busy})"),
+        record(GPUS, "count without (gpu) (stepscope_gpu_up)"),
+        record(GPUS_IDLE, f"sum without (gpu) ({busy} < bool {IDLE})"),
+        record(GPU_POWER, "sum without (gpu) (stepscope_gpu_power_watts)"),
+        record(
+            GPU_MEMORY_USED,
+            """
+            sum without (gpu) (stepscope_gpu_memory_used_bytes)
+              / sum without (gpu) (stepscope_gpu_memory_total_bytes)
+            """,
+        ),
+        record(CPU_UTILIZATION, _mean("stepscope_cpu_utilization_samples")),
+        record(CPU_IO_WAIT, _mean("stepscope_io_wait_samples")),
+        record(MEMORY_USED, "stepscope_memory_used_bytes / stepscope_memory_total_bytes"),
+        record(NETWORK_RECEIVED, "sum without (device) (rate(stepscope_network_receive_bytes_total[5m]))"),
+        record(NETWORK_SENT, "sum without (device) (rate(stepscope_network_transmit_bytes_total[5m]))"),
+        record(RUN_GPUS, f"count without (gpu) ({uses})"),
+        record(RUN_POWER, f"sum without (gpu) (stepscope_gpu_power_watts {of_run})"),
+        record(RUN_UTILIZATION, f"avg without (gpu) ({busy} {of_run})"),
+        record(
+            RUN_STEPS,
+            'max without (rank, phase) (rate(stepscope_step_duration_seconds_count{phase="train"}[5m]))',
+        ),
+        record(
+            RUN_WAITING,
+            """
+            sum without (rank, component) (
+              rate(stepscope_step_component_seconds_total{component=~"communication|data_wait"}[5m])
+            )
+              / sum without (rank, phase) (rate(stepscope_step_duration_seconds_sum[5m]))
+            """,
+        ),
+    ]
+
+
+def _mean(histogram: str) -> str:
+    """Returns the mean of a node's cores while it trains, over five minutes, without a series per core."""
+    return f"max without (run) (rate({histogram}_sum[5m]) / rate({histogram}_count[5m]))"
+
+
+def _long_ranges() -> list[Entry]:
+    return [
+        record(
+            LONG_GPU_SAMPLES,
+            f"sum without (gpu) (stepscope_gpu_utilization_samples_bucket{{{LONG_BOUNDS}}})",
+        ),
+        record(
+            LONG_GPU_MEMORY_SAMPLES,
+            f"sum without (gpu) (stepscope_gpu_memory_samples_bucket{{{LONG_BOUNDS}}})",
+        ),
+        record(LONG_STEPS, "sum without (rank) (stepscope_step_duration_seconds_bucket)"),
+    ]

@@ -1,0 +1,211 @@
+"""Finds why data comes too late, from the times of the loader's workers and the cores of their node."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from stepscope.common.words import count, number, percent
+from stepscope.rules.parts.remedies import HOOKS
+
+Cause = Literal["heavy transform", "too few workers", "slow storage", "neighbours", "hand-over", "not known"]
+
+CPU_BOUND = 0.5  # workers compute for more than this share of a fetch, not counting waits for a core
+WAITING_FOR_IO = 0.2  # if fetches were not timed, storage is slow if cores wait for it for more of the time
+CORES_FULL = 0.85  # above this use of the cores that the run may use, they are full
+WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do so because of neighbours
+WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
+
+NOT_TIMED = "no fetch was timed"
+HOW_TO_TIME = (
+    f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
+    "That shows whether storage, the transform or the number of workers delays batches."
+)
+
+
+class CoresInUse(NamedTuple):
+    """How many of the cores that the run may use on a node were used on average, and by whom."""
+
+    allowed: float
+    loaders: float
+    rest: float  # the run's main processes
+    others: float
+
+    @property
+    def are_full(self) -> bool:
+        return self.loaders + self.rest + self.others > CORES_FULL * self.allowed
+
+    def words(self) -> str:
+        loaders, rest, others = (number(round(cores, 1)) for cores in (self.loaders, self.rest, self.others))
+        return (
+            f"of the {self.allowed:g} cores that the run may use, its loaders use {loaders}, "
+            f"the rest of the run {rest}, others {others}"
+        )
+
+    def full_of(self) -> str:
+        """Returns who uses most of them."""
+        names = {
+            "its own loaders": self.loaders,
+            "its own main process": self.rest,
+            "neighbours": self.others,
+        }
+        return max(names, key=lambda name: names[name])
+
+
+@dataclass(frozen=True)
+class Loading:
+    """The data loading of one rank so far; seconds are sums over its workers or over its steps."""
+
+    workers: int | None  # None if no loader is known
+    fetch_seconds: float
+    fetch_cpu_seconds: float
+    fetch_core_wait_seconds: float  # ready to run, but no core was free; 0 if never or not counted
+    step_seconds: float
+    wait_seconds: float
+    cores: float  # per rank of the node; 0 if not known
+    cpu_busy: float  # mean utilisation of the node's cores, a ratio
+    io_wait: float
+    in_use: CoresInUse | None = None  # None: not measured
+
+    @property
+    def computing_seconds(self) -> float:
+        return max(self.step_seconds - self.wait_seconds, 1e-9)
+
+    @property
+    def cpu_share(self) -> float:
+        """Returns the CPU seconds per second of fetching, NaN if fetches were not timed."""
+        return self.fetch_cpu_seconds / self.fetch_seconds if self.fetch_seconds else math.nan
+
+    @property
+    def waiting_share(self) -> float:
+        """Returns the share of the fetch time without computing and without waiting for a core."""
+        elsewhere = self.cpu_share + self.fetch_core_wait_seconds / max(self.fetch_seconds, 1e-9)
+        return max(1 - elsewhere, 0.0)  # two clocks: their sum may exceed the whole by a little
+
+    @property
+    def workers_wait(self) -> bool:
+        """Returns whether fetches wait for something other than a core. False if they were not timed."""
+        if self.fetch_core_wait_seconds:
+            # Waits for a core count for neither side: computing and waking up from a read both need one.
+            return self.cpu_share <= CPU_BOUND * (self.cpu_share + self.waiting_share)
+        return self.cpu_share <= CPU_BOUND * self.cpu_share_of_computing
+
+    @property
+    def cpu_share_of_computing(self) -> float:
+        """Returns the CPU share of fetches that only compute, estimated if waits for a core were not counted.
+
+        It is 1 on idle cores. On full cores it is the share of a core per worker, with the training process
+        computing too.
+        """
+        on_full_cores = min(1.0, self.cores / ((self.workers or 0) + 1))
+        return 1 - self.cpu_busy * (1 - on_full_cores)
+
+    @property
+    def workers_needed(self) -> int:
+        """Returns the workers that would keep up: seconds of fetching per second of computing."""
+        work = (
+            self.fetch_seconds - self.fetch_core_wait_seconds if self.workers_wait else self.fetch_cpu_seconds
+        )
+        return math.ceil(work / self.computing_seconds)
+
+    @property
+    def workers_busy(self) -> float:
+        """Returns the share of the step time for which each worker was fetching."""
+        return self.fetch_seconds / (max(self.workers or 0, 1) * max(self.step_seconds, 1e-9))
+
+    def cause(self) -> Cause:
+        """Returns the cause that was measured. Only timed fetches show what workers did."""
+        if not self.fetch_seconds:
+            slow = self.io_wait > WAITING_FOR_IO
+            return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
+        if self.others_fill_cores:
+            return "neighbours"
+        if self.workers_wait:
+            return "slow storage"
+        if self.workers == 0:
+            return "too few workers"
+        could_keep_up = self.workers_needed <= self.cores
+        if self.workers is None:
+            return "not known" if could_keep_up or not self.cores else "heavy transform"
+        if self.workers_busy < WORKERS_BUSY:
+            return "hand-over"
+        if not self.cores:
+            return "not known"
+        return "too few workers" if could_keep_up and self.workers < self.cores else "heavy transform"
+
+    @property
+    def others_fill_cores(self) -> bool:
+        """Returns whether fetches wait for cores that are full, mostly of other processes."""
+        waits = self.fetch_core_wait_seconds > WAITING_FOR_CORE * self.fetch_seconds
+        use = self.in_use
+        return waits and use is not None and use.are_full and use.others > use.loaders + use.rest
+
+    def words(self) -> tuple[str, str]:
+        """Returns the cause as a clause, and the remedy."""
+        has = "an unknown number of workers"
+        if self.workers is not None:
+            has = count(self.workers, "worker") if self.workers else "no worker process"
+        needed = max(self.workers_needed, 1)
+        timed = not math.isnan(self.cpu_share)
+        cause = self.cause()
+        if cause == "slow storage":
+            facts = f"workers spend {percent(100 * self.waiting_share)} of a fetch waiting" if timed else ""
+            waits = (
+                f"the cores wait for I/O {percent(100 * self.io_wait)} of the time"
+                if self.io_wait > 0.01
+                else ""
+            )
+            return (
+                f"storage is slow: {' and '.join(filter(None, (facts, waits)))}",
+                "Keep the data in memory or on local storage, in few large files. Read ahead with more "
+                "workers or a higher prefetch factor.",
+            )
+        if cause == "too few workers":
+            share = f" on a share of {self.cores:g} cores" if self.cores else ""
+            clause = f"there are too few loader workers: {has}{share}"
+            if not timed:
+                return f"{clause}; how many would keep up is unknown, because {NOT_TIMED}", (
+                    f"Let worker processes load ahead (num_workers=1 or more). {HOW_TO_TIME}"
+                )
+            best = min(needed, max(1, int(self.cores))) if self.cores else needed
+            return (
+                f"{clause}, and about {needed} would keep up",
+                f"Give the loader {count(best, 'worker')} (num_workers={best}).",
+            )
+        if cause == "neighbours" and self.in_use is not None:
+            waited = percent(100 * self.fetch_core_wait_seconds / self.fetch_seconds)
+            return (
+                f"the cores are full of neighbours: {self.in_use.words()}, and fetches wait for a core "
+                f"{waited} of their time",
+                "Give the run cores of its own, or move one of the two elsewhere: more workers cannot help "
+                "while others use the cores. NoisyNeighbour names the users.",
+            )
+        if cause == "heavy transform":
+            use, more = "", "more workers than cores cannot help"
+            if self.in_use is not None:
+                use = f"; {self.in_use.words()}"
+                if self.in_use.are_full:
+                    more = f"more workers cannot help, because the cores are full of {self.in_use.full_of()}"
+            return (
+                "the transform is too heavy for the cores: it takes "
+                f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
+                f"and {has} share {self.cores:g} cores{use}"
+            ), (
+                "Make the transform (decoding, augmentation) cheaper: cache its results, use a faster "
+                f"library, or move it to the GPU; {more}."
+            )
+        if cause == "hand-over":
+            return (
+                f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
+                "starting them, or handing over batches, takes long",
+                "Keep workers alive between epochs (persistent_workers), hand over fewer and larger arrays, "
+                "and collate in the workers.",
+            )
+        if timed:
+            unknown = "many there are" if self.workers is None else "many cores they may use"
+            return (
+                f"fetches compute, and about {needed} workers would keep up; how {unknown} is unknown",
+                f"Check how many workers the loader has, and how many cores: about {needed} are needed.",
+            )
+        return f"the cause is unknown, because {NOT_TIMED}", HOW_TO_TIME

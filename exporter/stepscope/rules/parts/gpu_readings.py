@@ -1,0 +1,156 @@
+"""Concludes for LowGPUUtilization and BatchSize: rules on percentiles of the last readings of each GPU."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stepscope.common.status import Status
+from stepscope.common.words import too_few
+from stepscope.measurements.measure import Measure, RunMeasurements
+from stepscope.measurements.recent_readings import Quantity, RecentOfGpus, RecentReadings
+from stepscope.measurements.scraped import (
+    CPU_SAMPLES,
+    GPU_SAMPLES,
+    MEMORY_SAMPLES,
+    CountedWindow,
+    Moment,
+    Scraped,
+    enough_readings,
+    share_of_window,
+    without,
+)
+from stepscope.measurements.scraped import Window as ScrapedWindow
+from stepscope.measurements.usage import USAGE, GpuUsage
+from stepscope.rules.parts.base import P, Rule, Verdict, status_of
+from stepscope.rules.parts.gpus import GPUS, JudgedGpu, going_on, judged_gpus
+from stepscope.rules.parts.judgement import Tallies
+from stepscope.rules.parts.promql import (
+    MINUTE,
+    Alert,
+    PrometheusRules,
+    Record,
+    Scraping,
+    at_most,
+    share_at_most,
+)
+from stepscope.rules.parts.topics import IDLE_GPUS
+
+HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMPLES, "cpu": CPU_SAMPLES}
+
+
+class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
+    """Decides on the last `window` readings of a GPU, once there are more than `patience`.
+
+    Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing.
+    """
+
+    symptom = IDLE_GPUS
+    about_gpus = True
+    is_symptom = True
+    details_of = (USAGE,)
+    # By recorded series: the quantity, and the parameter of the bound. Its value is the share of the samples
+    # up to the bound.
+    recorded: ClassVar[Mapping[str, tuple[Quantity, str]]]
+    unseen: ClassVar[str]  # the finding without a reading
+
+    @property
+    def measure(self) -> Measure[RecentOfGpus]:
+        parameters: Any = self.parameters
+        quantities = tuple(dict.fromkeys(quantity for quantity, _ in self.recorded.values()))
+        return Measure(RecentOfGpus, quantities, parameters.window, parameters.patience)
+
+    def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
+        """Returns the rules: a percentile is below a threshold if more than its share of the samples is.
+
+        Runs that have ended are not judged, because their last window contains fewer and fewer samples.
+        """
+        parameters: Any = self.parameters
+        window, whole = self._window(scraping), parameters.patience >= parameters.window
+        return PrometheusRules(
+            every=4 * MINUTE,
+            targets=scraping.held(GPUS),
+            records=[
+                Record(
+                    series,
+                    share_at_most(
+                        HISTOGRAMS[quantity], at_most(getattr(parameters, bound), bound), window, whole
+                    ),
+                )
+                for series, (quantity, bound) in self.recorded.items()
+            ],
+            alerts=self.alerts(f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}"),
+        )
+
+    def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
+        parameters: Any = self.parameters
+        window, whole = self._window(scraping), parameters.patience >= parameters.window
+        asked = [
+            (series, quantity, float(getattr(parameters, bound)))
+            for series, (quantity, bound) in self.recorded.items()
+        ]
+        records = {
+            series: share_of_window(now, HISTOGRAMS[quantity], bound, window, whole)
+            for series, quantity, bound in asked
+        }
+        labels = list(records[asked[0][0]])  # GPUs; series of cores have the labels of the node
+        shares = {
+            (str(quantity), bound): np.array(
+                [records[series].get(gpu, records[series].get(without(gpu, "gpu"), np.nan)) for gpu in labels]
+            )
+            for series, quantity, bound in asked
+        }
+        readings = now.held(GPUS, scraping.hold)
+        enough = enough_readings(now, readings, labels, parameters.patience, scraping.hold)
+        return Scraped(labels, CountedWindow(enough, shares), readings, records)
+
+    def _window(self, scraping: Scraping) -> ScrapedWindow:
+        parameters: Any = self.parameters
+        return scraping.last(scraping.window(parameters.window))
+
+    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
+        gpus = judged_gpus(run.facts, run.of(USAGE), tallies)
+        fired = [gpu for gpu in gpus if gpu.tally.triggered]
+        status = status_of(tallies.triggered, tallies.judged)
+        details = self.details(run, fired)
+        if fired:
+            details["last_timestamp"] = int(max(gpu.tally.last_fired for gpu in fired) * 1e6)
+        return Verdict(
+            status,
+            self._finding(run, fired, len(gpus), status),
+            tallies.triggered,
+            tallies.triggered,
+            self.datapoints(run),
+            max((gpu.measured.idle_readings for gpu in fired), default=0.0) * run.facts.interval,
+            details=details,
+        )
+
+    def _finding(
+        self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int, status: Status
+    ) -> str:
+        parameters: Any = self.parameters
+        most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
+        if not most:
+            return self.unseen
+        if status is Status.NOT_ENOUGH_DATA:
+            return too_few("readings of a GPU", most, parameters.patience)
+        return self.finding(fired, gpus)
+
+    @abstractmethod
+    def alerts(self, enough: str) -> list[Alert]:
+        """Returns the alerts; `enough` selects the GPUs that are judged."""
+
+    @abstractmethod
+    def datapoints(self, run: RunMeasurements) -> int:
+        """Returns the number of samples, as Debugger counts them."""
+
+    @abstractmethod
+    def finding(self, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int) -> str:
+        """Returns the finding on the GPUs that fired, of `gpus` that the run has, or that none did."""
+
+    @abstractmethod
+    def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
+        """Returns Debugger's box plots in percent of the GPUs that fired, by node."""

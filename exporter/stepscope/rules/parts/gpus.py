@@ -1,0 +1,67 @@
+"""Lists the GPUs that a rule judged, and selects the GPUs of runs in PromQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from stepscope.measurements.scraped import GPU_SAMPLES
+from stepscope.rules.parts.judgement import Tallies, Tally
+from stepscope.rules.parts.promql import Scraping
+from stepscope.runs.model import RunFacts, labelled
+
+GPUS = f"{GPU_SAMPLES}_count"  # the GPUs of each run, with the number of readings
+WHERE = "GPU {{ $labels.gpu }} of {{ $labels.instance }}"  # in an alert's words
+
+G = TypeVar("G")
+G_co = TypeVar("G_co", covariant=True)
+
+
+def going_on(scraping: Scraping) -> str:
+    """Returns the condition that selects GPUs of runs that have not ended."""
+    return f"unless ignoring (gpu) {scraping.held('stepscope_run_end_time_seconds')}"
+
+
+def for_each_run(expression: str, scraping: Scraping) -> str:
+    """Returns the value of each GPU for each run that uses it and has not ended."""
+    gpus = f"clamp({scraping.held(GPUS)} {going_on(scraping)}, 1, 1)"
+    return f"({expression})\n  * ignoring (run) group_right ()\n{gpus}"
+
+
+class HasGpus(Protocol[G_co]):
+    """The measurement of a node, with one per GPU."""
+
+    @property
+    def gpus(self) -> Sequence[G_co]: ...
+
+
+@dataclass(frozen=True)
+class JudgedGpu(Generic[G]):
+    """The measurement of a GPU, and how often its rule fired."""
+
+    node: str
+    column: int
+    label: str
+    measured: G
+    tally: Tally
+
+    @property
+    def name(self) -> str:
+        return f"{self.label} of {self.node}"
+
+
+def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Tallies) -> list[JudgedGpu[G]]:
+    """Returns the GPUs of all nodes, without those that the run does not use."""
+    strange = {
+        (node.node, column)
+        for node in facts.nodes
+        for column, gpu in enumerate(node.gpus)
+        if not gpu.may_be_used
+    }
+    return [
+        JudgedGpu(node, column, label, gpu, tallies.of(node, column))
+        for node, measured in nodes.items()
+        for column, (label, gpu) in enumerate(labelled(facts, node, measured.gpus))
+        if (node, column) not in strange
+    ]

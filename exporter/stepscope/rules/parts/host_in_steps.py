@@ -1,0 +1,95 @@
+"""Adds up what hosts do in steps instead of launching work: HostBound judges it if there is no trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stepscope.common.words import ranks_spent
+from stepscope.rules.parts.shares import summed
+from stepscope.runs.model import PHASES, RankFacts, RunFacts, ranks_of
+
+
+class _Part(NamedTuple):
+    did: str
+    remedy: str
+
+
+PARTS = {
+    "host_to_device": _Part(
+        "copied to the device",
+        "Copy from pinned memory (pin_memory=True in the loader) with non_blocking=True: then steps need not "
+        "wait for copies. Copy fewer bytes: convert and enlarge on the device.",
+    ),
+    "checkpoint": _Part(
+        "wrote checkpoints",
+        "Write checkpoints less often, or in the background (torch.distributed.checkpoint.async_save). Write "
+        "them to local storage first.",
+    ),
+    "gc": _Part(
+        "collected garbage",
+        "Collect garbage between steps: gc.freeze() after the start, gc.disable(), and gc.collect() every "
+        "some hundred.",
+    ),
+}
+
+
+class RankPart(NamedTuple):
+    """The time that a rank spent in a part, in seconds."""
+
+    node: str
+    rank: int
+    seconds: float
+    step_seconds: float
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.seconds / self.step_seconds
+
+
+@dataclass(frozen=True)
+class HostPart:
+    """A component of steps in which the host launches nothing, and what each rank spent in it."""
+
+    component: str
+    ranks: list[RankPart]
+
+    @property
+    def least(self) -> float:
+        """Returns the smallest share of any rank, in percent: what one rank alone does is its own problem."""
+        return min(rank.percent for rank in self.ranks)
+
+    @property
+    def seconds(self) -> float:
+        """Returns what every rank spent at least."""
+        return min(rank.seconds for rank in self.ranks)
+
+    @property
+    def remedy(self) -> str:
+        return PARTS[self.component].remedy
+
+    def words(self) -> str:
+        most = max(self.ranks, key=lambda rank: rank.percent)
+        peers = [rank.percent for rank in self.ranks if rank is not most]
+        did = PARTS[self.component].did
+        spent = ranks_spent(most.rank, most.percent, peers, did, "step time", most.seconds)
+        return f"{spent}, and trained nothing meanwhile."
+
+
+def largest_part(facts: RunFacts) -> HostPart | None:
+    """Returns the part of which every rank has most; None if no steps were timed."""
+    parts = [HostPart(component, ranks) for component in PARTS if (ranks := _of_ranks(facts, component))]
+    return max(parts, key=lambda part: part.least, default=None)
+
+
+def _of_ranks(facts: RunFacts, component: str) -> list[RankPart]:
+    return [
+        RankPart(node, rank, summed(each.component_seconds for each in processes).get(component, 0.0), steps)
+        for node in sorted({rank.node for rank in facts.ranks})
+        for rank, processes in sorted(ranks_of(facts, node).items())
+        if (steps := sum(map(_step_seconds, processes))) > 0
+    ]
+
+
+def _step_seconds(process: RankFacts) -> float:
+    return sum(process.phase_seconds.get(phase, 0.0) for phase in PHASES)

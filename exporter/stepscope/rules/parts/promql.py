@@ -1,0 +1,254 @@
+"""Defines recording rules and alerts of a rule, and writes their PromQL.
+
+Expressions keep every label of the target (`job`, `cluster` and the like): they match with `ignoring` and
+aggregate with `without`. They avoid what Prometheus 3 changed: no range whose left end falls on a sample, no
+bare `le` of a whole number, no renamed function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
+from stepscope.measurements.scraped import GAP, SAMPLES, Window
+from stepscope.rules.parts.confidence import EARLY, margin
+from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
+
+Severity = Literal["info", "warning", "critical"]
+
+MINUTE = 60.0  # also the time between two scans of a report
+
+
+@dataclass(frozen=True)
+class Scraping:
+    """The intervals of Prometheus's scrapes and of the exporter's samples, in seconds."""
+
+    interval: float = 15.0
+    sample_interval: float = 0.5
+
+    def window(self, samples: int) -> float:
+        """Returns the seconds in which `samples` are taken, rounded up to whole scrapes.
+
+        Over a whole number of scrapes, Prometheus sees every counted sample.
+        """
+        scrapes = math.ceil(round(samples * self.sample_interval / self.interval, 9))
+        return max(1, scrapes) * self.interval
+
+    @property
+    def hold(self) -> float:
+        """Returns the seconds for which a scraped value counts: over a gap of GAP, to the next scrape."""
+        return GAP + 1.5 * self.interval
+
+    def held(self, series: str, ago: float = 0.0) -> str:
+        """Returns the last scraped values of a selector, as of `ago` seconds before.
+
+        Failed scrapes end every series at once; these values last over a gap in scraping.
+        """
+        return _held(series, self.hold, ago)
+
+    def last(self, seconds: float) -> Window:
+        """Returns the window of the last `seconds`, in whole scrapes."""
+        whole = self.interval * math.ceil(round(seconds / self.interval, 9))
+        return Window(whole, self.hold, self.sample_interval)
+
+    def reach(self, seconds: float) -> float:
+        """Returns the length of a range that contains the values of `seconds` ago, and none before.
+
+        It is half an interval longer, because versions differ in whether a range includes its left end.
+        """
+        return seconds + self.interval / 2
+
+
+@dataclass(frozen=True)
+class Record:
+    """A recording rule. `name` is level:metric:operations."""
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An alerting rule, named like the rule; the value of `expression` is `$value`.
+
+    `pending` (`for`) and `keep_firing` are seconds. Values over a window are smooth and need no `pending`.
+    `lost` is PromQL for the share of the time that a finding costs, if that is known; `{}` is the finding.
+    """
+
+    expression: str
+    summary: str
+    description: str
+    severity: Severity = "warning"
+    pending: float = 0.0
+    keep_firing: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    lost: str = ""
+
+
+@dataclass(frozen=True)
+class PrometheusRules:
+    """The recording rules and alerts of one rule.
+
+    `targets` selects one series per judged node, GPU or rank of a run, with the labels of the alerts. Each
+    has a status, 0 or 1, at all times. `every` is the minimum evaluation interval in seconds, for expressions
+    that are expensive and change slowly; 0 means every scrape interval.
+    """
+
+    targets: str
+    alerts: Sequence[Alert]
+    records: Sequence[Record] = ()
+    every: float = 0.0
+
+
+def ratio(percent: float) -> str:
+    """Returns "0.7" for 70, without the rounding error of a division."""
+    return f"{percent / 100:.12g}"
+
+
+OF_RUN = ("cluster", "run")  # labels: on all nodes
+OF_NODE = ("cluster", "job", "instance", "run")
+OF_RANK, OF_GPU = (*OF_NODE, "rank"), (*OF_NODE, "gpu")
+
+
+def looked_up(
+    expression: str, labels: Sequence[str], words: str = "{{ .Value | humanizePercentage }}"
+) -> str:
+    """Returns an annotation's template: `words` with the values of an expression as `.Value`.
+
+    Each `{}` in the expression becomes the selector of the alert's target by `labels`. Without a value there
+    are no words. Annotations are no part of an alert's identity, so they may change.
+    """
+    selector = ",".join(f"{label}=%q" for label in labels)
+    values = " ".join(f"$labels.{label}" for label in labels)
+    query = expression.replace("{}", "{%[1]s}")
+    return f"{{{{ range printf `{query}` (printf `{selector}` {values}) | query }}}}{words}{{{{ end }}}}"
+
+
+def rank_of_run(series: str, rank: str = "rank", run: str = "run") -> str:
+    """Returns a template of "rank 3 of run R"; of "run R" if no other rank of the run has the series."""
+    ranks = f"count(count by (instance, rank) ({series}{{}}))"
+    words = looked_up(f"{ranks} > 1", OF_RUN, f"{rank} {{{{ $labels.rank }}}} of run{{{{ else }}}}{run}")
+    return f"{words} {{{{ $labels.run }}}}"
+
+
+def compared(series: str, things: str) -> str:
+    """Returns a template's sentence on the values of all ranks or GPUs of the run, if there are several."""
+    several = f"and count({series}{{}}) > 1"
+    least, most = (
+        looked_up(
+            f"{extreme}({series}{{}}) {several}", OF_RUN, f"{before}{{{{ .Value | humanizePercentage }}}}"
+        )
+        for extreme, before in (("min", f" All {things} of the run: "), ("max", " to "))
+    )
+    return f"{least}{most}{looked_up(f'vector(1) {several}', OF_RUN, '.')}"
+
+
+def time_span(seconds: float) -> str:
+    """Returns "4m15s" for 255, as Prometheus writes it."""
+    left = round(seconds * 1000)
+    parts = []
+    for unit, milliseconds in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        amount, left = divmod(left, milliseconds)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts) or "0s"
+
+
+def at_most(percent: float, parameter: str) -> str:
+    """Returns the matcher of the bucket with the samples at or below `percent`.
+
+    Raises ValueError, naming the nearest bounds, if no bucket ends there.
+    """
+    bound = _bound(percent, parameter, BOUNDS)
+    if bound == int(bound):  # "1" in some engines, "1.0" in others
+        return f'le=~"{bound:g}|{bound:.1f}"'
+    return f'le="{bound:g}"'
+
+
+def on_grid(percent: float, parameter: str) -> str:
+    """Returns the label of `cause_above` or `gpu_below` for `percent`. Raises ValueError like `at_most`."""
+    return f"{_bound(percent, parameter, GRID):g}"
+
+
+def _bound(percent: float, parameter: str, bounds: Sequence[float]) -> float:
+    exact = [bound for bound in bounds if math.isclose(100 * bound, percent, rel_tol=0, abs_tol=1e-9)]
+    if exact:
+        return exact[0]
+    nearest = sorted(sorted(bounds, key=lambda bound: (abs(100 * bound - percent), bound))[:2])
+    raise ValueError(
+        f"{parameter}={percent:g} is not available in Prometheus: the exporter counts samples at other "
+        f"bounds; use {' or '.join(f'{100 * bound:g}' for bound in nearest)}"
+    )
+
+
+def _held(series: str, hold: float, ago: float = 0.0) -> str:
+    earlier = f" offset {time_span(ago)}" if ago else ""
+    return f"last_over_time({series}[{time_span(hold)}]{earlier})"
+
+
+def gained(series: str, window: Window, each: str = "{}", whole: bool = False) -> str:
+    """Returns the exact gain of a run's counter in a window, without the extrapolation of `increase`.
+
+    It is the difference of two scraped values. `each` is applied to both, such as "sum without (phase) ({})".
+    A counter without the earlier value counts from its beginning, unless the window must be `whole`. It does
+    so only if it began in the window: its run did, or Prometheus had scraped the run before without it. A
+    counter that fell has no gain, nor has any of an exporter that lost its counts.
+    """
+    now, before = _at_both_ends(series, window, each)
+    if whole:
+        return f"({now} - {before} >= 0)"
+    lost = f"resets({SAMPLES}[{time_span(window.seconds + window.hold)}]) > 0"
+    samples, samples_before = (_held(SAMPLES, window.hold, ago) for ago in (0.0, window.seconds))
+    young = f"{samples} < {window.young:.12g}"
+    # `< 0`: nothing is left of a counter that was 0 and is gone.
+    return (
+        f"(\n  {_added(now, f'-{before} < 0')}\n"
+        f"    and on (cluster, job, instance, run)\n"
+        f"  (({young} or {samples_before}) unless {lost})\n)"
+    )
+
+
+def gained_like(series: str, window: Window, each: str = "{}") -> str:
+    """Returns the gain of a run's counter, for an expression that joins it with a recorded gain of the same.
+
+    It is cheaper than `gained`, and the same: where the run's counters are not known, no gain is recorded.
+    """
+    now, before = _at_both_ends(series, window, each)
+    return _added(now, f"-{before}")
+
+
+def _added(now: str, negative_before: str) -> str:
+    """Returns the sums of two vectors that are not negative; a series may be missing from one of them.
+
+    `now - before or now` would find all series of `now` twice, and finding them is the main cost of a rule.
+    """
+    earlier = f'label_replace({negative_before}, "end", "before", "", "")'
+    return f"(sum without (end) ({now} or {earlier}) >= 0)"
+
+
+def _at_both_ends(series: str, window: Window, each: str) -> tuple[str, str]:
+    return each.format(_held(series, window.hold)), each.format(_held(series, window.hold, window.seconds))
+
+
+def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLimits) -> str:
+    """Returns where the recorded `share` of the recorded number of `samples` is above the threshold.
+
+    It decides after `live_minimum`, or earlier if the share is surely above (rules/confidence.py).
+    """
+    interval, percent = scraping.sample_interval, parameters.threshold
+    return (
+        f"{share} > {ratio(percent)} and {samples} > {live_minimum(parameters, interval):.12g}\n"
+        f"  or {share} > {ratio(percent)} + {margin(fraction(percent)):.12g} * "
+        f"({samples} >= {EARLY / interval:.12g}) ^ -0.5"
+    )
+
+
+def share_at_most(histogram: str, bucket: str, window: Window, whole: bool) -> str:
+    """Returns the share of the samples in a window that are in a bucket."""
+    return (
+        f"{gained(f'{histogram}_bucket{{{bucket}}}', window, whole=whole)}\n"
+        f"  / ignoring (le) {gained(f'{histogram}_count', window, whole=whole)}"
+    )

@@ -1,0 +1,66 @@
+"""The parameters of the alerts on Stepscope itself (prometheus_rules/meta.py), which no report has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, Percent
+
+
+@dataclass(frozen=True)
+class ExporterDown(Parameters):
+    minutes: Annotated[Minutes, "an exporter is down for this time on a node with an active run"] = 2
+    idle_minutes: Annotated[Minutes, "or for this time on another node"] = 15
+
+
+@dataclass(frozen=True)
+class ExporterMissing(Parameters):
+    minutes: Annotated[Minutes, "others have known the node for this time"] = 15
+
+
+@dataclass(frozen=True)
+class GPULost(Parameters):
+    minutes: Annotated[Minutes, "the driver gives no readings for this time"] = 2
+    gone_minutes: Annotated[Minutes, "or listed the GPU this time ago, and no longer does"] = 15
+
+
+@dataclass(frozen=True)
+class CollectorFailing(Parameters):
+    minutes: Annotated[Minutes, "a collector fails for this time"] = 5
+
+
+@dataclass(frozen=True)
+class SamplesMissed(Parameters):
+    threshold: Annotated[Percent, "the exporter missed more than this share of its samples in 5 minutes"] = 5
+
+
+@dataclass(frozen=True)
+class LimitReached(Parameters):
+    minutes: Annotated[Minutes, "a limit leaves something out for this time"] = 5
+
+
+@dataclass(frozen=True)
+class ScrapeIntervalDiffers(Parameters):
+    factor: Annotated[Factor, "scrapes are more often or more seldom than expected by this factor"] = 1.5
+
+
+@dataclass(frozen=True)
+class RunFailed(Parameters):
+    minutes: Annotated[Minutes, "the alert stays for this time"] = 60
+
+
+SILENCES: Mapping[str, type[Parameters]] = {
+    kind.__name__: kind
+    for kind in (
+        ExporterDown,
+        ExporterMissing,
+        GPULost,
+        CollectorFailing,
+        SamplesMissed,
+        LimitReached,
+        ScrapeIntervalDiffers,
+        RunFailed,
+    )
+}

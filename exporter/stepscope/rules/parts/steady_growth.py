@@ -1,0 +1,161 @@
+"""Finds memory that grows steadily, in PromQL and in what Prometheus has recorded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepscope.measurements.scraped import Labels, Moment, Vector, both, lowest
+from stepscope.rules.parts.promql import MINUTE, Record, Scraping, time_span
+
+EACH_PART = 0.5  # of a part's share of steady growth is the least that a part grows
+LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
+# Noise grows in each of 6 parts in 1 of 5040 cases (7!); in each of 4, in 1 of 120.
+PARTS = 6
+
+
+@dataclass(frozen=True)
+class SteadyGrowth:
+    """Memory that grew in each of several parts of some time: fewer jumps leave a part without growth.
+
+    The gain of a part is recorded only if growth by `least` (a share of the memory) over the whole time is
+    possible. So PromQL reads the past only for the few GPUs or runs whose memory grows, instead of reading
+    `lows` of all 18 times.
+    """
+
+    lows: str  # the series of the lowest use of memory: level:metric:min_ratio
+    parts: int
+    part: float  # seconds
+    least: float
+
+    @property
+    def seconds(self) -> float:
+        return self.parts * self.part
+
+    @property
+    def each(self) -> float:
+        """Returns the share of the growth that a part must have."""
+        return EACH_PART / self.parts
+
+    @property
+    def records(self) -> list[Record]:
+        """Returns the gain of a part, and that of all parts."""
+        span = time_span(self.part)
+        least = f"{self.each * self.least:.12g}"
+        return [
+            Record(self._gain, f"{self.lows} - {self.lows} offset {span} > {least}"),
+            Record(self._total, " + ".join(self._gains)),
+        ]
+
+    @property
+    def expression(self) -> str:
+        """Returns the PromQL of the gain in all parts, if each has its share of it."""
+        each = f"{self.each:.12g} * {self._total}"
+        return "\n  and ".join([self._total, *(f"{gain} > {each}" for gain in self._gains)])
+
+    @property
+    def _gain(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:gain{time_span(self.part)}"
+
+    @property
+    def _total(self) -> str:
+        return f"{self.lows.rpartition(':')[0]}:growth{time_span(self.seconds)}"
+
+    @property
+    def _gains(self) -> list[str]:
+        """Returns the PromQL of the gain in each part, from the last to the first."""
+        offsets = [time_span(number * self.part) for number in range(1, self.parts)]
+        return [self._gain, *(f"{self._gain} offset {offset}" for offset in offsets)]
+
+    def recorded(self, now: Moment) -> dict[str, Vector]:
+        """Returns the values of `records`."""
+        early, late = now.recorded(self.lows, ago=self.part), now.recorded(self.lows)
+        gains = both(late, early, lambda high, low: high - low)
+        least = float(f"{self.each * self.least:.12g}")
+        return {
+            self._gain: {labels: gain for labels, gain in gains.items() if gain > least},
+            self._total: {labels: sum(steps) for labels, steps in self._of_parts(now).items()},
+        }
+
+    def grown(self, now: Moment) -> Vector:
+        """Returns the values of `expression`."""
+        each = float(f"{self.each:.12g}")
+        return {
+            labels: sum(steps)
+            for labels, steps in self._of_parts(now).items()
+            if min(steps) > each * sum(steps)
+        }
+
+    def _of_parts(self, now: Moment) -> dict[Labels, list[float]]:
+        """Returns the gains of the parts, from the last to the first, of each series that has all of them."""
+        gains = [now.recorded(self._gain, ago=number * self.part) for number in range(self.parts)]
+        return {
+            labels: [gain[labels] for gain in gains]
+            for labels in gains[0]
+            if all(labels in gain for gain in gains)
+        }
+
+
+@dataclass(frozen=True)
+class LongGrowth:
+    """Steady growth in the time of `patience` samples, or in 6 or 36 times as long.
+
+    `share`, `lowest` and `growth` are series: the memory in use, its lowest use, and its growth in the
+    longest of these times in which it was steady. `increase` is in percent.
+    """
+
+    share: str
+    lowest: str
+    growth: str
+    increase: float
+    patience: int
+
+    def windows(self, scraping: Scraping) -> list[SteadyGrowth]:
+        """Returns the times, the longest last."""
+        interval = max(MINUTE, scraping.interval)
+        shortest = interval * max(PARTS, math.ceil(scraping.window(self.patience) / interval))
+        parts = [shortest * factor / PARTS for factor in LONGER]
+        return [SteadyGrowth(self.lowest, PARTS, part, self.increase / 100) for part in parts]
+
+    def every(self, scraping: Scraping) -> float:
+        """Returns the evaluation interval in seconds."""
+        return dividing(self.windows(scraping)[0].part, 4 * MINUTE)
+
+    def records(self, share: str, scraping: Scraping) -> list[Record]:
+        """Returns the recording rules; `share` is the PromQL of the memory in use."""
+        windows = self.windows(scraping)
+        span = time_span(scraping.reach(windows[0].part))
+        return [
+            Record(self.share, share),
+            Record(self.lowest, f"min_over_time({self.share}[{span}])"),
+            *(record for window in windows for record in window.records),
+            Record(self.growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
+        ]
+
+    def recorded(self, now: Moment, share: Vector, scraping: Scraping) -> dict[str, Vector]:
+        """Returns the values of `records`, with the values of the memory in use."""
+        windows = self.windows(scraping)
+        longest: Vector = {}
+        for window in windows:  # the longest one comes last
+            longest |= window.grown(now)
+        return {
+            self.share: share,
+            self.lowest: lowest(now.recorded_over(self.share, scraping.reach(windows[0].part))),
+            **{name: values for window in windows for name, values in window.recorded(now).items()},
+            self.growth: longest,
+        }
+
+
+def dividing(seconds: float, at_most: float) -> float:
+    """Returns the longest evaluation interval, up to `at_most`, that divides `seconds`.
+
+    A value recorded `seconds` ago was then recorded at exactly that moment.
+    """
+    return seconds / math.ceil(seconds / at_most)
+
+
+def known(value: float) -> float | None:
+    """Returns the value, or None for NaN, which JSON does not have."""
+    return value if np.isfinite(value) else None

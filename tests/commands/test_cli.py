@@ -1,0 +1,95 @@
+"""The command line as a whole: what a mistyped word says, and what it exits with."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from stepscope.commands.cli import main
+
+
+def stepscope(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stepscope", *words], capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("words", [["nonsense"], ["--nonsense"], ["run", "--nonsense"]])
+def test_a_wrong_word_gets_one_line_that_names_it_and_status_2(words: list[str]) -> None:
+    result = stepscope(*words)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("stepscope: ")
+    assert "--help" in result.stderr
+    assert all(word in result.stderr for word in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("rnu", "argument COMMAND: invalid choice: 'rnu'; did you mean run? See `stepscope --help`"),
+        (
+            "run --nmae x -- true",
+            "unrecognized arguments: --nmae; did you mean --name? See `stepscope run --help`",
+        ),
+        (
+            "exporter --web.listn-address=:1",
+            "unrecognized arguments: --web.listn-address=:1; did you mean --web.listen-address? "
+            "See `stepscope exporter --help`",
+        ),
+        (
+            "report --format jsno .",
+            "argument --format: invalid choice: 'jsno'; did you mean json? See `stepscope report --help`",
+        ),
+        ("demo cpu-botleneck", "scenario 'cpu-botleneck' does not exist; did you mean cpu-bottleneck?"),
+        (
+            "report --set cpubottleneck.threshold=1 .",
+            "--set cpubottleneck.threshold=1: there is no rule 'cpubottleneck'; did you mean CPUBottleneck?",
+        ),
+        (
+            "report --set CPUBottleneck.treshold=1 .",
+            "--set CPUBottleneck.treshold=1: CPUBottleneck has no parameter 'treshold'; "
+            "did you mean threshold?",
+        ),
+        ("run -- pyhton train.py", "command not found: pyhton; did you mean python?"),
+    ],
+)
+def test_a_mistyped_word_gets_the_one_that_was_probably_meant(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "python").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err == f"stepscope: {said}\n"
+    assert os.listdir(tmp_path) == ["python"]
+
+
+def test_without_a_command_it_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert alone == capsys.readouterr().out
+
+
+def test_help_shows_every_command_and_examples() -> None:
+    result = stepscope("--help")
+    assert result.returncode == 0
+    for word in ("run", "exporter", "report", "examples:"):
+        assert word in result.stdout
+
+
+def test_an_error_of_the_system_that_nobody_expected_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def no_descriptor(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/data/run.json")
+
+    monkeypatch.setattr("stepscope.commands.report.open_source", no_descriptor)
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "stepscope: /data/run.json: Too many open files\n"

@@ -1,0 +1,249 @@
+"""`stepscope list` and `open` as they are typed, over folders that are whole, damaged, foreign or empty."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stepscope.commands.cli import main
+from stepscope.common.status import Status
+from stepscope.report.write import write_report
+
+from tests.support import analysis as made
+from tests.support.run_folder import START, recorded, reported
+from tests.support.terminal import SEQUENCE, Terminal
+
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
+    """What a command exits with and prints."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(words)
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for runs in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "stepscope-runs"
+    folder.mkdir()
+    return folder
+
+
+def test_the_newest_run_is_first_with_state_verdict_cost_and_trend(runs: Path, typed: Typed) -> None:
+    reported(runs, "train-1", 0)
+    reported(runs, "train-2", 1000, step=0.25, price=14.4)
+    status, out, err = typed("list")
+    assert (status, err) == (0, "")
+    heading, newest, verdict, oldest, below = out.splitlines()
+    assert heading.split() == ["State", "Start", "(UTC)", "Duration", "Step", "Change", "Cost"]
+    assert newest.split()[:2] == ["▲", "found"]
+    assert "250 ms  −50.0 %  $" in newest
+    assert oldest.split()[-2:] == ["–", "–"], "the first run has no trend, and no price was given"
+    document = json.loads((runs / "train-2" / "report.json").read_text())
+    assert verdict == f"  train-2: {document['verdict']['sentences'][0]}"
+    assert below.startswith("  train-1: ")
+
+
+def test_every_state_is_known_without_a_report(runs: Path, typed: Typed) -> None:
+    recorded(runs, "well", 0)
+    recorded(runs, "failed", 1, exit_status=3)
+    recorded(runs, "killed", 2, end=False)
+    (recorded(runs, "exported", 4, end=False) / "node-a").mkdir()
+    exporter = os.open(runs / "exported" / "node-a" / ".lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(exporter, fcntl.LOCK_EX)  # as the exporter of a node does
+    running = os.open(recorded(runs, "running", 3, end=False) / ".lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(running, fcntl.LOCK_EX)  # as `stepscope run` does
+    try:
+        _, out, _ = typed("list", "--json")
+    finally:
+        os.close(running)
+        os.close(exporter)
+    found = {Path(run["directory"]).name: (run["status"], run["verdict"]) for run in json.loads(out)["runs"]}
+    assert found == {
+        "exported": (Status.COLLECTING, "In progress."),
+        "running": (Status.COLLECTING, "In progress."),
+        "killed": (
+            Status.NOT_ENOUGH_DATA,
+            "Its end was not recorded. No report was written: `stepscope report` writes it.",
+        ),
+        "failed": (
+            Status.FAILED,
+            "Failed: exit status 3. No report was written: `stepscope report` writes it.",
+        ),
+        "well": (Status.NOT_ENOUGH_DATA, "No report was written: `stepscope report` writes it."),
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [
+        ("run.json", "{", "run.json is damaged"),
+        ("run.json", '{"format": 99}', "use the one that wrote it"),
+        ("report.json", "[1]", "is not a report of Stepscope"),
+        ("report.json", '{"run": {}, "verdict": 3}', "is not a report of Stepscope"),
+        ("report.json", '{"run": {}, "verdict": {"status": "splendid"}}', "is not a report of Stepscope"),
+        ("report.json", "\xff" * 5, "cannot be read"),
+        ("notes.txt", "buy milk", "is not a run"),
+    ],
+)
+def test_a_damaged_or_foreign_folder_costs_one_line(
+    runs: Path, typed: Typed, file: str, content: str, why: str
+) -> None:
+    reported(runs, "train-1", 0)
+    other = runs / "other\x1b[31m"
+    other.mkdir()
+    (other / file).write_bytes(content.encode("latin-1"))
+    (runs / "a file").write_text("is no folder")
+    status, out, err = typed("list")
+    assert status == 0
+    assert "train-1" in out
+    (line,) = err.splitlines()
+    assert line.startswith("stepscope: other")
+    assert why in line
+    assert "\x1b" not in line
+    assert "1 folder left out" in (runs / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", ["run.json", "report.json"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "without end"])
+def test_a_run_whose_files_another_user_made_unreadable_costs_itself(
+    runs: Path, typed: Typed, file: str, kind: str
+) -> None:
+    reported(runs, "train-1", 0)
+    planted = runs / "other" / file
+    planted.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(planted)
+    elif kind == "link":
+        planted.symlink_to(runs / "train-1" / file)
+    else:
+        planted.touch()
+        os.truncate(planted, 1 << 40)  # sparse
+    status, out, err = typed("list")
+    assert (status, out.count("train-1: "), out.count("other")) == (0, 1, 0)
+    (line,) = err.splitlines()
+    assert line.startswith("stepscope: other")
+
+
+def test_json_for_scripts_has_null_for_what_is_not_known(runs: Path, typed: Typed) -> None:
+    reported(runs, "train-1", 0)
+    (run,) = json.loads(typed("list", "--json")[1])["runs"]
+    assert run["report"] == "stepscope-runs/train-1/report.html"
+    assert run["start"] == START
+    assert (run["step_seconds"], run["step_change"], run["cost"]) == (0.5, None, None)
+
+
+def test_only_the_newest_are_listed_on_request(runs: Path, typed: Typed) -> None:
+    for number in range(3):
+        recorded(runs, f"train-{number}", number)
+    listed = json.loads(typed("list", "-n", "2", "--json")[1])["runs"]
+    assert [run["run"] for run in listed] == ["train-2", "train-1"]
+
+
+def test_without_runs_it_says_how_to_start_one(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "There are no runs in stepscope-runs. Start one: stepscope run -- python train.py\n"
+    assert typed("list") == (0, hint, "")
+    assert typed("open")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+    status, _, err = typed("list", "nowhere")
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "nowhere" in err
+
+
+def test_a_folder_with_another_name_gets_an_index_only_on_request(
+    tmp_path: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "mine"
+    reported(folder, "train-1", 0)
+    (tmp_path / "index.html").write_text("somebody's")
+    typed("list", "mine")
+    assert not (folder / "index.html").exists()
+    assert typed("open", "mine", "--print")[1] == f"{folder / 'index.html'}\n"
+    reported(folder, "train-2", 1)
+    assert "train-2" in (folder / "index.html").read_text(encoding="utf-8"), "now every report refreshes it"
+    write_report(made.slow_loader(), folder)
+    assert (tmp_path / "index.html").read_text() == "somebody's"
+
+
+def test_a_report_opens_by_default_by_name_and_by_path(
+    runs: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def browser(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", browser)
+    old, new = reported(runs, "train-1", 0), reported(runs, "train-2", 1)
+    recorded(runs, "eval-1", 2)
+    words: tuple[str, ...]
+    for words, page in (
+        ((), new / "report.html"),
+        (("train-1",), old / "report.html"),
+        (("stepscope-runs/train-2",), new / "report.html"),
+        (("stepscope-runs",), runs / "index.html"),
+    ):
+        assert typed("open", *words) == (0, f"{page}\n", "")
+        assert opened.pop() == page.as_uri()
+    for word, why in (
+        ("eval", "has no report yet"),
+        ("train", "2 runs"),
+        ("tran-1", "did you mean train-1?"),
+    ):
+        status, _, err = typed("open", word)
+        assert (status, len(err.splitlines())) == (2, 1)
+        assert why in err
+    assert opened == []
+
+
+def test_without_a_browser_the_path_is_enough(
+    runs: Path, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("webbrowser.open", lambda _: False)
+    page = reported(runs, "train-1", 0) / "report.html"
+    status, out, err = typed("open")
+    assert (status, out) == (0, f"{page}\n")
+    assert err == "stepscope: no browser could be started here; open the file above in yours\n"
+
+
+def test_compare_takes_the_newest_run_and_the_one_before(runs: Path, typed: Typed) -> None:
+    assert typed("compare")[0] == 2
+    recorded(runs, "train-1", 0)
+    assert "has no run before it with the name train" in typed("compare")[2]
+    recorded(runs, "train-2", 1000)
+    recorded(runs, "train-3", 2000)
+    for words, after in ((["compare"], 3), (["compare", "train-3"], 3), (["compare", "train-2"], 2)):
+        document = json.loads(typed(*words, "--format", "json")[1])
+        assert document["a"]["source"] == f"stepscope-runs/train-{after - 1}"
+        assert document["b"]["source"] == f"stepscope-runs/train-{after}"
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_a_terminal_gets_colours_and_lines_of_its_width(runs: Path, columns: int) -> None:
+    reported(runs, "train-1", 0)
+    reported(runs, "train-7f3a90c1-20261123T070103Z", 1000, step=0.25, price=14.4)
+    recorded(runs, 100 * "x", 2000, exit_status=3)
+    command = [sys.executable, "-m", "stepscope", "list"]
+    terminal = Terminal(command, runs.parent, columns, NO_COLOR="")
+    assert terminal.status() == 0, terminal.shown
+    assert "\033[1;31m✕ failed\033[0m" in terminal.shown
+    assert "\033[1;33m▲ found\033[0m" in terminal.shown
+    lines = [SEQUENCE.sub("", line) for line in terminal.shown.replace("\r", "").split("\n")]
+    assert max(len(line) for line in lines if 100 * "x" not in line) <= columns

@@ -1,0 +1,106 @@
+"""The disk collector on a host made of files."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from math import isnan
+from pathlib import Path
+
+import pytest
+from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.sampling.sample import Sample
+
+SECTOR = 512
+
+
+def collector_of(procfs: Path, *flags: str) -> DiskCollector:
+    parser = ArgumentParser()
+    DiskCollector.add_arguments(parser)
+    arguments = parser.parse_args(flags)
+    arguments.path_procfs = str(procfs)
+    return DiskCollector.from_arguments(arguments)
+
+
+def collected(collector: DiskCollector) -> Sample:
+    sample = Sample(time=0.0)
+    collector.collect(sample)
+    return sample
+
+
+def devices(collector: DiskCollector) -> set[str]:
+    return {device for (device,) in collector.read.samples}
+
+
+def test_counters_are_bytes_of_512_byte_sectors_and_seconds(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collected(collector)
+    assert collector.read.samples[("nvme0n1",)] == 4_255_154 * SECTOR
+    assert collector.written.samples[("nvme0n1",)] == 5_572_136 * SECTOR
+    assert collector.io_time.samples[("nvme0n1",)] == 33.668
+    assert collector.io_time.samples[("sda",)] == 1.25
+    assert [family.name for family in collector.families] == [
+        "stepscope_disk_read_bytes_total",
+        "stepscope_disk_written_bytes_total",
+        "stepscope_disk_io_time_seconds_total",
+    ]
+    assert all(family.samples.keys() == collector.read.samples.keys() for family in collector.families)
+
+
+def test_partitions_and_devices_that_are_no_disks_are_left_out(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collected(collector)
+    assert devices(collector) == {"nvme0n1", "sda", "sdaa", "xvdb1", "dm-0", "md127"}
+
+
+def test_the_nodes_sum_counts_each_byte_once_where_disks_are_stacked(procfs: Path) -> None:
+    sample = collected(collector_of(procfs))
+    assert sample.disk_read_bytes == (4_255_154 + 2000 + 8 + 56) * SECTOR
+    assert sample.disk_written_bytes == (5_572_136 + 400) * SECTOR
+
+
+def test_a_flag_says_which_devices_to_leave_out(procfs: Path) -> None:
+    collector = collector_of(procfs, "--collector.disk.device-exclude", "sd.*|dm-0")
+    collected(collector)
+    assert devices(collector) == {"loop0", "ram0", "zram0", "sr0", "nvme0n1", "xvdb1", "md127"}
+
+
+def test_a_flag_that_is_no_regular_expression_is_refused(
+    procfs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        collector_of(procfs, "--collector.disk.device-exclude", "(")
+    assert "'(' is not a regular expression" in capsys.readouterr().err
+
+
+def test_a_disk_that_was_pulled_leaves_no_sample_behind(procfs: Path) -> None:
+    collector = collector_of(procfs)
+    collected(collector)
+    diskstats = procfs / "diskstats"
+    lines = diskstats.read_text().splitlines(keepends=True)
+    diskstats.write_text("".join(line for line in lines if " sda" not in line))
+    collected(collector)
+    assert devices(collector) == {"nvme0n1", "xvdb1", "dm-0", "md127"}
+
+
+def test_a_host_without_disks_publishes_none(procfs: Path) -> None:
+    (procfs / "diskstats").write_text("")
+    collector = collector_of(procfs)
+    sample = collected(collector)
+    assert devices(collector) == set()
+    assert isnan(sample.disk_read_bytes)
+    assert isnan(sample.disk_written_bytes)
+
+
+def test_a_missing_file_is_named_instead_of_the_machines_own_disks_being_read(procfs: Path) -> None:
+    (procfs / "diskstats").unlink()
+    with pytest.raises(FileNotFoundError, match=str(procfs / "diskstats")):
+        collected(collector_of(procfs))
+
+
+@pytest.mark.parametrize(
+    "text", ["garbage\n", "8 0 sda 1 2 3 4 5 6 7 8 9 10\n", "8 0 sda" + " x" * 15 + "\n"]
+)
+def test_garbage_is_a_failure_that_names_the_file(procfs: Path, text: str) -> None:
+    (procfs / "diskstats").write_text(text)
+    with pytest.raises(ValueError, match=str(procfs / "diskstats")):
+        collected(collector_of(procfs))

@@ -1,0 +1,54 @@
+"""Links between dashboards, and of their tables: the variables in their addresses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from stepscope.commands.dashboards import dashboards
+from stepscope.grafana.findings import ALL_RULES
+from stepscope.grafana.page import panel_id
+
+from tests.support.grafana import panels
+
+DASHBOARDS = dashboards()
+
+
+def link(uid: str, title: str, column: str, number: int = 0) -> str:
+    """Returns the address of a link in a column of a table."""
+    (table,) = (panel for panel in panels(DASHBOARDS[uid]) if panel["title"] == title)
+    overrides = [each for each in table["fieldConfig"]["overrides"] if each["matcher"]["options"] == column]
+    found = [each["value"] for one in overrides for each in one["properties"] if each["id"] == "links"]
+    return str(found[0][number]["url"])
+
+
+def carried(url: str) -> set[str]:
+    """Returns the variables and times that an address carries, in the ways that Grafana knows."""
+    found = re.findall(r"[?&](?:\$\{(\w+)(?::queryparam)?\}|([\w-]+)=)", url)
+    return {variable or name for variable, name in found}
+
+
+def test_a_finding_leads_to_its_panel_with_the_same_run_nodes_and_all_ranks_to_compare() -> None:
+    url = link("stepscope-run", "What is wrong", "Rule")
+    kept = {"datasource", "cluster", "job", "run", "instance"}
+    assert carried(url) == kept | {"var-rank", "var-gpu", "from", "to"}
+    assert url.endswith("&to=${__to}")
+
+
+@pytest.mark.parametrize(
+    "table", ["Runs side by side", "Alerts by run and rule", "The slowest rank of each run"]
+)
+def test_each_run_of_the_cluster_leads_to_its_overview_at_the_same_time(table: str) -> None:
+    url = link("stepscope-cluster", table, "Run")
+    assert urlsplit(url).path == "/d/stepscope-run"
+    assert carried(url) == {"var-run", "datasource", "cluster", "job", "__url_time_range"}
+
+
+def test_rules_without_a_runbook_are_explained_by_the_panel_of_all_rules() -> None:
+    run: dict[str, Any] = DASHBOARDS["stepscope-run"]
+    assert panel_id(run, "All rules") == ALL_RULES
+    (table,) = (panel for panel in panels(run) if panel["title"] == "What is wrong")
+    place = f'"runbook", "/d/stepscope-run?viewPanel={ALL_RULES}&var-run=$run", "runbook", ""'
+    assert any(place in target["expr"] for target in table["targets"])

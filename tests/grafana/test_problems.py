@@ -1,0 +1,101 @@
+"""One row per run and problem on Cluster, in promtool: rules that see the same problem are one finding."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import pytest
+from stepscope.commands.dashboards import dashboards
+from stepscope.prometheus.rules.advice import ADVICE, advice_group
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules import all_rules
+from stepscope.rules.parts.topics import ANY_TOPIC
+
+from tests.support.grafana import panels
+from tests.support.promtool import RuleTest
+
+pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
+
+COSTS_TIME = {"Straggler", "DataStarved"}  # of the rules below, those that say how much
+
+
+def query(title: str = "Alerts by run and rule") -> str:
+    """The first query of a panel, with all chosen."""
+    (panel,) = (each for each in panels(dashboards()["stepscope-cluster"]) if each["title"] == title)
+    return re.sub(r"\$(runs|nodes|job|cluster)", ".*", panel["targets"][0]["expr"])
+
+
+def cluster(runs: dict[str, dict[str, int]]) -> RuleTest:
+    """Runs with so many alerts of each rule."""
+    test = RuleTest()
+    for name, rule in all_rules().items():
+        labels = f'rule="{name}", topic="{rule.topic or name}"'
+        test.add({f"stepscope:rule_distance{{{labels}}}": [rule.distance] * 3})
+        test.add({f'stepscope:rule_info{{rule="{name}", recommendation="of {name}"}}': [1] * 3})
+    for rule in advice_group(Options())["rules"]:
+        labels = ", ".join(f'{name}="{rule["labels"][name]}"' for name in ("rule", "of"))
+        text = f'recommendation="because of {rule["labels"]["of"]}"'
+        test.add({f"{ADVICE}{{{labels}, {text}}}": [float(rule["expr"][len("vector(") : -1])] * 3})
+    for (run, found), rank in product(runs.items(), range(8)):
+        for rule_name, alerts in found.items():
+            of = f'run="{run}", rule="{rule_name}", job="stepscope"'
+            if rank < alerts:
+                where = f'instance="n{rank}", alertstate="firing", kind="bottleneck", severity="warning"'
+                test.add({f"ALERTS{{{of}, {where}}}": [1] * 3})
+            if rank == 0 and rule_name in COSTS_TIME:
+                test.add({f"stepscope:rule_lost_ratio{{{of}}}": [0.3] * 3})
+    return test
+
+
+def shown(tmp_path: Path, run: str, found: dict[str, int], *, expected: dict[str, int]) -> None:
+    """Fails unless a run with so many alerts of each rule has the expected rows."""
+    test = cluster({run: found})
+    for rule_name in all_rules():
+        of_rule = f'stepscope:rule_distance{{rule="{rule_name}"}} ^ 0'
+        chosen = f"sum(({query()}) * on (rule) group_left () {of_rule})"
+        if rule_name in expected:
+            test.equals(chosen, 30, expected[rule_name])
+        else:
+            test.gives_nothing(chosen, 30)
+    test.run(tmp_path)
+
+
+def test_a_straggler_and_the_ranks_that_wait_for_it_are_one_problem(tmp_path: Path) -> None:
+    shown(tmp_path, "a", {"Straggler": 1, "CommunicationBound": 7}, expected={"Straggler": 1})
+
+
+def test_the_advice_is_the_most_specific_one_whose_evidence_is_an_alert_of_the_same_run(
+    tmp_path: Path,
+) -> None:
+    late = {"DataStarved": 8}
+    runs = {"plain": late, "cores": late | {"CPUBottleneck": 2}, "storage": late | {"IOBottleneck": 1}}
+    test = cluster(runs | {"both": late | {"CPUBottleneck": 8, "IOBottleneck": 8}, "slow": {"Straggler": 1}})
+    advice = query("What to do")
+    for run, text in (
+        ("plain", "of DataStarved"),
+        ("cores", "because of CPUBottleneck"),
+        ("storage", "because of IOBottleneck"),
+        ("both", "because of IOBottleneck"),
+        ("slow", "of Straggler"),
+    ):
+        chosen = f'label_replace(label_replace(vector(1), "run", "{run}", "", ""), '
+        chosen += f'"recommendation", "{text}", "", "")'
+        test.equals(f"count(({advice}) and on (run, recommendation) {chosen})", 30, 1)
+    test.equals(f"count({advice})", 30, 5)
+    test.run(tmp_path)
+
+
+def test_long_communication_by_itself_is_a_problem(tmp_path: Path) -> None:
+    shown(tmp_path, "a", {"CommunicationBound": 7}, expected={"CommunicationBound": 7})
+
+
+@pytest.mark.parametrize("cause", [{}, {"DataStarved": 8}])
+def test_idle_gpus_are_a_problem_unless_something_found_explains_the_time(
+    tmp_path: Path, cause: dict[str, int]
+) -> None:
+    assert all_rules()["LowGPUUtilization"].topic == ANY_TOPIC
+    idle = {"LowGPUUtilization": 2}
+    shown(tmp_path, "a", idle | cause, expected=cause or idle)

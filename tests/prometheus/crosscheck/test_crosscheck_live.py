@@ -1,0 +1,136 @@
+"""`stepscope crosscheck` against a real Prometheus that scrapes a simulated node and evaluates the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
+
+from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
+from tests.support.demo import DemoProcess
+from tests.support.prometheus import Prometheus, needs_prometheus
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+SPEED = 20  # simulated seconds a second
+# Short windows, to have values of all rules within seconds: 1000 samples are taken in 25 s at this speed.
+OPTIONS = Options(scraping=Scraping(1.0, 0.5 / SPEED))
+
+
+class Servers:
+    """One simulated node; one Prometheus with right rules and one with wrong ones."""
+
+    def __init__(self, right: Prometheus, wrong: Prometheus, folder: Path) -> None:
+        self.right, self.wrong = right, wrong
+        self.short_windows = folder / "short-windows.yml"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("crosscheck")
+    short_windows = render(OPTIONS)[RULES]
+    share = "run_instance:stepscope_cpu_starved:ratio"
+    wrong = short_windows.replace(f"{share} > 0.5", f"{share} > 0.99")
+    assert wrong != short_windows
+    # And in three groups series that there are not, as after a metric's renaming.
+    wrong = wrong.replace("stepscope_run_start_time_seconds", "stepscope_run_begin_time_seconds")
+    wrong = wrong.replace("stepscope_run_age_seconds", "stepscope_run_old_seconds")
+    (folder / "short-windows.yml").write_text(short_windows)
+    with ExitStack() as stack:
+        node = stack.enter_context(DemoProcess("cpu-bottleneck", f"--speed={SPEED}"))
+        target = node.url.removeprefix("http://")
+        right = stack.enter_context(evaluating(target, COMMITTED.read_text(), folder / "right"))
+        other = stack.enter_context(evaluating(target, wrong, folder / "wrong"))
+        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"}')
+        # What is checked ends some seconds ago; by then the alert is in it.
+        right.wait_for('ALERTS{alertname="StepscopeCPUBottleneck",alertstate="firing"} offset 10s')
+        # By then the rule would fire, and has said for a while that it does not.
+        other.wait_for("run_instance:stepscope_cpu_starved:samples offset 10s > 1000")
+        yield Servers(right, other, folder)
+
+
+def test_the_committed_rules_say_what_the_raw_counters_say(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.right.url, "--rules", COMMITTED)
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert "No disagreement." in answer.stdout
+    row = table(answer)["CPUBottleneck"]
+    assert row["evaluations"] > 10
+    assert 0 < row["firing"] < row["evaluations"]
+    # Ratio and status each time, and the alert that fires.
+    assert row["values"] >= 2 * row["evaluations"] + 5
+    assert row["disagreements"] == 0
+
+
+def test_without_rules_the_parameters_are_those_of_a_render_without_flags(servers: Servers) -> None:
+    assert crosscheck("--prometheus", servers.right.url).returncode == 0
+
+
+def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+    assert answer.returncode == 1, answer.stdout
+    wrong = "CPUBottleneck, CollectiveHang, MaxInitializationTime, TrainingStalled"
+    assert answer.stdout.splitlines()[-1] == f"Disagreements: {wrong}."
+    assert re.search(
+        r'(?m)^CPUBottleneck: \S+Z ALERTS\{instance="127\.0\.0\.1", job="stepscope", kind="cause", '
+        r'rule="CPUBottleneck", run="simulated-cpu-bottleneck", scope="node", severity="warning", '
+        r'symptom="idle GPUs"\}: '
+        r"expected firing, Prometheus has nothing$",
+        answer.stdout,
+    )
+    assert re.search(r"stepscope:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
+
+
+def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+    assert re.search(
+        r"(?m)^MaxInitializationTime: \S+Z stepscope:rule_status\{.*\}: "
+        r"expected a status, Prometheus has nothing$",
+        answer.stdout,
+    )
+
+
+def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -> None:
+    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+    rows = table(answer)
+    assert rows.keys() == ALERTING
+    in_cgroup = {"CPUThrottled", "MemoryPressure"}  # the run is in none
+    assert {rule: rows[rule]["values"] for rule in in_cgroup} == dict.fromkeys(in_cgroup, 0)
+    for rule in rows.keys() - in_cgroup - {"MaxInitializationTime", "TrainingStalled"}:
+        assert rows[rule]["values"] > rows[rule]["evaluations"] > 10, rule
+
+
+def test_rules_of_other_parameters_are_a_disagreement(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / RULES).write_text(render(Options(("DataStarved.threshold=99",)))[RULES])
+    answer = crosscheck("--prometheus", servers.right.url, "--rules", tmp_path / RULES)
+    assert answer.returncode == 1
+    assert answer.stdout.splitlines()[-1] == "Disagreements: DataStarved."
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--run", "none"],
+            "--run none: Prometheus has no samples of it in that time; it has simulated-cpu",
+        ),
+        (["--end", "1000000000"], "Prometheus has no samples of a run in that time; give another --start"),
+        (["--start", "4000000000"], "--start is not before --end"),
+        (
+            ["--rules", "/nonexistent.yml"],
+            "--rules /nonexistent.yml: cannot be read (No such file or directory)",
+        ),
+        (["--rules", __file__], "does not say how it was rendered; name a rendered rule file"),
+        (["--start", "yesterday"], "'yesterday' must be a time such as 2026-11-20T12:00:00Z"),
+    ],
+)
+def test_a_mistake_of_the_user_is_said_in_one_line(servers: Servers, flags: list[str], message: str) -> None:
+    answer = crosscheck("--prometheus", servers.right.url, *flags)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1

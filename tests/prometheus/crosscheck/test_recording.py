@@ -1,0 +1,187 @@
+"""`stepscope crosscheck --recording`: a recorded run, played back into a Prometheus of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from stepscope.commands.cli import main
+from stepscope.prometheus.rules.files import RULES, command_of, render
+from stepscope.prometheus.rules.options import Options
+
+from tests.support.crosscheck import ALERTING, COMMITTED, crosscheck, evaluating, table
+from tests.support.prometheus import needs_prometheus
+from tests.support.scenarios import WrittenScenarios
+from tests.support.troubled_recording import write_troubled
+
+pytestmark = [pytest.mark.servers, needs_prometheus]
+
+RUN = "simulated-memory-leak"
+
+# For each rule a threshold that decides otherwise of this run when it is changed: as it stands, and changed.
+CHANGES = {
+    # Its other conditions hold at none of the few evaluations.
+    "BatchSize": ("gpu:ratio > 0.95\n            and", "gpu:ratio > -1\n            or"),
+    "CPUBottleneck": ("ratio > 0.5", "ratio > -1"),
+    "CPUThrottled": ("ratio > 0.1", "ratio > -1"),
+    "CollectiveHang": ("> 300 and", "> 60 and"),
+    "CommunicationBound": ("ratio > 0.5", "ratio > 0.001"),
+    "DataStarved": ("ratio > 0.2", "ratio > 0.001"),
+    "Dataloader": ("ratio < 0.7 and", "ratio < 70 or"),
+    "GPUError": ("xid_errors:delta5m > 0", "xid_errors:delta5m > 1"),
+    "GPUMemoryIncrease": ("rise > 0.05", "rise > 0.5"),
+    "GPUMemoryLeak": ("growth_ratio > 0.02", "growth_ratio > 0.9"),
+    "GPUMemoryNearlyFull": ("in_use:ratio > 0.95", "in_use:ratio > 0.5"),
+    "HostMemoryLeak": ("growth_ratio > 0.05", "growth_ratio > 0.9"),
+    "IOBottleneck": ("ratio > 0.5", "ratio > -1"),
+    "IdleGPU": ("/ 3600 > 15 / 60", "/ 3600 > -1 / 60"),
+    "LoadBalancing": ("distance:max > 0.2", "distance:max > -1"),
+    "LowGPUUtilization": ("low_utilization:ratio > 0.95", "low_utilization:ratio > -1"),
+    "MaxInitializationTime": ("> 1200", "> 10"),
+    "MemoryPressure": ("ratio > 0.1", "ratio > 0.9"),
+    "NoisyNeighbour": ("ratio > 0.1", "ratio > -1"),
+    "StepOutlier": ("+ 3 * sqrt", "+ 1 * sqrt"),
+    "Straggler": ("own:excess_seconds > 0.002", "own:mean_seconds > 0.002 or vector(1) > 1"),
+    "ThermalThrottling": ("ratio > 0.05", "ratio > 0.5"),
+    "TrainingStalled": ("mean_seconds, 60)", "mean_seconds, 600)"),
+}
+
+
+@pytest.fixture(scope="module")
+def recording(scenarios: WrittenScenarios, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written = scenarios.written("memory-leak").recording_directory
+    return write_troubled(written, tmp_path_factory.mktemp("troubled") / "recording")
+
+
+@pytest.fixture(scope="module")
+def of_committed_rules(recording: Path) -> subprocess.CompletedProcess[str]:
+    return crosscheck("--recording", recording, "--rules", COMMITTED)
+
+
+def test_the_committed_rules_say_of_a_recording_what_its_counters_say(
+    of_committed_rules: subprocess.CompletedProcess[str],
+) -> None:
+    answer = of_committed_rules
+    assert (answer.returncode, answer.stderr) == (0, ""), answer.stdout
+    assert answer.stdout.splitlines()[-1] == "No disagreement."
+    for rule, row in table(answer).items():
+        assert row["values"] > row["evaluations"] > 2, rule
+        assert row["by last scrape"] == 0
+    assert table(answer).keys() == ALERTING
+
+
+def test_prometheus_fires_on_the_trouble_of_the_recording_and_on_nothing_else(
+    of_committed_rules: subprocess.CompletedProcess[str],
+) -> None:
+    assert {rule for rule, row in table(of_committed_rules).items() if row["firing"]} == {
+        "GPUError",
+        "GPUMemoryIncrease",
+        "GPUMemoryLeak",
+        "GPUMemoryNearlyFull",
+        "HostMemoryLeak",
+        "MemoryPressure",
+        "ThermalThrottling",
+        "TrainingStalled",
+    }
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["every-second-rule", "the-others"])
+def changed(
+    request: pytest.FixtureRequest, recording: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[set[str], dict[str, dict[str, int]], str]:
+    """Some rules with one threshold changed by hand each: these rules, the table, the last line."""
+    its = set(sorted(CHANGES)[request.param :: 2])
+    file = tmp_path_factory.mktemp("changed") / RULES
+    parts = re.split(r"(?m)^(?=  - name: )", COMMITTED.read_text())
+    for number, part in enumerate(parts):
+        rule = part.partition("\n")[0].removeprefix("  - name: stepscope-")
+        if rule in its:
+            old, new = CHANGES[rule]
+            assert old in part, rule
+            parts[number] = part.replace(old, new)
+    file.write_text("".join(parts))
+    answer = crosscheck("--recording", recording, "--rules", file)
+    assert answer.returncode == 1
+    return its, table(answer), answer.stdout.splitlines()[-1]
+
+
+def test_each_threshold_has_a_change_in_this_test() -> None:
+    assert CHANGES.keys() == ALERTING
+
+
+@pytest.mark.parametrize("rule", sorted(CHANGES))
+def test_a_threshold_changed_by_hand_names_its_rule_and_no_other(
+    changed: tuple[set[str], dict[str, dict[str, int]], str], rule: str
+) -> None:
+    its, rows, last_line = changed
+    assert (rows[rule]["disagreements"] > 0) == (rule in its)
+    assert last_line == f"Disagreements: {', '.join(sorted(its))}."
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--run", "other"], f"--run other: the recording is of {RUN}; leave --run out"),
+        (["--rules", __file__], "does not say how it was rendered; name a rendered rule file"),
+    ],
+)
+def test_a_mistake_of_the_user_is_said_in_one_line(recording: Path, flags: list[str], message: str) -> None:
+    answer = crosscheck("--recording", recording, *flags)
+    assert answer.returncode == 2
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("engine", ["thanos", "victoriametrics"])
+def test_rules_that_decide_later_are_refused_with_a_command_that_works(
+    recording: Path, tmp_path: Path, engine: str
+) -> None:
+    options = Options(("CPUBottleneck.threshold=60",), engine=engine)
+    (tmp_path / RULES).write_text(render(options)[RULES])
+    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"was rendered with --engine {engine}, so its rules decide an evaluation later" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    render_command, check_command = re.findall("`stepscope (.*?)`", answer.stderr)
+    assert main(render_command.replace("DIR", str(tmp_path / "same")).split()) == 0
+    same = Options.from_command(command_of((tmp_path / "same" / RULES).read_text()) or "")
+    assert same == replace(options, engine="prometheus")
+    assert check_command == f"crosscheck --recording RUN --rules DIR/{RULES}"
+
+
+def test_a_server_whose_rules_decide_later_is_refused(tmp_path: Path) -> None:
+    rules = render(Options(engine="thanos"))[RULES]
+    with evaluating("127.0.0.1:1", rules, tmp_path / "server") as server:
+        answer = crosscheck("--prometheus", server.url)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(
+        "stepscope: the loaded rules were rendered with --engine thanos or victoriametrics, so they decide "
+        "an evaluation later; check the same rules on a recorded run: `stepscope rules render --out DIR`"
+    )
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [(), ("--prometheus", "http://127.0.0.1:1", "--recording", "run")])
+def test_a_check_is_of_a_server_or_of_a_recording(flags: tuple[str, ...]) -> None:
+    answer = crosscheck(*flags)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == "stepscope: give either --prometheus URL or --recording DIR\n"
+
+
+def test_a_prometheus_that_is_not_installed_is_named(recording: Path, tmp_path: Path) -> None:
+    answer = crosscheck("--recording", recording, path=str(tmp_path))
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("stepscope: --recording needs `prometheus`, which is not on the PATH")
+    assert answer.stderr.count("\n") == 1
+
+
+def test_an_expression_that_prometheus_refuses_names_its_rule(recording: Path, tmp_path: Path) -> None:
+    text = COMMITTED.read_text()
+    (tmp_path / RULES).write_text(text.replace('clamp(stepscope:rule_finding{rule="CPUBottleneck"}', "clam("))
+    answer = crosscheck("--recording", recording, "--rules", tmp_path / RULES)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr.startswith("stepscope: stepscope-CPUBottleneck, stepscope:rule_status: ")
+    assert answer.stderr.count("\n") == 1

@@ -1,0 +1,181 @@
+"""TrainingStalled and MaxInitializationTime on nodes whose clock is wrong, steps or stops.
+
+The real collector reads a real ledger; promtool's clock is that of Prometheus, and begins at 0.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from math import inf
+from pathlib import Path
+
+import pytest
+import yaml
+from stepscope.demo.ranks import AliveReader, RankLedger
+from stepscope.demo.scenario import Step, Work
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.exporter.collectors.training import TrainingCollector
+from stepscope.exporter.ledgers.ages import Now
+from stepscope.exporter.sampling.families import Family
+from stepscope.exporter.sampling.sample import Sample
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.promql import Scraping
+
+from tests.support.promtool import RuleTest
+from tests.support.scrapes import Series, only, written
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package"),
+]
+
+MINUTE = 60.0
+STEP = 1.0  # seconds per step
+CHANGE = 5 * MINUTE  # when a clock steps, or the machine is suspended
+NAMES = ("stepscope_step_duration_seconds_count", "stepscope_run_", "stepscope_phase_")
+
+Clocks = Callable[[float], Now | None]  # of the node, by Prometheus's time; None: suspended
+
+
+def ahead(seconds: float) -> Clocks:
+    return lambda now: Now(now + 3600 + seconds, now)
+
+
+def stepping(seconds: float) -> Clocks:
+    return lambda now: Now(now + 3 * 3600 + (seconds if now >= CHANGE else 0.0), now)
+
+
+def suspended(now: float) -> Now | None:
+    """For ten minutes, in which CLOCK_MONOTONIC stands still."""
+    length = 10 * MINUTE
+    if now < CHANGE:
+        return Now(now, now)
+    return Now(now, now - length) if now >= CHANGE + length else None
+
+
+CLOCKS = pytest.mark.parametrize(
+    ("clocks", "scrape"),
+    [
+        pytest.param(ahead(0), 15, id="right"),
+        pytest.param(ahead(0), 60, id="scraped every 60 s"),
+        pytest.param(ahead(90), 15, id="90 s ahead"),
+        pytest.param(ahead(-90), 60, id="90 s behind, scraped every 60 s"),
+        pytest.param(stepping(3600), 15, id="steps by an hour"),
+        pytest.param(stepping(-3600), 15, id="steps back by an hour"),
+        pytest.param(suspended, 15, id="suspended"),
+    ],
+)
+
+
+def scraped(folder: Path, clocks: Clocks, scrape: int, minutes: float, until: float) -> Series:
+    """The series of a process that steps until its clock shows `until`, as the exporter publishes them."""
+    present, shown = clocks(0.0), [0.0]  # what the exporter's clock shows
+    assert present is not None
+    ledger = RankLedger(folder, "run", 0, all_scenarios()["healthy"](), present.wall)
+    collector = TrainingCollector(
+        folder, open_ledger=partial(AliveReader, living={ledger.path}), monotonic=lambda: shown[-1]
+    )
+
+    def scrapes() -> Iterator[Iterable[Family]]:
+        nonlocal present
+        steps = 0
+        for tick in range(round(2 * 60 * minutes) + 1):
+            present = clocks(tick / 2)
+            if present is not None:
+                shown.append(present.monotonic)
+                while STEP * (steps + 1) <= min(present.monotonic, until):
+                    ledger.record(Step(steps, Work(), STEP * steps, STEP * (steps + 1), 0.0))
+                    steps += 1
+                collector.collect(Sample(time=present.wall))
+            if tick % (2 * scrape) == 0:
+                yield collector.families if present is not None else ()
+
+    found = only(written(scrapes(), "node-a"), *NAMES)
+    collector.close()
+    for values in found.values():
+        for place, value in enumerate(values):
+            if value is None and place and values[place - 1] is not None:
+                values[place] = float("nan")  # the scrape fails: Prometheus marks the end of the series
+                break
+    return found
+
+
+def rule_test(folder: Path, scrape: int) -> RuleTest:
+    groups = yaml.safe_load(render(Options(scraping=Scraping(scrape)))[RULES])["groups"]
+    names = ("stepscope-TrainingStalled", "stepscope-MaxInitializationTime")
+    rules = folder / RULES
+    rules.write_text(yaml.safe_dump({"groups": [group for group in groups if group["name"] in names]}))
+    return RuleTest(rules, interval=scrape)
+
+
+@CLOCKS
+def test_a_run_that_trains_is_not_stalled_whatever_the_clock_says(
+    clocks: Clocks, scrape: int, tmp_path: Path
+) -> None:
+    test = rule_test(tmp_path, scrape)
+    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=inf))
+    for minute in range(2, 25):
+        test.firing("TrainingStalled", minute * MINUTE, 0)
+        test.firing("MaxInitializationTime", minute * MINUTE, 0)
+    test.status("TrainingStalled", 24 * MINUTE, 0)
+    test.run(tmp_path)
+
+
+@CLOCKS
+def test_a_run_that_stops_is_stalled_whatever_the_clock_says(
+    clocks: Clocks, scrape: int, tmp_path: Path
+) -> None:
+    stops = 8 * MINUTE  # on the process's clock
+    test = rule_test(tmp_path, scrape)
+    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=stops))
+    seen = stops + (10 * MINUTE if clocks is suspended else 0)
+    test.firing("TrainingStalled", seen + MINUTE - 15, 0)
+    test.firing("TrainingStalled", seen + MINUTE + 2 * scrape + 30, 1, run="run", severity="critical")
+    test.run(tmp_path)
+
+
+@CLOCKS
+def test_a_run_without_a_step_is_late_after_20_minutes_of_its_own(
+    clocks: Clocks, scrape: int, tmp_path: Path
+) -> None:
+    test = rule_test(tmp_path, scrape)
+    test.add(scraped(tmp_path, clocks, scrape, minutes=35, until=0))
+    late = 20 * MINUTE + (10 * MINUTE if clocks is suspended else 0)
+    test.firing("MaxInitializationTime", late - MINUTE, 0)
+    test.firing("MaxInitializationTime", late + 3 * MINUTE, 1, stage="waiting")
+    test.gives_nothing("stepscope_run_last_step_age_seconds", late)
+    test.run(tmp_path)
+
+
+@CLOCKS
+def test_the_time_in_the_present_phase_is_that_of_the_process(
+    clocks: Clocks, scrape: int, tmp_path: Path
+) -> None:
+    test = rule_test(tmp_path, scrape)
+    test.add(scraped(tmp_path, clocks, scrape, minutes=25, until=2 * MINUTE))
+    own = 20 * MINUTE - (10 * MINUTE if clocks is suspended else 0)
+    other = 'stepscope_phase_age_seconds{run="run", rank="0", phase="other"}'
+    test.equals(other, 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
+    test.equals("stepscope_run_last_step_age_seconds", 20 * MINUTE, own - 2 * MINUTE, tolerance=0.5)
+    test.equals("stepscope_run_age_seconds", 20 * MINUTE, own, tolerance=0.5)
+    test.run(tmp_path)
+
+
+def test_an_exporter_that_starts_late_knows_how_long_nothing_has_happened(tmp_path: Path) -> None:
+    ledger = RankLedger(tmp_path, "run", 0, all_scenarios()["healthy"](), 1000.0)
+    ledger.record(Step(0, Work(), 0.0, STEP, 0.0))
+    for step, expected in (
+        (0.0, 99.0),
+        (3600.0, 99.0),
+        (-3600.0, 0.0),
+    ):  # a clock that went back shows nothing
+        collector = TrainingCollector(
+            tmp_path, open_ledger=partial(AliveReader, living={ledger.path}), monotonic=lambda: 100.0
+        )
+        collector.collect(Sample(time=1100.0 + step))
+        ages = next(each for each in collector.families if each.name == "stepscope_run_last_step_age_seconds")
+        assert dict(ages.samples) == {("run",): expected}
+        collector.close()
