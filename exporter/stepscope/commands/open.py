@@ -18,7 +18,7 @@ EXAMPLES = """\
 examples:
   stepscope open                     the report of the newest run in stepscope-runs/
   stepscope open train-7f3a          the run whose directory begins with train-7f3a
-  stepscope open stepscope-runs     the index page of all runs
+  stepscope open stepscope-runs      the index page of all runs
   stepscope open --print             print the path only
 """
 
