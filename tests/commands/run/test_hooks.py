@@ -154,7 +154,7 @@ def test_hooks_that_failed_say_how(case: Case) -> None:
     (case.folder / "torch.py").touch()
     (case.folder / "stepscope.py").touch()
     case.start(sys.executable, "-c", f"import torch; {SLEEP}", PYTHONPATH=f"{STARTUP}:{case.folder}")
-    case.until("The hooks failed: torch is not hooked: ImportError: ")
+    case.until("The hooks failed: torch is not hooked: ModuleNotFoundError: ")
 
 
 def test_a_command_that_is_no_python_is_told_where_else_it_may_be(case: Case) -> None:
