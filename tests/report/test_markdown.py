@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from stepscope.common import words
 from stepscope.common.status import Status
 from stepscope.evaluation.analysis import Analysis
 from stepscope.report.markdown import render_markdown
@@ -143,10 +142,3 @@ def test_what_could_not_be_judged_is_said_with_the_reason() -> None:
 
 def test_many_nodes_do_not_make_it_long() -> None:
     assert "14 more nodes: see report.json." in render_markdown(made.sixteen_nodes())
-
-
-def test_the_time_of_a_step_that_hangs_is_not_left_out() -> None:
-    run = 2 * 720.0
-    hung = made.slow_loader(phase_seconds={"initialization": 42.8, "train": 600.0})
-    assert f"| in no finished step | {words.duration(run - 642.8)} | – |" in render_markdown(hung)
-    assert "in no finished step" not in render_markdown(made.slow_loader())

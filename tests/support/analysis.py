@@ -266,7 +266,7 @@ def slow_loader(**changes: Any) -> Analysis:
                 triggered=3,
                 violations=18,
                 datapoints=1800,
-                seconds_lost=11.0,
+                seconds_lost=31.0,
                 details=STEP_DETAILS,
             ),
             rule(

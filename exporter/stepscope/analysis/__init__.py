@@ -220,6 +220,17 @@ class Run:
             [("start", "ascending"), ("rank", "ascending")]
         )
 
+    def account(self) -> pa.Table:
+        """Returns where the time went, one row per part; the parts sum to the wall time of all ranks.
+
+        part          before_first_step, train, eval, ..., between_steps, after_last_step, unknown
+        component     of steps; `host` is what no timed component covers; "" if the part has none
+        seconds       of all ranks
+        run_ratio     share of the wall time of all ranks
+        rank          the rank that spent most time here; null without ranks
+        rank_seconds  its seconds"""
+        return tables.account(self._evaluated.analysis.account)
+
     def phases(self) -> pa.Table:
         """Returns one row per rank and phase; the phases add up to the lifetime of the rank.
 

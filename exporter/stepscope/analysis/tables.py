@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from stepscope.common.errors import UserError
 from stepscope.compare.figures import Figure
+from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.measurements.usage import UsageRow
 from stepscope.runs.model import COMPONENTS, PHASES, Gap, RankFacts, Steps, Times
@@ -55,6 +56,15 @@ STEPS = pa.schema(
         column("start", pa.timestamp("us", tz="UTC")),
         column("elapsed_seconds", pa.float64(), "seconds"),
         *columns(pa.float64(), "seconds", *(f"{part}_seconds" for part in ("duration", *COMPONENTS))),
+    ]
+)
+ACCOUNT = pa.schema(
+    [
+        *(column(name, pa.string()) for name in ("part", "component")),
+        column("seconds", pa.float64(), "seconds"),
+        column("run_ratio", pa.float64(), "ratio"),
+        column("rank", pa.int32()),
+        column("rank_seconds", pa.float64(), "seconds"),
     ]
 )
 RANK_PHASES = pa.schema(
@@ -174,6 +184,22 @@ def steps(chunk: Steps, start: float | None) -> pa.Table:
             **components,
         },
     )
+
+
+def account(known: Account | None) -> pa.Table:
+    """Returns the leaves of an account; none if it is not known."""
+    rows = [
+        {
+            "part": leaf.key.part,
+            "component": leaf.key.component,
+            "seconds": leaf.seconds,
+            "run_ratio": leaf.share,
+            "rank": leaf.rank,
+            "rank_seconds": leaf.rank_seconds,
+        }
+        for leaf in (known.leaves if known is not None else ())
+    ]
+    return pa.Table.from_pylist(rows, schema=ACCOUNT)
 
 
 def phases(ranks: Iterable[RankFacts]) -> pa.Table:

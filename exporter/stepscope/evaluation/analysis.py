@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from stepscope.common.status import Status
+from stepscope.evaluation.account import Account
 from stepscope.measurements.counted import Counted
 from stepscope.measurements.energy import Energy
 from stepscope.measurements.heatmap import Heatmap, LowGpuSamples
@@ -193,6 +194,7 @@ class Analysis:
     is_trace: bool = False  # it has neither the run's start nor samples
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration
     devices: list[DeviceTime] = field(default_factory=list)  # of traces, by node, rank and device
+    account: Account | None = None  # None: of a trace, or the start or the end is not known
 
     @property
     def date(self) -> float | None:
@@ -203,6 +205,15 @@ class Analysis:
     def end_date(self) -> float | None:
         """Returns when it ended, likewise."""
         return _date(self.end)
+
+    @property
+    def last_seen(self) -> float | None:
+        """Returns the end, or the end of the last step or samples if it is unknown."""
+        if self.end is not None:
+            return self.end
+        samples = [heatmap.times[-1] for heatmap in self.heatmaps if heatmap.times]
+        steps = [] if self.last_step_end is None else [self.last_step_end]
+        return max(samples + steps, default=None)
 
 
 def _date(time: float | None) -> float | None:

@@ -11,12 +11,14 @@ import numpy as np
 from stepscope.common.status import Status
 from stepscope.common.words import duration
 from stepscope.evaluation import reported
+from stepscope.evaluation.account import Account, account
 from stepscope.evaluation.analysis import Analysis, Band, GpuUse, RuleResult, RunCores, RunUse
 from stepscope.evaluation.blocks import Block, Blocks
 from stepscope.evaluation.devices import box_plots, histograms
 from stepscope.evaluation.live import LiveJudgement
 from stepscope.evaluation.problems import in_order
 from stepscope.evaluation.settings import Settings
+from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.counted import counted, flops_utilisation
 from stepscope.measurements.energy import EnergyOfNode, energy
 from stepscope.measurements.heatmap import HeatmapOfNode
@@ -48,7 +50,10 @@ from stepscope.runs.model import (
 SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
-REPORTED: tuple[Measure[Any], ...] = (USAGE, OWN_CORES, RUN_USE, LOAD, STEP_DURATIONS, LAST_STEPS, TIMELINE)
+REPORTED: tuple[Measure[Any], ...] = (
+    *(USAGE, OWN_CORES, RUN_USE, LOAD),
+    *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, TIMELINE),
+)
 T = TypeVar("T")
 
 
@@ -109,7 +114,8 @@ class Evaluator:
             for rule, verdict in verdicts
         ]
         stddev = next(rule.parameters.stddev for rule in self._rules if isinstance(rule, StepOutlier))
-        return _analysis(run, nodes, in_order(results), stddev)
+        found = _analysis(run, nodes, in_order(results), stddev)
+        return found if found.is_trace else replace(found, account=_account(found, facts, nodes))
 
 
 def _verdict(rule: Rule[Any, Any], nodes: dict[str, _Node], run: RunMeasurements, live: bool) -> Verdict:
@@ -324,6 +330,14 @@ def _analysis(
             for histogram in histograms(name, node.measured[LOAD], facts)
         ],
     )
+
+
+def _account(analysis: Analysis, facts: RunFacts, nodes: dict[str, _Node]) -> Account | None:
+    recorded: dict[tuple[int, str], Times] = {}
+    for node in nodes.values():
+        for key, seconds in node.measured[COMPONENTS_BY_PHASE].seconds.items():
+            recorded[key] = recorded.get(key, 0.0) + seconds
+    return account(analysis.start, analysis.last_seen, facts.ranks, recorded, facts.threads)
 
 
 def _failures(name: str, node: _Node) -> list[str]:

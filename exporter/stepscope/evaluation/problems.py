@@ -8,10 +8,12 @@ from itertools import zip_longest
 from math import inf
 
 from stepscope.common.status import Status
-from stepscope.evaluation.analysis import RuleResult
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
 # What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
+SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
 
 
@@ -56,6 +58,27 @@ def problems(results: Iterable[RuleResult]) -> list[Problem]:
         return found
     explains.also.extend(effect.rule for effect in effects)
     return causes
+
+
+def problems_of(analysis: Analysis) -> list[Problem]:
+    """Returns the problems of a run, the most expensive one first; `small_problems` are left out."""
+    return [problem for problem in _of_run(analysis) if not _is_small(problem, analysis)]
+
+
+def small_problems(analysis: Analysis) -> list[Problem]:
+    """Returns what was found, but cost less than `SMALL` of the run."""
+    return [problem for problem in _of_run(analysis) if _is_small(problem, analysis)]
+
+
+def _of_run(analysis: Analysis) -> list[Problem]:
+    return problems([*analysis.rules, *unexplained(analysis)])
+
+
+def _is_small(problem: Problem, analysis: Analysis) -> bool:
+    start, end = analysis.start, analysis.last_seen
+    if problem.is_risk or not problem.seconds_lost or start is None or end is None:
+        return False
+    return problem.seconds_lost < SMALL * (end - start)
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import JOULES_PER_KWH
+from stepscope.evaluation.account import Account, top_places
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
-from stepscope.evaluation.problems import problems
+from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report import sentences, shares
@@ -49,6 +50,7 @@ def document(
         "gpus": [_known(asdict(use), "memory_bytes") for use in analysis.gpu_use],
         "devices": [_device(device) for device in analysis.devices],
         "low_gpu_snapshots": [asdict(row) for row in analysis.low_gpu_snapshots],
+        "account": _account(analysis.account),
         "parts": _parts(shares.parts_of_the_run(analysis)),
         "phases": _parts(shares.phases(analysis)),
         "components": _parts(shares.inside_steps(analysis)),
@@ -126,7 +128,7 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
                 "share_of_run": _share_of_run(analysis, problem.estimate),
                 "cost": cost_of_finding(analysis, problem.estimate, price),
             }
-            for problem in problems(analysis.rules)
+            for problem in problems_of(analysis)
         ],
     }
 
@@ -134,6 +136,28 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
 def _share_of_run(analysis: Analysis, rule: RuleResult) -> float | None:
     whole = shares.run_seconds(analysis)
     return rule.seconds_lost / whole if whole and 0 < rule.seconds_lost <= whole else None
+
+
+def _account(account: Account | None) -> dict[str, Any] | None:
+    if account is None:
+        return None
+    return {
+        "seconds": account.seconds,
+        "ranks": account.ranks,
+        "useful_share": account.useful_share,
+        "leaves": [
+            {
+                "part": leaf.key.part,
+                "component": leaf.key.component or None,
+                "seconds": leaf.seconds,
+                "share": leaf.share,
+                "rank": leaf.rank,
+                "rank_seconds": leaf.rank_seconds,
+                "lines": [{"place": place, "share": share} for place, share in top_places(leaf)],
+            }
+            for leaf in account.leaves
+        ],
+    }
 
 
 def _parts(whole: shares.Whole) -> dict[str, Any]:

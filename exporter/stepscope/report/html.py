@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stepscope.common import words
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import problems
+from stepscope.evaluation.problems import problems_of
 from stepscope.report import devices, sentences, shares
 from stepscope.report.charts import VIRIDIS, chart_data, marks_on_heatmap
 from stepscope.report.details import overview, views, without
@@ -104,7 +104,7 @@ def render_html(
         devices=devices,
         facts=facts(analysis, price),
         glance=at_a_glance(analysis, price),
-        problems=problems(analysis.rules),
+        problems=problems_of(analysis),
         predictions=predicted,
         savings=savings(analysis, predicted, price, track_record),
         track_record=track_record,

@@ -16,7 +16,7 @@ from stepscope.common.words import (
     share,
 )
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import Problem, problems
+from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report import sentences, shares
 from stepscope.report.held import held
 from stepscope.report.hot_lines import parts as hot_parts
@@ -30,7 +30,6 @@ from stepscope.report.verdict import verdict
 FINDINGS = 3  # shown in full
 USAGE_ROWS = 14  # two nodes; the JSON has all
 SOME = 0.0005  # of a whole: smaller parts are omitted
-UNFINISHED = 0.02  # of the phases' time: processes take up to this share to start and end
 METRICS = {"step_seconds_mean": "a training step (mean)", "run_seconds": "the run", "cost": "its cost"}
 STATISTICS = ("max", "p95", "p50", "min")
 
@@ -48,7 +47,7 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
         yield "\n".join([f"**{sentence(missing[0])}**", "", *(f"- {sentence(gap)}" for gap in missing[1:])])
     said = verdict(analysis, price)
     yield " ".join([f"**{said.status.icon} {said.status}**", *map(sentence, said.sentences)])
-    found = problems(analysis.rules)
+    found = problems_of(analysis)
     if found:
         yield "\n".join(
             _finding(analysis, number, problem, price, track_record.get(problem.estimate.rule, ""))
@@ -67,13 +66,11 @@ def _blocks(analysis: Analysis, price: float | None, record: TrackRecord) -> Ite
         yield _suggestions(suggestions, track_record)
     yield "### Time breakdown"
     yield " ".join(map(sentence, (sentences.phases(analysis), sentences.inside_steps(analysis))))
+    accounted = shares.where_time_went(analysis)
     parts = [
-        *_parts("", shares.phases(analysis), "of all"),
+        *_parts("", accounted if accounted.parts else shares.phases(analysis), "of all"),
         *_parts("inside steps: ", shares.inside_steps(analysis), "of the steps"),
     ]
-    rest = _unfinished_seconds(analysis)
-    if rest > 0:
-        parts.append(("in no finished step", duration(rest), NO_NUMBER))
     if parts:
         yield table(("part, all ranks together", "time", "share"), parts, right=(1, 2))
     if hot := hot_parts(analysis):
@@ -153,13 +150,6 @@ def _parts(prefix: str, whole: shares.Whole, of: str) -> list[tuple[str, str, st
         for part in whole.parts
         if part.fraction >= SOME
     ]
-
-
-def _unfinished_seconds(analysis: Analysis) -> float:
-    """Returns the time of all ranks outside any phase, such as that of a step that hangs."""
-    run, phases = shares.run_seconds(analysis), shares.phases(analysis)
-    rest = analysis.ranks * (run or 0.0) - phases.seconds
-    return rest if phases.parts and rest > UNFINISHED * phases.seconds else 0.0
 
 
 def _usage(analysis: Analysis) -> str:

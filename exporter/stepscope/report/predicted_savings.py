@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from stepscope.common.words import change, count
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import problems
+from stepscope.evaluation.problems import problems_of
+from stepscope.evaluation.unexplained import ACCOUNT
 from stepscope.report.figures import steps_seconds
 from stepscope.report.right_sizing import factors
 from stepscope.report.track_record import NO_RECORD, TrackRecord
@@ -60,9 +61,9 @@ def words_by_kind(analysis: Analysis, record: TrackRecord) -> dict[str, str]:
 def _of_findings(analysis: Analysis) -> Iterator[tuple[str, float, float, float]]:
     """Yields kind, predicted, low and high: at best nothing of the lost time remains, at worst all of it."""
     training = steps_seconds(analysis)
-    for problem in problems(analysis.rules):
+    for problem in problems_of(analysis):
         rule, lost = problem.estimate.rule, problem.seconds_lost
-        if training and 0 < lost <= training and rule not in OUTSIDE_STEPS:
+        if training and 0 < lost <= training and rule not in (*OUTSIDE_STEPS, ACCOUNT):
             yield rule, lost / training, 0.0, lost / training
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from stepscope.common.console import BOLD, COLOURS, Console
 from stepscope.common.words import count, duration
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import problems
+from stepscope.evaluation.problems import problems_of
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
 from stepscope.report.shares import run_seconds
@@ -53,7 +53,7 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
     hot = [] if process_verdict(analysis) else [part.words for part in parts(analysis)[:FINDINGS]]
     for detail in (*said.details, *hot):
         yield from console.wrapped(f"  {detail}", rest=2)
-    found = list(zip(problems(analysis.rules), said.evidence, strict=True))
+    found = list(zip(problems_of(analysis), said.evidence, strict=True))
     for problem, evidence in found[:FINDINGS]:
         yield ""
         yield console.styled(f"  {problem.title}", BOLD)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from stepscope.common.words import count, duration, money, number, rough_duration, rough_energy, rough_money
 from stepscope.evaluation.analysis import Analysis
-from stepscope.evaluation.problems import Problem, problems
+from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report import shares
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.right_sizing import Prediction
@@ -63,7 +63,7 @@ def savings(
     """
     found = [
         _of_problem(analysis, problem, predicted, price, f"#problem-{place}")
-        for place, problem in enumerate(problems(analysis.rules), 1)
+        for place, problem in enumerate(problems_of(analysis), 1)
         if problem.seconds_lost > 0
     ]
     found.sort(key=lambda saving: -(saving.best.seconds or 0.0))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.evaluation import account
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.heatmap import LowGpuSamples
 from stepscope.measurements.steps import StepDistribution
@@ -13,24 +14,11 @@ from stepscope.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
 
-NAMES = {
+NAMES = account.NAMES | {
     "training_loop": "Training loop",
     "initialization": "Initialization",
     "finalization": "Finalization",
-    "train": "Training steps",
-    "eval": "Evaluation steps",
-    "predict": "Prediction steps",
-    "global": "Steps of no phase",
     "other": "Between steps",
-    "data_wait": "Waiting for data",
-    "forward": "Forward pass",
-    "backward": "Backward pass",
-    "optimizer": "Optimizer",
-    "communication": "Communication",
-    "host_to_device": "Copying to the device",
-    "checkpoint": "Checkpoint",
-    "compile": "Compiling",
-    "gc": "Garbage collection",
     "rest": "Rest of the steps",
     "pinned_core": "A core was pinned",
     "waiting_core": "A core waited for I/O",
@@ -70,7 +58,7 @@ class Whole:
 
 def run_seconds(analysis: Analysis) -> float | None:
     """Returns the run's seconds from start to end, or to its last step or sample if the end is unknown."""
-    end = _last_seen(analysis)
+    end = analysis.last_seen
     if analysis.start is None or end is None:
         return None
     return max(0.0, end - analysis.start - analysis.unobserved_seconds)
@@ -85,7 +73,7 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
         analysis.start,
         analysis.first_step_start,
         analysis.last_step_end,
-        _last_seen(analysis),
+        analysis.last_seen,
     )
     if start is None or first is None or last is None or end is None or analysis.is_trace:
         return Whole([], 0.0)
@@ -100,13 +88,16 @@ def parts_of_the_run(analysis: Analysis) -> Whole:
     )
 
 
-def _last_seen(analysis: Analysis) -> float | None:
-    """Returns the end, or the end of the last step or samples if it is unknown."""
-    if analysis.end is not None:
-        return analysis.end
-    samples = [heatmap.times[-1] for heatmap in analysis.heatmaps if heatmap.times]
-    steps = [] if analysis.last_step_end is None else [analysis.last_step_end]
-    return max(samples + steps, default=None)
+def where_time_went(analysis: Analysis) -> Whole:
+    """Returns the account of all ranks: the components of the main phase, and the other parts whole."""
+    found: dict[str, float] = {}
+    if analysis.account is not None:
+        in_detail = (analysis.account.main_phase, account.WITHOUT_STEPS)
+        for leaf in analysis.account.leaves:
+            part, component = leaf.key
+            key = component if part in in_detail else part
+            found[key] = found.get(key, 0.0) + leaf.seconds
+    return whole_of(found)
 
 
 def phases(analysis: Analysis) -> Whole:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from stepscope.common.words import day_and_time, percent, time_of_day
 from stepscope.evaluation.analysis import Analysis, Band
-from stepscope.evaluation.problems import problems
+from stepscope.evaluation.problems import problems_of
 from stepscope.report import shares
 from stepscope.report.held import at_times, said_of, together, wholes
 from stepscope.runs.model import PHASES
@@ -207,7 +207,7 @@ def _use(analysis: Analysis, time: _Axis) -> Iterator[Row | None]:
 
 def _findings(analysis: Analysis, time: _Axis) -> Iterator[Bands]:
     """Yields when problems held, then the rules that held only at times; rules may have no bands."""
-    for problem in problems(analysis.rules):
+    for problem in problems_of(analysis):
         yield from _bands(
             problem.title,
             [b for one in (problem.rule, *problem.also) for b in one.bands],

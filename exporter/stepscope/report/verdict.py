@@ -5,6 +5,7 @@ The terminal, the report page, JSON, Markdown, the list of runs and the comparis
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stepscope.common.status import Status
@@ -19,8 +20,10 @@ from stepscope.common.words import (
     share,
     uncapitalised,
 )
+from stepscope.evaluation.account import name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.problems import Problem, problems
+from stepscope.evaluation.problems import Problem, problems_of, small_problems
+from stepscope.evaluation.unexplained import is_accounted
 from stepscope.report import shares
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, failure, how_to_find_out
@@ -30,6 +33,7 @@ from stepscope.report.hot_lines import process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
 from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
 
+SPENT = 3  # parts of the account that a healthy run's sentence names
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
 # Rules on the start and on pauses: a run that only these have judged may lose its time anywhere else.
 ONLY_PAUSES = ("MaxInitializationTime", "StepOutlier", "TrainingStalled", "CollectiveHang")
@@ -57,7 +61,7 @@ class RunVerdict:
 def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     """Returns the verdict on a run, finished or not. `price`: dollars per hour of one node."""
     status = status_of_run(analysis)
-    found = problems(analysis.rules)
+    found = problems_of(analysis)
     if status is Status.FAILED:
         sentence, details = f"Failed: {uncapitalised(failure(analysis))}", [how_to_find_out(analysis)]
         details += [f"Until then: {uncapitalised(text)}" for text in _found(analysis, found, price)]
@@ -65,7 +69,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
         sentence, *details = _found(analysis, found, price)
     elif status is Status.HEALTHY:
         whole = " over the whole run" if at_times(analysis) else ""
-        sentence, details = f"Healthy{whole}: {_judged(analysis)}", []
+        sentence, details = f"Healthy{whole}: {_spent(analysis) or _judged(analysis)}", []
     else:
         missing, remedy = _missing(analysis)
         sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
@@ -76,7 +80,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
-    details += [*process_verdict(analysis), *only_at_times(analysis)]
+    details += [*process_verdict(analysis), *_small(analysis), *only_at_times(analysis)]
     shown = [evidence(analysis, problem) for problem in found]
     return RunVerdict(status, sentence, details, shown)
 
@@ -91,11 +95,13 @@ def status_of_run(analysis: Analysis) -> Status:
     if failed(analysis):
         return Status.FAILED
     states = counts(analysis)
-    if any(rule.status is Status.FOUND for rule in decided(analysis)):
+    if problems_of(analysis):
         return Status.FOUND
     if _knows_where_time_goes(analysis):
         return Status.NOT_ENOUGH_DATA if unrecorded(analysis) > MOST_UNRECORDED else Status.HEALTHY
-    return Status.COLLECTING if Status.COLLECTING in states else Status.NOT_ENOUGH_DATA
+    if Status.COLLECTING in states:
+        return Status.COLLECTING
+    return Status.HEALTHY if is_accounted(analysis.account) else Status.NOT_ENOUGH_DATA
 
 
 def unrecorded(analysis: Analysis) -> float:
@@ -107,6 +113,22 @@ def unrecorded(analysis: Analysis) -> float:
 
 def _knows_where_time_goes(analysis: Analysis) -> bool:
     return any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis))
+
+
+def _spent(analysis: Analysis) -> str:
+    """Says what a healthy run spent its time on; "" if that is not known."""
+    account = analysis.account
+    if account is None or not account.useful_share:
+        return ""
+    most = sorted(account.leaves, key=lambda leaf: -leaf.share)[:SPENT]
+    named = listing([f"{uncapitalised(name_of(leaf.key))} {share(leaf.share, 1.0)}" for leaf in most])
+    return f"{share(account.useful_share, 1.0)} of the run computes. Most of its time: {named}."
+
+
+def _small(analysis: Analysis) -> list[str]:
+    whole = shares.run_seconds(analysis) or math.inf
+    said = [f"{one.title} {share(one.seconds_lost, whole)}" for one in small_problems(analysis)]
+    return [f"Small things: {listing(said)} of the run."] if said else []
 
 
 def _judged(analysis: Analysis) -> str:
@@ -189,6 +211,8 @@ def _lost(analysis: Analysis, problem: Problem, price: float | None) -> str:
     else:
         of = f"{duration(seconds)} of {duration(whole)}"
         time = f"about {share(seconds, whole)} of its time{so_far}, {of}{bill}"
+    if place := problem.rule.details.get("place"):
+        time += f": {place}"
     if problem.title.startswith("Waiting"):
         return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
     return f"{problem.title} {has}cost your run {time}."

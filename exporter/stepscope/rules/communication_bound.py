@@ -65,6 +65,7 @@ class CommunicationBound(ComponentShare):
     symptom = LONG_COMMUNICATION
 
     component = "communication"
+    judges = (component,)
     summary = "Rank {{ $labels.rank }} of run {{ $labels.run }} spends its time in communication"
     verb = "communicated"
     # A symptom must end before the straggler that explains it, whose alert covers the last minutes.

@@ -45,6 +45,7 @@ class DataStarved(ComponentShare):
     symptom = IDLE_GPUS
 
     component = "data_wait"
+    judges = (component,)
     summary = "Run {{ $labels.run }} waits for its data"
     verb = "waited for data"
 

@@ -58,6 +58,7 @@ class HostBound(OfWholeRun[HostBoundParameters]):
         "one, only copies to the device, checkpoints and garbage collection in steps are judged."
     )
     recommendation = LATER_WORK
+    judges = ("host_to_device", "checkpoint", "gc")
     view = "devices"
 
     measure = STEP_DURATIONS

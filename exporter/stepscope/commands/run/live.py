@@ -34,10 +34,12 @@ class Findings:
 
     def update(self, analysis: Analysis, now: float) -> None:
         """Prints what is found at present. `now` is in seconds of any clock that does not go back."""
+        from stepscope.evaluation.problems import small_problems
         from stepscope.report.held import held, holds_now
 
+        small = {rule.rule for problem in small_problems(analysis) for rule in (problem.rule, *problem.also)}
         for rule in analysis.rules:
-            fired, when = holds_now(rule), held(analysis, rule)
+            fired, when = holds_now(rule) and rule.rule not in small, held(analysis, rule)
             if fired == (rule.rule in self._fired) or self._just_printed(rule.rule, now):
                 continue
             self._printed_at[rule.rule] = now

@@ -69,6 +69,9 @@ class Rule(ABC, Generic[P, V]):
     # The symptom that the rule sees or, if it is a cause, explains.
     symptom: ClassVar[Symptom | None] = None
 
+    # The components of steps whose share of the time the rule judges: no other finding is made of them.
+    judges: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, parameters: P | None = None) -> None:
         self.parameters = parameters if parameters is not None else cast("P", self.parameters_type())
 
@@ -79,7 +82,11 @@ class Rule(ABC, Generic[P, V]):
     @classmethod
     def about(cls) -> About:
         symptom = cls.symptom.name if cls.symptom else ""
-        return About(cls.subject, cls.effect, cls.topic, cls.distance, cls.view, cls.is_symptom, symptom)
+        return About(
+            *(cls.subject, cls.effect, cls.topic, cls.distance, cls.view, cls.is_symptom),
+            symptom,
+            cls.judges,
+        )
 
     @property
     def kind(self) -> str:

@@ -29,6 +29,7 @@ class About:
     view: str = ""
     is_symptom: bool = False
     symptom: str = ""  # its name
+    judges: tuple[str, ...] = ()  # components of steps
 
 
 @dataclass(frozen=True)

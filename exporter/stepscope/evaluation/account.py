@@ -1,0 +1,285 @@
+"""Accounts for the time of a run: disjoint parts that sum to the wall time of all its ranks.
+
+docs/report.md explains the parts. Time that was not measured is a part too: `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime, Times
+
+BEFORE, BETWEEN, UNFINISHED, AFTER = (
+    "before_first_step",
+    "between_steps",
+    "unfinished_step",
+    "after_last_step",
+)
+WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
+PARTS = (BEFORE, *PHASES, BETWEEN, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
+HOST = "host"  # in a step, and in no component: the user's own code, or waiting for the device
+CORE = "core"  # of a main thread: ready to run, but no core was free
+USEFUL = frozenset({"forward", "backward", "optimizer"})
+MAIN_THREADS = ("training", "script")  # roles
+
+
+class Key(NamedTuple):
+    """A part of the run, and a component of it: of steps, or the state of a main thread without steps."""
+
+    part: str
+    component: str = ""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of the time. Seconds are summed over ranks."""
+
+    key: Key
+    seconds: float
+    share: float  # of the run, 0..1
+    rank: int | None  # that spent most time here; None: a run without ranks
+    rank_seconds: float  # its seconds
+    lines: tuple[LineTime, ...] = ()  # most time first; of main threads, and of loader workers while waiting
+
+
+@dataclass(frozen=True)
+class Account:
+    """The time of a run. `seconds` is the wall time times the ranks; the leaves sum to it."""
+
+    seconds: float
+    ranks: int
+    leaves: tuple[Leaf, ...]  # in the order of PARTS and COMPONENTS
+
+    def share(self, part: str, component: str | None = None) -> float:
+        """Returns the share (0..1) of a part, or of a component of it."""
+        return sum(
+            leaf.share
+            for leaf in self.leaves
+            if leaf.key.part == part and component in (None, leaf.key.component)
+        )
+
+    @property
+    def useful_share(self) -> float:
+        """Returns the share of computing in steps: forward and backward pass, and the optimizer."""
+        return sum(leaf.share for leaf in self.leaves if leaf.key.component in USEFUL)
+
+    @property
+    def main_phase(self) -> str:
+        """Returns the phase that the run is for: training, or otherwise the one with most time."""
+        if self.share("train"):
+            return "train"
+        return max(PHASES, key=self.share)
+
+
+def account(
+    start: float | None,
+    end: float | None,
+    ranks: Sequence[RankFacts],
+    recorded: Mapping[tuple[int, str], Times],
+    threads: Sequence[ThreadTime],
+) -> Account | None:
+    """Returns the account of a run from `start` to `end`, seconds since the epoch; None without both.
+
+    `recorded`: seconds per component of the recorded steps, by rank and phase.
+    """
+    if start is None or end is None or not end > start:
+        return None
+    by_rank = sorted(ranks, key=lambda rank: (rank.rank, rank.start))
+    seconds: dict[int | None, dict[Key, float]] = {
+        rank: _of_rank(start, end, list(attempts), recorded, threads)
+        for rank, attempts in groupby(by_rank, key=lambda rank: rank.rank)
+    }
+    if not seconds:
+        seconds[None] = _closed(_main_thread(threads, end - start), end - start)
+    return _account(seconds, threads)
+
+
+def _account(seconds: Mapping[int | None, Mapping[Key, float]], threads: Sequence[ThreadTime]) -> Account:
+    whole = sum(sum(leaves.values()) for leaves in seconds.values())
+    keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > 0}
+    found = []
+    for key in sorted(keys, key=_place):
+        of_ranks = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
+        worst = max(of_ranks, key=lambda rank: of_ranks[rank])
+        total = sum(of_ranks.values())
+        lines = tuple(_lines(key, threads))
+        found.append(Leaf(key, total, total / whole, worst, of_ranks[worst], lines))
+    return Account(whole, len(seconds), tuple(found))
+
+
+def _place(key: Key) -> tuple[int, int, str]:
+    known = COMPONENTS.index(key.component) if key.component in COMPONENTS else len(COMPONENTS)
+    return PARTS.index(key.part), known, key.component
+
+
+def _of_rank(
+    start: float,
+    end: float,
+    attempts: Sequence[RankFacts],
+    recorded: Mapping[tuple[int, str], Times],
+    threads: Sequence[ThreadTime],
+) -> dict[Key, float]:
+    """Returns the seconds of a rank: `attempts` are its processes, one after another."""
+    found: dict[Key, float] = defaultdict(float)
+    at, within = start, 0.0  # within: from each attempt's first step to its last
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
+        known = attempt.end if attempt.end is not None else (following.start if following else end)
+        stop = min(max(known, at), end)
+        first, last = attempt.first_step_start, attempt.last_step_end
+        if first is None or last is None:
+            found[Key(BEFORE)] += stop - at
+        else:
+            first = min(max(first, at), stop)
+            last = min(max(last, first), stop)
+            found[Key(BEFORE)] += first - at
+            within += last - first
+            ended = attempt.end is not None and not attempt.killed
+            found[Key(AFTER if ended else UNFINISHED)] += stop - last
+        at = stop
+    found[Key(AFTER)] += end - at
+    if all(attempt.first_step_start is None for attempt in attempts):
+        rank = attempts[0].rank
+        found = defaultdict(float, _main_thread([one for one in threads if one.rank == rank], end - start))
+    phases: dict[str, float] = defaultdict(float)
+    components: dict[str, float] = defaultdict(float)
+    for attempt in attempts:
+        for phase, amount in attempt.phase_seconds.items():
+            phases[phase] += amount
+        for component, amount in attempt.component_seconds.items():
+            components[component] += amount
+    in_steps = {Key(BETWEEN): phases["other"]}
+    in_steps |= dict(_in_steps(attempts[0].rank, phases, components, recorded))
+    counted = sum(in_steps.values())
+    shrink = min(1.0, within / counted) if counted else 1.0  # attempts that overlap, or two clocks
+    for key, amount in in_steps.items():
+        found[key] += shrink * amount
+    return _closed(found, end - start)
+
+
+def _in_steps(
+    rank: int,
+    phases: Mapping[str, float],
+    components: Mapping[str, float],
+    recorded: Mapping[tuple[int, str], Times],
+) -> Iterator[tuple[Key, float]]:
+    """Yields the seconds of each component in each phase. What the records lack is the main phase's."""
+    here = [phase for phase in PHASES if phases.get(phase, 0.0) > 0]
+    left = {name: components.get(name, 0.0) for name in COMPONENTS}
+    main = "train" if "train" in here else max(here, key=lambda phase: phases[phase], default="")
+    for phase in sorted(here, key=lambda phase: phase == main):
+        if phase == main:
+            inside = {name: max(seconds, 0.0) for name, seconds in left.items()}
+        else:
+            sums = recorded.get((rank, phase))
+            inside = {} if sums is None else dict(zip(COMPONENTS, sums.tolist(), strict=True))
+            left = {name: seconds - inside.get(name, 0.0) for name, seconds in left.items()}
+        named = sum(inside.values())
+        shrink = min(1.0, phases[phase] / named) if named else 1.0  # two clocks: parts may exceed the step
+        for name, seconds in inside.items():
+            yield Key(phase, name), seconds * shrink
+        yield Key(phase, HOST), max(phases[phase] - named, 0.0)
+
+
+def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:
+    """Returns what the main thread of a process without steps does, in at most `seconds`."""
+    known = [thread for thread in threads if thread.role in MAIN_THREADS and thread.seconds > 0]
+    thread = max(known, key=lambda thread: thread.seconds, default=None)
+    sampled = sum(line.total for line in thread.lines) if thread else 0.0
+    if thread is None or not sampled:
+        return {}
+    states: dict[str, float] = defaultdict(float)
+    for line in thread.lines:
+        for state, amount in line.seconds.items():
+            states[state] += amount
+    factor = min(thread.seconds, seconds) / sampled
+    waited = min(thread.core_wait_seconds, factor * states["running"])
+    found = {Key(WITHOUT_STEPS, state): factor * amount for state, amount in states.items()}
+    found[Key(WITHOUT_STEPS, "running")] = factor * states["running"] - waited
+    return {**found, Key(WITHOUT_STEPS, CORE): waited}
+
+
+def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
+    """Adds what the leaves lack of `seconds`, as unknown."""
+    return {**leaves, Key(UNKNOWN): max(seconds - sum(leaves.values()), 0.0)}
+
+
+def _lines(key: Key, threads: Iterable[ThreadTime]) -> list[LineTime]:
+    part, component = key
+    found = [
+        line
+        for thread in threads
+        for line in thread.lines
+        if (thread.role in MAIN_THREADS and _is_of(line, part, component))
+        or (thread.role == "loader worker" and component == "data_wait")
+    ]
+    return sorted(found, key=lambda line: -line.total)
+
+
+def _is_of(line: LineTime, part: str, component: str) -> bool:
+    if part == WITHOUT_STEPS:
+        return line.seconds.get("running" if component == CORE else component, 0.0) > 0
+    if part in PHASES:
+        return (line.phase, line.component or HOST) == (part, component)
+    if part == BEFORE:
+        return line.phase in ("", "initialization")
+    return part == AFTER and line.phase == "finalization"
+
+
+# ------------------------------------------------------------------------------------------- words
+
+NAMES = {
+    BEFORE: "Before the first step",
+    "train": "Training steps",
+    "eval": "Evaluation steps",
+    "predict": "Prediction steps",
+    "global": "Steps of no phase",
+    BETWEEN: "Between steps",
+    UNFINISHED: "In an unfinished step",
+    AFTER: "After the last step",
+    WITHOUT_STEPS: "Main thread",
+    UNKNOWN: "Not known",
+    "data_wait": "Waiting for data",
+    "forward": "Forward pass",
+    "backward": "Backward pass",
+    "optimizer": "Optimizer",
+    "communication": "Communication",
+    "host_to_device": "Copying to the device",
+    "checkpoint": "Checkpoint",
+    "compile": "Compiling",
+    "gc": "Garbage collection",
+    HOST: "Your own code",
+    "running": "Running",
+    "disk": "Waiting for a disk",
+    "lock": "Waiting for a lock",
+    "child": "Waiting for a child process",
+    "other": "Waiting for a timer, a socket or a pipe",
+    CORE: "Waiting for a core",
+}
+
+
+def name_of(key: Key) -> str:
+    """Returns "Forward pass", "Evaluation steps: forward pass", "Before the first step"."""
+    component = NAMES.get(key.component, key.component)
+    if not component or key.part == "train":
+        return component or NAMES[key.part]
+    return f"{NAMES[key.part]}: {component[0].lower()}{component[1:]}"
+
+
+def top_places(leaf: Leaf, most: int = 3) -> list[tuple[str, float]]:
+    """Returns "train.py:30 (main)" and its share of the leaf's lines, for the places with most time."""
+    whole = sum(line.total for line in leaf.lines)
+    by_place: dict[str, list[LineTime]] = defaultdict(list)
+    for line in leaf.lines:
+        by_place[line.place or line.library].append(line)
+    sums = sorted(((sum(line.total for line in by_place[at]), at) for at in by_place if at), reverse=True)
+    return [(_called(at, by_place[at]), seconds / whole) for seconds, at in sums[:most]]
+
+
+def _called(place: str, lines: Sequence[LineTime]) -> str:
+    """Adds the function with most time, unless it is a comprehension, a lambda or the module."""
+    names = [line.function for line in lines if line.function and not line.function.startswith("<")]
+    return f"{place} ({names[0]})" if names and lines[0].place else place

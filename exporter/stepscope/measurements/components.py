@@ -1,0 +1,26 @@
+"""Measures the seconds that the steps of each phase spent in each component."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepscope.measurements.measure import Measure, Measurement, Views
+from stepscope.measurements.state import Scans
+from stepscope.runs.model import COMPONENTS, PHASES, Steps, Times
+
+
+class ComponentsByPhase(Measurement[None]):
+    """The sums over the recorded steps of a node."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[int, str], Times] = {}  # by rank and phase, (len(COMPONENTS),)
+
+    def observe_steps(self, steps: Steps, scans: Scans) -> Views[None]:
+        for phase in np.unique(steps.phases):
+            key = steps.rank, PHASES[phase]
+            known = self.seconds.get(key, np.zeros(len(COMPONENTS)))
+            self.seconds[key] = known + steps.components[steps.phases == phase].sum(axis=0)
+        return ()
+
+
+COMPONENTS_BY_PHASE = Measure(ComponentsByPhase)

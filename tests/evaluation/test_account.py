@@ -1,0 +1,201 @@
+"""The account of a run: its parts are disjoint and sum to the wall time of all ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stepscope.common.status import Status
+from stepscope.demo.scenarios import all_scenarios
+from stepscope.evaluation.account import Account, Key, Leaf, account, name_of, top_places
+from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.engine import evaluate
+from stepscope.evaluation.problems import problems_of, small_problems
+from stepscope.evaluation.unexplained import unexplained
+from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
+from stepscope.runs.open import open_source
+
+from tests.support.analysis import nothing_found, rule
+from tests.support.scenarios import WrittenScenarios
+from tests.support.source import START, rank_facts
+
+seconds = st.floats(0, 1000)
+
+
+def rank_of(rank: int, first: float | None, last: float | None, **more: Any) -> RankFacts:
+    known = {"start": START, "first_step_start": first, "last_step_end": last}
+    return rank_facts(rank, **{**known, **more})
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> tuple[float, list[RankFacts]]:
+    """Draws when a run ended, and processes of up to three ranks, of which some are started again."""
+    end, ranks = START + 10 * draw(seconds) + 1, []
+    for rank in range(draw(st.integers(1, 3))):
+        at = START
+        for _ in range(draw(st.integers(1, 3))):
+            begin, first = at, at + draw(seconds)
+            phases = {phase: draw(seconds) for phase in draw(st.sets(st.sampled_from(PHASES)))}
+            other = draw(seconds)
+            last = first + sum(phases.values()) + other
+            parts = {name: draw(st.floats(0, 1)) for name in COMPONENTS}
+            scale = sum(phases.values()) / max(sum(parts.values()), 1) * draw(st.floats(0, 1))
+            at = last + draw(seconds)
+            has_steps = bool(phases)
+            ranks.append(
+                rank_of(
+                    rank,
+                    first if has_steps else None,
+                    last if has_steps else None,
+                    start=begin,
+                    end=draw(st.sampled_from((at, None))),
+                    killed=draw(st.booleans()),
+                    phase_seconds={**phases, "other": other} if has_steps else {},
+                    component_seconds={name: scale * part for name, part in parts.items()},
+                )
+            )
+        end = max(end, at)
+    return end, ranks
+
+
+@given(attempts())
+def test_the_parts_sum_to_the_wall_time_of_all_ranks(drawn: tuple[float, list[RankFacts]]) -> None:
+    end, ranks = drawn
+    found = account(START, end, ranks, {}, [])
+    assert found is not None
+    whole = (end - START) * len({rank.rank for rank in ranks})
+    assert found.seconds == pytest.approx(whole, rel=0.01)
+    assert sum(leaf.seconds for leaf in found.leaves) == pytest.approx(whole, rel=0.01)
+    assert sum(leaf.share for leaf in found.leaves) == pytest.approx(1)
+    assert all(0 < leaf.rank_seconds <= leaf.seconds * 1.000001 for leaf in found.leaves)
+    assert len({leaf.key for leaf in found.leaves}) == len(found.leaves)
+
+
+@pytest.mark.parametrize("name", sorted(all_scenarios()))
+def test_the_account_of_a_scenario_knows_where_its_time_went(scenarios: WrittenScenarios, name: str) -> None:
+    found = evaluate(open_source(scenarios.written(name).recording_directory))
+    assert found.account is not None
+    assert found.start is not None
+    assert found.last_seen is not None
+    wall = (found.last_seen - found.start) * found.ranks
+    assert sum(leaf.seconds for leaf in found.account.leaves) == pytest.approx(wall, rel=0.01)
+    assert found.account.share("unknown") < 0.05
+
+
+def test_components_of_evaluation_are_those_of_its_recorded_steps_and_training_has_the_rest() -> None:
+    names = {name: float(number) for number, name in enumerate(COMPONENTS)}
+    facts = rank_of(
+        0,
+        START + 10,
+        START + 110,
+        end=START + 120,
+        phase_seconds={"train": 70.0, "eval": 20.0, "other": 10.0},
+        component_seconds=names,
+    )
+    in_evaluation = np.array([0.25 * seconds for seconds in names.values()])
+    found = account(START, START + 120, [facts], {(0, "eval"): in_evaluation}, [])
+    assert found is not None
+    by_key = {tuple(leaf.key): leaf.seconds for leaf in found.leaves}
+    assert by_key["train", "backward"] == pytest.approx(0.75 * names["backward"])
+    assert by_key["eval", "backward"] == pytest.approx(0.25 * names["backward"])
+    assert by_key["train", "host"] == pytest.approx(70 - 0.75 * sum(names.values()))
+    assert (
+        by_key["before_first_step", ""] == by_key["after_last_step", ""] == by_key["between_steps", ""] == 10
+    )
+    assert found.main_phase == "train"
+
+
+def test_a_rank_that_was_killed_spent_its_end_in_an_unfinished_step() -> None:
+    facts = rank_of(
+        0, START, START + 50, end=START + 90, killed=True, phase_seconds={"train": 50.0, "other": 0.0}
+    )
+    found = account(START, START + 100, [facts], {}, [])
+    assert found is not None
+    assert found.share("unfinished_step") == pytest.approx(0.4)
+    assert found.share("after_last_step") == pytest.approx(0.1)
+
+
+def line(place: str, running: float, waiting: float = 0.0, function: str = "main", **more: str) -> LineTime:
+    names = {"phase": "", "component": "", "library": "", "caller_place": "", "caller": "", **more}
+    states = {"running": running, "disk": 0.0, "lock": 0.0, "child": 0.0, "other": waiting}
+    return LineTime(place=place, function=function, seconds=states, **names)
+
+
+def test_without_steps_the_time_is_what_the_main_thread_did_and_the_rest_is_unknown() -> None:
+    lines = (line("np_loop.py:14", 60.0, function="preprocess"), line("np_loop.py:20", 0.0, 20.0))
+    thread = ThreadTime("n1", None, "script", 1, 80.0, 50.0, 10.0, 0.1, lines)
+    found = account(START, START + 100, [], {}, [thread])
+    assert found is not None
+    shares = {tuple(leaf.key): leaf.share for leaf in found.leaves}
+    assert shares == {
+        ("without_steps", "running"): pytest.approx(0.5),
+        ("without_steps", "core"): pytest.approx(0.1),
+        ("without_steps", "other"): pytest.approx(0.2),
+        ("unknown", ""): pytest.approx(0.2),
+    }
+    (running,) = (leaf for leaf in found.leaves if leaf.key.component == "running")
+    assert top_places(running) == [("np_loop.py:14 (preprocess)", 1.0)]
+
+
+def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> None:
+    lines = [
+        line("metric.py:13", 2.0, function="<listcomp>"),
+        line("metric.py:13", 1.0, function="confusion", library="torch.Tensor.__iter__"),
+        line("metric.py:14", 1.0, function="confusion"),
+    ]
+    leaf = Leaf(Key("train", "host"), 8.0, 0.8, 0, 8.0, tuple(lines))
+    assert top_places(leaf) == [("metric.py:13 (confusion)", 0.75), ("metric.py:14 (confusion)", 0.25)]
+    assert name_of(leaf.key) == "Your own code"
+    assert name_of(Key("eval", "host")) == "Evaluation steps: your own code"
+
+
+# -- findings ------------------------------------------------------------------------------------------
+
+
+def run_with(**shares: float) -> Analysis:
+    """An analysis of 1,000 s without a judged rule. `train_host=0.2`: that share of the run."""
+    leaves = [
+        Leaf(Key(*name.split("__")), 1000 * part, part, 0, 1000 * part) for name, part in shares.items()
+    ]
+    account = Account(1000.0, 1, tuple(leaves))
+    return replace(nothing_found(), rules=[], start=START, end=START + 1000, gpu_use=[], account=account)
+
+
+@pytest.mark.parametrize(
+    ("shares", "titles"),
+    [
+        ({"train__host": 0.0999, "train__forward": 0.9}, []),
+        ({"train__host": 0.11, "train__forward": 0.89}, ["Your own code"]),
+        ({"train__host": 0.3, "train__data_wait": 0.4}, ["Waiting for data", "Your own code"]),
+        ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),
+        ({"train__forward": 0.66, "eval__forward": 0.34}, ["Evaluation steps"]),
+        ({"train__forward": 0.68, "eval__forward": 0.32}, []),
+        ({"eval__forward": 0.9, "eval__host": 0.1}, ["Evaluation steps: your own code"]),
+        ({"train__forward": 0.8, "between_steps": 0.2}, ["Between steps"]),
+        ({"train__forward": 0.5, "before_first_step": 0.5}, []),  # MaxInitializationTime judges it
+        ({"train__backward": 0.6, "train__optimizer": 0.4}, []),
+    ],
+)
+def test_a_large_part_that_no_rule_judges_is_a_finding(shares: dict[str, float], titles: list[str]) -> None:
+    assert [found.about.subject for found in unexplained(run_with(**shares))] == titles
+
+
+def test_a_part_that_a_rule_judged_is_no_second_finding() -> None:
+    run = run_with(train__data_wait=0.5, train__forward=0.5)
+    judged = replace(run, rules=[rule("DataStarved", Status.HEALTHY)])
+    unjudged = replace(run, rules=[rule("DataStarved", Status.NOT_ENOUGH_DATA)])
+    assert unexplained(judged) == []
+    assert [found.about.subject for found in unexplained(unjudged)] == ["Waiting for data"]
+
+
+def test_what_costs_less_than_3_percent_of_the_run_is_small_and_a_risk_never_is() -> None:
+    run = run_with(train__forward=1.0)
+    cheap, dear = (rule("StepOutlier", Status.FOUND, seconds_lost=lost) for lost in (29.0, 31.0))
+    risk = rule("GPUError", Status.FOUND)
+    assert [one.rule for one in problems_of(replace(run, rules=[cheap, risk]))] == [risk]
+    assert [one.rule for one in small_problems(replace(run, rules=[cheap, risk]))] == [cheap]
+    assert [one.rule for one in problems_of(replace(run, rules=[dear]))] == [dear]
