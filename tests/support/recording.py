@@ -33,12 +33,12 @@ def sample(tick: int, cores: int = 2, gpus: Iterable[str] = ("0", "1"), interval
         network_transmitted_bytes=50.0 * tick,
         gpus={
             gpu: GpuSample(
-                utilization=(tick % 50) / 50,
+                utilization_ratio=(tick % 50) / 50,
                 memory_used_bytes=10e9,
                 memory_total_bytes=80e9,
                 power_watts=300.0 + int(gpu),
                 temperature_celsius=60.0,
-                sm_clock_hertz=1.98e9,
+                clock_hertz=1.98e9,
                 thermal_throttle_seconds=0.25 * tick,
                 power_throttle_seconds=0.125 * tick,
                 ecc_uncorrected_errors=2.0,

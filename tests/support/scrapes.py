@@ -113,7 +113,7 @@ def only(series: Series, *names: str) -> Series:
 def _sample(samples: NodeSamples, row: int) -> Sample:
     gpus = {
         str(number): GpuSample(
-            utilization=float(samples.gpu[row, number]),
+            utilization_ratio=float(samples.gpu[row, number]),
             memory_used_bytes=float(samples.gpu_memory[row, number]),
             memory_total_bytes=1.0,
         )

@@ -95,7 +95,7 @@ def _gpu(node: str, gpu: int, elapsed: float, load: float) -> GpuSample:
     if node == "node-b":
         used = 0.9 + 0.09 * elapsed / SECONDS if gpu == 0 else 0.4  # is full soon
     return GpuSample(
-        utilization=load,
+        utilization_ratio=load,
         memory_used_bytes=float(used) * 80e9,
         memory_total_bytes=80e9,
         thermal_throttle_seconds=(0.02 if elapsed < 600 else 0.2) * elapsed * (gpu + 1),

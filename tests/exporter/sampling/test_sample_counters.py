@@ -38,7 +38,7 @@ class Node:
     def tick(self, *gpus: float, pids: tuple[int, ...] = (), seconds: float = 0.5) -> None:
         self.now += seconds
         samples = {
-            str(index): GpuSample(utilization=value, memory_used_bytes=1.0, memory_total_bytes=4.0)
+            str(index): GpuSample(utilization_ratio=value, memory_used_bytes=1.0, memory_total_bytes=4.0)
             for index, value in enumerate(gpus)
         }
         sample = Sample(

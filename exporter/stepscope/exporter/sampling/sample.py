@@ -6,32 +6,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
 
+from stepscope.exporter.sampling.quantities import counter, gauge, quantities_of
+
 
 @dataclass(slots=True)
 class GpuSample:
     """The values of one GPU. Ratios are 0..1, all others in base units; NaN if the GPU has no value."""
 
-    utilization: float = nan
-    memory_used_bytes: float = nan
-    memory_total_bytes: float = nan
-    memory_bandwidth_utilization: float = nan
-    power_watts: float = nan
-    temperature_celsius: float = nan
-    sm_clock_hertz: float = nan
-    energy_joules: float = nan  # counter, since the driver was loaded
-    throttle_seconds: float = nan  # counter, all reasons except idle and application clocks
-    thermal_throttle_seconds: float = nan  # the part because of heat (sw_thermal, hw_thermal)
-    power_throttle_seconds: float = nan  # the part because of power (sw_power_cap, hw_power_brake)
-    ecc_uncorrected_errors: float = nan  # counter, since the driver was loaded
-    xid_errors: float = nan  # counter of all XID errors, since the exporter started
-    last_xid: float = nan  # the last error's number; an error of the GPU precedes one of the program
-    lost: float = nan  # 1: the driver no longer reaches it, 0: it answers
-    sm_active: float = nan
-    tensor_active: float = nan
-    power_limit_watts: float = nan
-    compute_processes: float = nan  # how many hold memory of the GPU
+    utilization_ratio: float = gauge(
+        "Share of the driver's last sample period with a kernel running.", bits=32
+    )
+    memory_used_bytes: float = gauge("Memory in use, without the driver's own memory.")
+    memory_total_bytes: float = gauge("Total memory.")
+    memory_bandwidth_utilization_ratio: float = gauge(
+        "Share of the driver's last sample period in which memory was read or written.", bits=32
+    )
+    power_watts: float = gauge("Power drawn.", bits=32)
+    power_limit_watts: float = gauge("Power that the driver allows.", bits=0)
+    temperature_celsius: float = gauge("Temperature of the chip.", bits=32)
+    # A sample has only the clock of the multiprocessors,
+    clock_hertz: float = gauge("Clock frequency, of the multiprocessors (sm) and of the memory.", "clock")
+    busy_seconds: float = counter("Utilisation added up over time.", bits=0, full_only=True)
+    energy_joules: float = counter("Energy used since the driver was loaded.")
+    # all reasons except idle and application clocks together,
+    throttle_seconds: float = counter("Time in which the clocks were throttled, by reason.", "reason")
+    thermal_throttle_seconds: float = counter()  # the part because of heat (sw_thermal, hw_thermal)
+    power_throttle_seconds: float = counter()  # the part because of power (sw_power_cap, hw_power_brake)
+    pcie_receive_bytes: float = counter("Received over PCIe since the exporter started.", bits=0)
+    pcie_transmit_bytes: float = counter("Sent over PCIe since the exporter started.", bits=0)
+    nvlink_receive_bytes: float = counter("Received over all NVLinks.", bits=0)
+    nvlink_transmit_bytes: float = counter("Sent over all NVLinks.", bits=0)
+    ecc_uncorrected_errors: float = counter(
+        "Memory errors since the driver was loaded, by severity.", "severity", part_of="ecc_errors"
+    )
+    # and the errors of all numbers together.
+    xid_errors: float = counter("XID errors that the driver reported since the exporter started.", "xid")
+    last_xid: float = gauge()  # the last error's number; an error of the GPU precedes one of the program
+    lost: float = gauge(bits=32)  # 1: the driver no longer reaches it, 0: it answers
+    sm_active_ratio: float = gauge(
+        "Share of the multiprocessors that were busy since the last sample.", bits=32
+    )
+    tensor_active_ratio: float = gauge(
+        "Share of the time since the last sample with tensor operations.", bits=32
+    )
+    dram_active_ratio: float = gauge(
+        "Share of the peak memory bandwidth used since the last sample.", bits=0, full_only=True
+    )
+    compute_processes: float = gauge(bits=32)  # how many hold memory of the GPU
     model: str = ""  # "NVIDIA H100 80GB HBM3"
     uuid: str = ""
+
+
+GPU_QUANTITIES = quantities_of(GpuSample, "gpu")
 
 
 @dataclass(slots=True)

@@ -105,9 +105,9 @@ class SampleTally:
         for gpu, reading in own.items():
             if gpu not in self.gpu:  # its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
-            self.gpu[gpu].add(reading.utilization)
+            self.gpu[gpu].add(reading.utilization_ratio)
             self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
-        known = [gpu.utilization for gpu in own.values() if not isnan(gpu.utilization)]
+        known = [gpu.utilization_ratio for gpu in own.values() if not isnan(gpu.utilization_ratio)]
         if not known:
             return
         idlest = min(known)

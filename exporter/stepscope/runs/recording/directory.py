@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from stepscope.runs.recording.lines import read_lines
 from stepscope.runs.recording.schema import (
     EVIDENCE_COLUMN,
     FETCH_COLUMNS,
+    GPU_COLUMNS,
     HEADER_COLUMNS,
     LOADER_COLUMNS,
     MOMENT_COLUMNS,
@@ -373,16 +374,7 @@ class _Samples:
             memory=memory.astype(np.float32),
             network=network,
             disk=disk,
-            gpu_power_watts=per_gpu("gpu_power_watts"),
-            gpu_temperature_celsius=per_gpu("gpu_temperature_celsius"),
-            gpu_clock_hertz=per_gpu("gpu_clock_hertz"),
-            gpu_thermal_throttle_seconds=per_gpu("gpu_thermal_throttle_seconds_total"),
-            gpu_power_throttle_seconds=per_gpu("gpu_power_throttle_seconds_total"),
-            gpu_ecc_uncorrected_errors=per_gpu("gpu_ecc_uncorrected_errors_total"),
-            gpu_xid_errors=per_gpu("gpu_xid_errors_total"),
-            gpu_last_xid=per_gpu("gpu_last_xid"),
-            gpu_lost=per_gpu("gpu_lost"),
-            gpu_compute_processes=per_gpu("gpu_compute_processes"),
+            **{field: per_gpu(column) for field, column in _GPU_COLUMN.items()},
             run_use=np.column_stack([_numbers(table, _RUN_COLUMN[name]) for name in RUN_USE]),
         )
 
@@ -431,6 +423,12 @@ class _Samples:
 
 _RUN_COLUMN = {attribute: name for name, attribute in RUN_COLUMNS.items()} | {
     f"{resource}_waiting_seconds": name for name, resource in PRESSURE_COLUMNS.items()
+}
+_FIELDS = {item.name for item in fields(NodeSamples)}
+_GPU_COLUMN = {
+    f"gpu_{attribute}": column
+    for column, (attribute, _) in GPU_COLUMNS.items()
+    if f"gpu_{attribute}" in _FIELDS
 }
 _TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
 

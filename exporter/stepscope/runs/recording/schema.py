@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pauses import REASONS
-from stepscope.exporter.sampling.sample import HostUse, Sample
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, HostUse, Sample
 from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 
 FORMAT = 1  # of run.json, journals and parts; no other is read
@@ -68,24 +68,9 @@ RUN_COLUMNS = {
 PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in ("cpu", "io", "memory")}
 NEIGHBOURS_COLUMN = "run_neighbour_cpu_seconds_total"
 GPU_COLUMNS = {
-    "gpu_utilization_ratio": ("utilization", pa.float32()),
-    "gpu_memory_used_bytes": ("memory_used_bytes", pa.float64()),
-    "gpu_memory_total_bytes": ("memory_total_bytes", pa.float64()),
-    "gpu_memory_bandwidth_utilization_ratio": ("memory_bandwidth_utilization", pa.float32()),
-    "gpu_power_watts": ("power_watts", pa.float32()),
-    "gpu_temperature_celsius": ("temperature_celsius", pa.float32()),
-    "gpu_clock_hertz": ("sm_clock_hertz", pa.float64()),
-    "gpu_energy_joules_total": ("energy_joules", pa.float64()),
-    "gpu_throttle_seconds_total": ("throttle_seconds", pa.float64()),
-    "gpu_thermal_throttle_seconds_total": ("thermal_throttle_seconds", pa.float64()),
-    "gpu_power_throttle_seconds_total": ("power_throttle_seconds", pa.float64()),
-    "gpu_ecc_uncorrected_errors_total": ("ecc_uncorrected_errors", pa.float64()),
-    "gpu_xid_errors_total": ("xid_errors", pa.float64()),
-    "gpu_last_xid": ("last_xid", pa.float64()),
-    "gpu_lost": ("lost", pa.float32()),
-    "gpu_sm_active_ratio": ("sm_active", pa.float32()),
-    "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
-    "gpu_compute_processes": ("compute_processes", pa.float32()),
+    each.column: (each.attribute, pa.float32() if each.bits == 32 else pa.float64())
+    for each in GPU_QUANTITIES.values()
+    if each.bits
 }
 EVIDENCE_COLUMN = "gpu_run_evidence"  # the place in EVIDENCE: 0 for a GPU that the run does not use
 
