@@ -31,12 +31,13 @@ def record(directory: Path) -> None:
         sample = Sample(START + INTERVAL * number, cpus=tuple("0123"), cpu_utilization=[0.5] * 4)
         host = HostUse(
             ("0", "1"),
-            cpu_limit=1.5,
+            allowed_cores=1.5,
+            cpu_limit_cores=1.5,
             cpu_seconds=own,
             other_cpu_seconds=others,
             main_threads_ran_seconds=own,
             main_threads_waited_seconds=waited,
-            throttled_seconds=stopped,
+            cpu_throttled_seconds=stopped,
         )
         sample.runs = {RUN: RunSample(host=host)}
         writer.sample(sample)

@@ -99,26 +99,45 @@ class HostUse:
     """
 
     cpus: tuple[str, ...] = ()  # the cores on which they may run; empty: not known
-    cpu_limit: float = nan  # cores, of the cgroup; NaN: no limit, or not known
-    cpu_seconds: float = nan
-    cpu_cores: float = nan  # cores' worth of CPU time that it used between the last two looks
-    other_cpu_seconds: float = nan  # of everything else on these cores
+    cpu_cores: float = gauge()  # cores' worth of CPU time that it used between the last two looks
+    io_waiting_ratio: float = gauge()  # share of the time between the last two looks that it waited for I/O
+    allowed_cores: float = gauge()  # how many it may keep busy at most
+    cpu_limit_cores: float = gauge("CPU limit of the run's cgroup, in cores; there is none without a limit.")
+    cpu_seconds: float = counter("CPU time of the run's processes on this node, with those that have ended.")
+    other_cpu_seconds: float = counter("CPU time of everything else on the cores that the run may use.")
+    main_threads_ran_seconds: float = counter(
+        "Time in which the main threads of the run's processes had a core."
+    )
+    main_threads_waited_seconds: float = counter(
+        "Time in which they were ready to run and not throttled, but had no core."
+    )
+    cpu_periods: float = counter("Periods in which the run's cgroup was busy and its CPU limit was enforced.")
+    cpu_throttled_periods: float = counter("Periods in which the CPU limit of the run's cgroup was used up.")
+    cpu_throttled_seconds: float = counter(
+        "Time for which the CPU limit stopped the run's cgroup, summed over cores."
+    )
+    memory_bytes: float = gauge(
+        "Memory in use in the run's cgroup, without cached files that are not in use.", full_only=True
+    )
+    memory_limit_bytes: float = gauge(
+        "Memory limit of the run's cgroup; there is none without a limit.", full_only=True
+    )
+    anonymous_memory_bytes: float = gauge(
+        "Memory of the run's processes that is no file's, in RAM or swapped out."
+    )
+    memory_capacity_bytes: float = gauge(
+        "The smaller one of the memory limit of the run's cgroup and the node's memory."
+    )
+    oom_kills: float = counter(
+        "Processes that the kernel killed in the run's cgroup because memory had run out.", full_only=True
+    )
+    major_page_faults: float = counter(
+        "Page faults of the run's processes that had to read from a disk.", full_only=True
+    )
+    disk_read_bytes: float = counter("Bytes that the run's processes read from disks.", full_only=True)
+    disk_written_bytes: float = counter("Bytes that the run's processes wrote to disks.", full_only=True)
     neighbour_cpu_seconds: dict[str, float] = field(default_factory=dict)  # by user
-    main_threads_ran_seconds: float = nan
-    main_threads_waited_seconds: float = nan  # ready to run and not throttled, but no core was free
-    cpu_periods: float = nan  # in which the cgroup was allowed its share, and was busy
-    throttled_periods: float = nan  # in which it was used up
-    throttled_seconds: float = nan  # summed over the cores that then stopped
-    memory_bytes: float = nan  # of the cgroup
-    memory_limit_bytes: float = nan
-    anonymous_memory_bytes: float = nan  # of its processes, with what is swapped out
-    memory_capacity_bytes: float = nan  # the smaller one of the cgroup's limit and the node's memory
-    oom_kills: float = nan
-    major_page_faults: float = nan
-    disk_read_bytes: float = nan  # of its processes, from and to disks
-    disk_written_bytes: float = nan
     waiting_seconds: dict[str, float] = field(default_factory=dict)  # pressure of the cgroup, by resource
-    io_waiting_ratio: float = nan  # share of the time between the last two looks that it waited for I/O
 
     def of_own(self, cpus: Sequence[str], values: Sequence[float]) -> Sequence[float]:
         """Returns the values of its own cores, of one per core in `cpus`; all if its cores are not known."""
@@ -127,12 +146,8 @@ class HostUse:
         own = set(self.cpus)
         return [value for cpu, value in zip(cpus, values, strict=True) if cpu in own]
 
-    @property
-    def allowed_cores(self) -> float:
-        """Returns how many cores the run may keep busy at most; NaN if its cores are not known."""
-        if not self.cpus:
-            return nan
-        return min(self.cpu_limit, len(self.cpus)) if self.cpu_limit == self.cpu_limit else len(self.cpus)
+
+RUN_QUANTITIES = quantities_of(HostUse, "run")
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.sampling.sample import RUN_QUANTITIES
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
 from stepscope.runs.model import RUN_USE, NodeSamples, Times
 from stepscope.runs.prometheus.series import Counts, Gains, Scrapes
@@ -26,22 +27,6 @@ from stepscope.runs.recording.schema import grown
 
 LEVELS = len(GRID) + 1  # below 10 %, 10 to 20 % ... 90 % and above
 EDGES = np.array((0.0, *BOUNDS))
-# The columns of NodeSamples.run_use that are scraped, without those of pressure.
-SCRAPED_USE = {
-    "allowed_cores": "cpus",
-    "cpu_limit": "cpu_limit_cores",
-    "cpu_seconds": "cpu_seconds_total",
-    "other_cpu_seconds": "other_cpu_seconds_total",
-    "main_threads_ran_seconds": "main_threads_ran_seconds_total",
-    "main_threads_waited_seconds": "main_threads_waited_seconds_total",
-    "cpu_periods": "cpu_periods_total",
-    "throttled_periods": "cpu_throttled_periods_total",
-    "throttled_seconds": "cpu_throttled_seconds_total",
-    "disk_read_bytes": "disk_read_bytes_total",
-    "disk_written_bytes": "disk_written_bytes_total",
-    "anonymous_memory_bytes": "anonymous_memory_bytes",
-    "memory_capacity_bytes": "memory_capacity_bytes",
-}
 WITHIN = 1e-4  # above a bin's left edge, which is not part of the bin
 # The fields of NodeSamples in single precision.
 SINGLE = ("cpu", "io_wait", "gpu", "gpu_memory", "memory", "gpu_power_watts", "gpu_temperature_celsius")
@@ -152,7 +137,8 @@ class _Chunk:
             "disk": self._rate("disk_read_bytes_total", "disk_written_bytes_total"),
         }
         self.of_gpus = self._of_gpus()
-        use = {name: total(f"stepscope_run_{metric}", run=run) for name, metric in SCRAPED_USE.items()}
+        use = {name: total(each.metric, run=run) for name, each in RUN_QUANTITIES.items() if each.help}
+        use["allowed_cores"] = total("stepscope_run_cpus", run=run)
         use["memory_waiting_seconds"] = total(
             "stepscope_run_pressure_waiting_seconds_total", run=run, resource="memory"
         )

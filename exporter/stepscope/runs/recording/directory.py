@@ -24,7 +24,6 @@ from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
     PHASES,
-    RUN_USE,
     Floats,
     Gap,
     Loader,
@@ -375,7 +374,7 @@ class _Samples:
             network=network,
             disk=disk,
             **{field: per_gpu(column) for field, column in _GPU_COLUMN.items()},
-            run_use=np.column_stack([_numbers(table, _RUN_COLUMN[name]) for name in RUN_USE]),
+            run_use=np.column_stack([_numbers(table, name) for name in (*RUN_COLUMNS, *PRESSURE_COLUMNS)]),
         )
 
     def _learn(self, facts: NodeFacts) -> None:
@@ -421,9 +420,6 @@ class _Samples:
         return rates[:, 0], rates[:, 1]
 
 
-_RUN_COLUMN = {attribute: name for name, attribute in RUN_COLUMNS.items()} | {
-    f"{resource}_waiting_seconds": name for name, resource in PRESSURE_COLUMNS.items()
-}
 _FIELDS = {item.name for item in fields(NodeSamples)}
 _GPU_COLUMN = {
     f"gpu_{attribute}": column

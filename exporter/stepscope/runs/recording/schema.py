@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pauses import REASONS
-from stepscope.exporter.sampling.sample import GPU_QUANTITIES, HostUse, Sample
+from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES, HostUse, Sample
 from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 
 FORMAT = 1  # of run.json, journals and parts; no other is read
@@ -42,30 +43,9 @@ NODE_COLUMNS = {
     "network_receive_bytes_total": "network_received_bytes",
     "network_transmit_bytes_total": "network_transmitted_bytes",
 }
-# Columns about the run, by the attribute of HostUse that they hold.
-RUN_COLUMNS = {
-    "run_cpu_cores": "cpu_cores",
-    "run_io_waiting_ratio": "io_waiting_ratio",
-    "run_allowed_cores": "allowed_cores",
-    "run_cpu_limit_cores": "cpu_limit",
-    "run_cpu_seconds_total": "cpu_seconds",
-    "run_other_cpu_seconds_total": "other_cpu_seconds",
-    "run_main_threads_ran_seconds_total": "main_threads_ran_seconds",
-    "run_main_threads_waited_seconds_total": "main_threads_waited_seconds",
-    "run_cpu_periods_total": "cpu_periods",
-    "run_cpu_throttled_periods_total": "throttled_periods",
-    "run_cpu_throttled_seconds_total": "throttled_seconds",
-    "run_memory_bytes": "memory_bytes",
-    "run_memory_limit_bytes": "memory_limit_bytes",
-    "run_anonymous_memory_bytes": "anonymous_memory_bytes",
-    "run_memory_capacity_bytes": "memory_capacity_bytes",
-    "run_oom_kills_total": "oom_kills",
-    "run_major_page_faults_total": "major_page_faults",
-    "run_disk_read_bytes_total": "disk_read_bytes",
-    "run_disk_written_bytes_total": "disk_written_bytes",
-}
+RUN_COLUMNS = {each.column: each.attribute for each in RUN_QUANTITIES.values() if each.bits}
 # The pressure by resource, and the CPU time of neighbours by user.
-PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in ("cpu", "io", "memory")}
+PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in RESOURCES}
 NEIGHBOURS_COLUMN = "run_neighbour_cpu_seconds_total"
 GPU_COLUMNS = {
     each.column: (each.attribute, pa.float32() if each.bits == 32 else pa.float64())
