@@ -665,7 +665,7 @@ def test_a_counter_that_begins_anew_gives_no_rate(tmp_path: Path) -> None:
     for tick in (10, 11):
         writer.sample(sample(tick))
     after_reboot = sample(12)
-    after_reboot.network_received_bytes = 0.0
+    after_reboot.network_receive_bytes = 0.0
     writer.sample(after_reboot)
     writer.close()
     network = Seen(tmp_path).read().column("network")

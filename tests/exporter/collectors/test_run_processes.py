@@ -90,7 +90,7 @@ class Host:
         for _ in range(round(seconds / 0.5)):
             self.now += 0.5
             cpus = tuple(map(str, range(len(busy))))
-            sample = Sample(self.now, cpus=cpus, cpu_utilization=list(busy), memory_total_bytes=memory)
+            sample = Sample(self.now, cpus=cpus, cpu_utilization_ratio=list(busy), memory_total_bytes=memory)
             sample.runs = {label: RunSample(pids=pids) for label, pids in self.runs.items()}
             self.collector.collect(sample)
         return sample

@@ -43,8 +43,8 @@ class Node:
         }
         sample = Sample(
             self.now,
-            cpu_utilization=[0.95],
-            cpu_io_wait=[0.0],
+            cpu_utilization_ratio=[0.95],
+            cpu_io_wait_ratio=[0.0],
             gpus=samples,
             gpu_processes={"0": dict.fromkeys(pids, 1.0)},
             runs={run: RunSample(gpus=dict.fromkeys(samples, GpuUse("node"))) for run in self.runs},

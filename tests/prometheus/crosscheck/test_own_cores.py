@@ -28,7 +28,7 @@ def record(directory: Path) -> None:
         others += (2.0 if number in NOISY else 0.1) * INTERVAL
         waited += (2.0 if number in NOISY else 0.01) * INTERVAL
         stopped += (1.0 if number in LIMITED else 0.0) * INTERVAL
-        sample = Sample(START + INTERVAL * number, cpus=tuple("0123"), cpu_utilization=[0.5] * 4)
+        sample = Sample(START + INTERVAL * number, cpus=tuple("0123"), cpu_utilization_ratio=[0.5] * 4)
         host = HostUse(
             ("0", "1"),
             allowed_cores=1.5,

@@ -170,7 +170,7 @@ class _Run:
         if self._busy is None or not self.use.cpus:
             return
         own = set(self.use.cpus)
-        shares = dict(zip(sample.cpus, sample.cpu_utilization, strict=False))
+        shares = dict(zip(sample.cpus, sample.cpu_utilization_ratio, strict=False))
         used = [share for cpu, share in shares.items() if cpu in own]
         known = in_time and len(used) == len(own)
         self._busy = self._busy + elapsed * sum(used) if known else None

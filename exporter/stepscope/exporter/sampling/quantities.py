@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from stepscope.exporter.sampling.families import Family
 
+_KEY = "quantity"  # in the metadata of a field
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -52,13 +54,13 @@ def counter(help: str = "", *labels: str, bits: int = 64, full_only: bool = Fals
     return _number(Quantity("counter", help, labels, bits, full_only, part_of))
 
 
-def per_core(help: str) -> Any:
-    """Returns a field for a list of ratios, one per core."""
-    return field(default_factory=list, metadata={"quantity": Quantity("gauge", help, ("cpu",), 32)})
-
-
 def _number(quantity: Quantity) -> Any:
-    return field(default=nan, metadata={"quantity": quantity})
+    return field(default=nan, metadata={_KEY: quantity})
+
+
+def per_core(help: str) -> dict[str, Quantity]:
+    """Returns the metadata of a field for a list of ratios, one per core."""
+    return {_KEY: Quantity("gauge", help, ("cpu",), 32)}
 
 
 def quantities_of(sample: type[Any], subject: Literal["", "gpu", "run"]) -> Mapping[str, Quantity]:
@@ -67,5 +69,5 @@ def quantities_of(sample: type[Any], subject: Literal["", "gpu", "run"]) -> Mapp
     return {
         item.name: replace(known, labels=(*labels, *known.labels), attribute=item.name, prefix=prefix)
         for item in fields(sample)
-        if (known := item.metadata.get("quantity")) is not None
+        if (known := item.metadata.get(_KEY)) is not None
     }

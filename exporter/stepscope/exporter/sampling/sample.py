@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import nan
 
-from stepscope.exporter.sampling.quantities import counter, gauge, quantities_of
+from stepscope.exporter.sampling.quantities import counter, gauge, per_core, quantities_of
 
 
 @dataclass(slots=True)
@@ -175,16 +174,31 @@ class Sample:
     time: float  # seconds since the epoch
     interval: float = 0.5  # seconds, the sampler's
     cpus: tuple[str, ...] = ()
-    cpu_utilization: list[float] = field(default_factory=list)
-    cpu_io_wait: list[float] = field(default_factory=list)
-    memory_used_bytes: float = nan
-    memory_total_bytes: float = nan
-    swap_used_bytes: float = nan
-    disk_read_bytes: float = nan
-    disk_written_bytes: float = nan
-    network_received_bytes: float = nan
-    network_transmitted_bytes: float = nan
+    cpu_utilization_ratio: list[float] = field(
+        default_factory=list,
+        metadata=per_core(
+            "Share of the last sample interval in which the core was neither idle nor waiting for I/O."
+        ),
+    )
+    cpu_io_wait_ratio: list[float] = field(
+        default_factory=list,
+        metadata=per_core(
+            "Share of the last sample interval in which the core was idle while a task of it waited for I/O."
+        ),
+    )
+    memory_used_bytes: float = gauge(
+        "Memory that programs cannot get without swapping: total less available."
+    )
+    memory_total_bytes: float = gauge("Memory of the host.")
+    swap_used_bytes: float = gauge("Swap space in use.")
+    disk_read_bytes: float = counter("Bytes read from the disk.", "device")
+    disk_written_bytes: float = counter("Bytes written to the disk.", "device")
+    network_receive_bytes: float = counter("Bytes received by the network interface.", "device")
+    network_transmit_bytes: float = counter("Bytes sent by the network interface.", "device")
     gpus: dict[str, GpuSample] = field(default_factory=dict)
     gpu_processes: dict[str, dict[int, float]] = field(default_factory=dict)
     driver_version: str = ""
     runs: dict[str, RunSample] = field(default_factory=dict)
+
+
+NODE_QUANTITIES = quantities_of(Sample, "")

@@ -97,8 +97,8 @@ class SampleTally:
         """Counts one sample of what the run uses. Missing values, as of a lost GPU, are not counted."""
         self.samples += 1
         host = uses.host
-        cpu_max, cpu_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_utilization))
-        io_max, io_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_io_wait))
+        cpu_max, cpu_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_utilization_ratio))
+        io_max, io_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_io_wait_ratio))
         self.cpu.add(cpu_mean)
         self.io_wait.add(io_mean)
         own = {gpu: reading for gpu, reading in sample.gpus.items() if gpu in uses.gpus}

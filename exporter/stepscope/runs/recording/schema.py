@@ -17,7 +17,13 @@ import pyarrow as pa
 from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pauses import REASONS
 from stepscope.exporter.processes.pressure import RESOURCES
-from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES, HostUse, Sample
+from stepscope.exporter.sampling.sample import (
+    GPU_QUANTITIES,
+    NODE_QUANTITIES,
+    RUN_QUANTITIES,
+    HostUse,
+    Sample,
+)
 from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 
 FORMAT = 1  # of run.json, journals and parts; no other is read
@@ -28,21 +34,10 @@ TABLES = ("samples", "steps", "ranks")
 # The time of a process: the phases, and the time before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
 
-# Columns of `samples` by the attribute of Sample (or GpuSample) that they hold. Byte and second counters
-# need float64, which represents whole numbers up to 9e15; ratios, watts and degrees do not.
-CPU_COLUMNS = {
-    "cpu_utilization_ratio": "cpu_utilization",
-    "cpu_io_wait_ratio": "cpu_io_wait",
-}
-NODE_COLUMNS = {
-    "memory_used_bytes": "memory_used_bytes",
-    "memory_total_bytes": "memory_total_bytes",
-    "swap_used_bytes": "swap_used_bytes",
-    "disk_read_bytes_total": "disk_read_bytes",
-    "disk_written_bytes_total": "disk_written_bytes",
-    "network_receive_bytes_total": "network_received_bytes",
-    "network_transmit_bytes_total": "network_transmitted_bytes",
-}
+# Columns of `samples` by the attribute of Sample, HostUse or GpuSample that they hold.
+_NODE = NODE_QUANTITIES.values()
+CPU_COLUMNS = {each.column: each.attribute for each in _NODE if each.labels == ("cpu",)}
+NODE_COLUMNS = {each.column: each.attribute for each in _NODE if each.labels != ("cpu",)}
 RUN_COLUMNS = {each.column: each.attribute for each in RUN_QUANTITIES.values() if each.bits}
 # The pressure by resource, and the CPU time of neighbours by user.
 PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in RESOURCES}

@@ -135,7 +135,9 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             }
             known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
             cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
-            sample = Sample(time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus)
+            sample = Sample(
+                time, cpus=cpus, cpu_utilization_ratio=list(busy), cpu_io_wait_ratio=list(waiting), gpus=gpus
+            )
             heat, ecc, xids, last_xid, held = map(by_gpu, counters)
             processes = {gpu: {PID: nan} if held[gpu] else {} for gpu in held if gpu in gpus}
             of_run = dict(zip(RUN_USE, use, strict=True))
@@ -180,7 +182,7 @@ class _Host:
         sample, gpus = row.sample, row.sample.gpus
         self.ticks.publish({(): self._ticks})
         self.cores.publish(
-            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization, strict=True)}
+            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization_ratio, strict=True)}
         )
         self.used.publish({(gpu,): read.memory_used_bytes for gpu, read in gpus.items()})
         self.total.publish({(gpu,): read.memory_total_bytes for gpu, read in gpus.items()})
