@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.exporter.processes.pressure import RESOURCES
-from stepscope.exporter.sampling.sample import RUN_QUANTITIES
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.runs.rank_dump import RankDump
 from stepscope.training.layout import COMPONENTS as COMPONENTS
 from stepscope.training.layout import PHASES as PHASES
@@ -87,6 +87,14 @@ class NodeSamples:
     def io_wait_mean(self) -> Floats:
         """Returns (n,) the mean I/O wait of the cores per sample, NaN where no core was read."""
         return _nan_mean(self.io_wait)
+
+
+# The fields of NodeSamples that are readings of GPUs as the exporter takes them.
+GPU_READINGS = {
+    name: quantity
+    for attribute, quantity in GPU_QUANTITIES.items()
+    if (name := f"gpu_{attribute}") in NodeSamples.__dataclass_fields__
+}
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.exporter.sampling.sample import RUN_QUANTITIES
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
-from stepscope.runs.model import RUN_USE, NodeSamples, Times
+from stepscope.runs.model import GPU_READINGS, RUN_USE, NodeSamples, Times
 from stepscope.runs.prometheus.series import Counts, Gains, Scrapes
 from stepscope.runs.recording.schema import grown
 
@@ -200,14 +200,14 @@ class _Chunk:
         """Returns (n, g) each: readings at the scrapes, which all samples before a scrape get."""
 
         def read(name: str, **labels: str) -> Times:
-            return self._scrapes.table(f"stepscope_gpu_{name}", "gpu", self.gpus, **labels)
+            return self._scrapes.table(GPU_QUANTITIES[name].metric, "gpu", self.gpus, **labels)
 
         def throttled(*reasons: str) -> Times:
-            known = [read("throttle_seconds_total", reason=reason) for reason in reasons]
+            known = [read("throttle_seconds", reason=reason) for reason in reasons]
             missing = np.all([np.isnan(values) for values in known], axis=0)
             return np.where(missing, np.nan, np.nansum(known, axis=0))
 
-        power, energy = read("power_watts"), read("energy_joules_total")
+        power, energy = read("power_watts"), read("energy_joules")
         for column, gpu in enumerate(self.gpus):  # the mean since the previous scrape, if energy is known
             used = self._node_gains.of(("energy", gpu), energy[:, column])
             there = (used > 0) & (self.seconds > 0)
@@ -217,15 +217,19 @@ class _Chunk:
             "stepscope_gpu_utilization_samples_count", "gpu", self.gpus, run=self._run
         )
         columns = {
-            "gpu_temperature_celsius": read("temperature_celsius"),
+            **{
+                name: read(reading.attribute)
+                for name, reading in GPU_READINGS.items()
+                if reading.help and reading.labels == ("gpu",)
+            },
             "gpu_clock_hertz": read("clock_hertz", clock="sm"),
             "gpu_thermal_throttle_seconds": throttled("sw_thermal", "hw_thermal"),
             "gpu_power_throttle_seconds": throttled("sw_power_cap", "hw_power_brake"),
-            "gpu_ecc_uncorrected_errors": read("ecc_errors_total", severity="uncorrected"),
+            "gpu_ecc_uncorrected_errors": read("ecc_uncorrected_errors", severity="uncorrected"),
             "gpu_power_watts": power,
-            "gpu_xid_errors": read("xid_errors_total"),
+            "gpu_xid_errors": read("xid_errors"),
             "gpu_last_xid": self._last_xids(),
-            "gpu_lost": 1 - read("up"),
+            "gpu_lost": 1 - self._scrapes.table("stepscope_gpu_up", "gpu", self.gpus),
         }
         return {name: np.where(np.isnan(counted), np.nan, values) for name, values in columns.items()}
 

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.common.errors import UserError
 from stepscope.exporter.sampling.sample import RUN_QUANTITIES
 from stepscope.runs.malformed import naming
-from stepscope.runs.model import Gap, NodeSamples, RunFacts, Source, Steps, Times
+from stepscope.runs.model import GPU_READINGS, Gap, NodeSamples, RunFacts, Source, Steps, Times
 from stepscope.runs.prometheus.address import Address
 from stepscope.runs.prometheus.api import POINTS, Api, Series, newest_of, quoted
 from stepscope.runs.prometheus.connection import TooMuchError
@@ -40,9 +40,8 @@ COUNTED = (
 READ = (
     "stepscope_(cpu_utilization_ratio|cpu_io_wait_ratio|memory_used_bytes|memory_total_bytes"
     "|network_(receive|transmit)_bytes_total|disk_(read|written)_bytes_total|sampler_ticks_missed_total"
-    "|gpu_(info|temperature_celsius|clock_hertz|throttle_seconds_total|ecc_errors_total|power_watts"
-    "|energy_joules_total|xid_errors_total|up))"
-)
+    "|gpu_(info|throttle_seconds_total|energy_joules_total|up))|"
+) + "|".join(reading.metric for reading in GPU_READINGS.values() if reading.help)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from stepscope.exporter.sampling.sample import EVIDENCE
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
+    GPU_READINGS,
     PHASES,
     Floats,
     Gap,
@@ -57,7 +58,6 @@ from stepscope.runs.recording.lines import read_lines
 from stepscope.runs.recording.schema import (
     EVIDENCE_COLUMN,
     FETCH_COLUMNS,
-    GPU_COLUMNS,
     HEADER_COLUMNS,
     LOADER_COLUMNS,
     MOMENT_COLUMNS,
@@ -373,7 +373,7 @@ class _Samples:
             memory=memory.astype(np.float32),
             network=network,
             disk=disk,
-            **{field: per_gpu(column) for field, column in _GPU_COLUMN.items()},
+            **{name: per_gpu(reading.column) for name, reading in GPU_READINGS.items()},
             run_use=np.column_stack([_numbers(table, name) for name in (*RUN_COLUMNS, *PRESSURE_COLUMNS)]),
         )
 
@@ -420,12 +420,6 @@ class _Samples:
         return rates[:, 0], rates[:, 1]
 
 
-_FIELDS = {item.name for item in fields(NodeSamples)}
-_GPU_COLUMN = {
-    f"gpu_{attribute}": column
-    for column, (attribute, _) in GPU_COLUMNS.items()
-    if f"gpu_{attribute}" in _FIELDS
-}
 _TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
 
 
