@@ -23,7 +23,7 @@ from stepscope.exporter.exporter import Exporter
 from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
 
-FIXTURES = Path(__file__).parents[1] / "tests" / "collectors" / "fixtures" / "host" / "proc"
+FIXTURES = Path(__file__).parents[1] / "tests" / "exporter" / "collectors" / "fixtures" / "host" / "proc"
 CORES, GPUS = 192, 8
 # user nice system idle iowait irq softirq steal guest guest_nice, of a machine without guests
 UP_FOR_DAYS = (10**8, 1, 10**7, 10**9, 10**6, 1, 10**6, 1, 1, 1)

@@ -36,7 +36,7 @@ def test_a_run_of_a_minute_is_counted_for_a_minute_and_then_ends_in_good_order()
     assert families["stepscope_samples"].samples[0].value == 120
     assert families["stepscope_run_end_time_seconds"].samples[0].value == START + 60
     assert not any(node.samples[-1].gpu_processes.values())
-    assert all(gpu.utilization == 0 for gpu in node.samples[-1].gpus.values())
+    assert all(gpu.utilization_ratio == 0 for gpu in node.samples[-1].gpus.values())
 
 
 def test_ranks_that_hang_live_on_and_their_gpus_look_busy_at_low_power() -> None:
@@ -45,7 +45,7 @@ def test_ranks_that_hang_live_on_and_their_gpus_look_busy_at_low_power() -> None
         busy = node.samples[-1].gpus["0"]
         node.go(60)
         hanging = node.samples[-1].gpus["0"]
-    assert hanging.utilization == 1
+    assert hanging.utilization_ratio == 1
     assert hanging.power_watts < busy.power_watts / 2
     assert all(node.samples[-1].gpu_processes.values())
     assert node.simulation.stalled

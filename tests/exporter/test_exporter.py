@@ -23,7 +23,7 @@ from stepscope.exporter.sampling.state_file import StateFile
 from tests.support.exporter_process import OPENMETRICS, ExporterProcess, Scrape, exporter
 from tests.support.training_process import RESNET, TrainingProcess
 
-HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
+HOST = Path(__file__).parent / "collectors" / "fixtures" / "host" / "proc"
 QUICK = "--sample-interval=50ms"
 
 

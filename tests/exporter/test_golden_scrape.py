@@ -31,7 +31,7 @@ from tests.support.fake_nvml import FakeNvml
 from tests.support.host_collectors import host_collectors
 from tests.support.training_process import RESNET, TrainingProcess
 
-HOST = Path(__file__).parents[1] / "collectors" / "fixtures" / "host" / "proc"
+HOST = Path(__file__).parent / "collectors" / "fixtures" / "host" / "proc"
 GOLDEN = Path(__file__).parent / "golden"
 CLOCK = 1_790_000_000.0
 TICKS = 4

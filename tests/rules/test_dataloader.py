@@ -114,7 +114,7 @@ def test_a_restarted_rank_counts_once() -> None:
 def of_192(workers: int, allowed: float, limit: float = np.nan) -> RuleResult:
     """A node with 192 cores, of which the run may use a few."""
     rows = 60
-    use = {"allowed_cores": allowed, "cpu_limit": limit, "other_cpu_seconds": 0.0}
+    use = {"allowed_cores": allowed, "cpu_limit_cores": limit, "other_cpu_seconds": 0.0}
     ranks = [loading(workers)]
     samples = node_samples(
         np.zeros((rows, 192)), of_run={name: np.full(rows, value) for name, value in use.items()}

@@ -33,10 +33,10 @@ def per_second(rate: float, rows: int = ROWS) -> np.ndarray:
 def limited(stopped: float, limit: float = 4.0, rows: int = ROWS) -> NodeSamples:
     """A run whose limit stops it for `stopped` core seconds a second, in 3 of 10 periods."""
     use = {
-        "cpu_limit": np.full(rows, limit),
-        "throttled_seconds": per_second(stopped, rows),
+        "cpu_limit_cores": np.full(rows, limit),
+        "cpu_throttled_seconds": per_second(stopped, rows),
         "cpu_periods": per_second(10, rows),
-        "throttled_periods": per_second(3, rows),
+        "cpu_throttled_periods": per_second(3, rows),
     }
     return node_samples(np.zeros((rows, 4)), of_run=use)
 

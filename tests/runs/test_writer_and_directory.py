@@ -665,7 +665,7 @@ def test_a_counter_that_begins_anew_gives_no_rate(tmp_path: Path) -> None:
     for tick in (10, 11):
         writer.sample(sample(tick))
     after_reboot = sample(12)
-    after_reboot.network_received_bytes = 0.0
+    after_reboot.network_receive_bytes = 0.0
     writer.sample(after_reboot)
     writer.close()
     network = Seen(tmp_path).read().column("network")
@@ -734,10 +734,11 @@ def recorded_use(folder: Path, ticks: int, host: HostUse, before: int = 0) -> Se
 
 
 def test_what_a_run_uses_of_the_host_comes_back(tmp_path: Path) -> None:
-    host = HostUse(("1",), 0.5, cpu_seconds=7.0, throttled_seconds=2.5, neighbour_cpu_seconds={"bob": 3.0})
+    host = HostUse(("1",), allowed_cores=0.5, cpu_seconds=7.0, cpu_throttled_seconds=2.5)
+    host.neighbour_cpu_seconds = {"bob": 3.0}
     seen = recorded_use(tmp_path, 4, host)
     use = dict(zip(RUN_USE, seen.column("run_use")[3].tolist(), strict=True))
-    assert (use["cpu_seconds"], use["throttled_seconds"], use["allowed_cores"]) == (7.0, 2.5, 0.5)
+    assert (use["cpu_seconds"], use["cpu_throttled_seconds"], use["allowed_cores"]) == (7.0, 2.5, 0.5)
     assert np.isnan(use["other_cpu_seconds"])
     (node,) = seen.source.facts.nodes
     assert node.run_cpus == ("1",)

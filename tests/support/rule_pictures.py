@@ -281,8 +281,8 @@ def dataloader() -> Picture:
 def throttled_cpu() -> Picture:
     """A run that may use four cores, and would use about six."""
     stopped = wave(2.0, 0.4)
-    use = {"cpu_limit": np.full(ROWS, 4.0), "throttled_seconds": INTERVAL * np.cumsum(stopped)}
-    use |= {"cpu_periods": np.arange(ROWS) * 5.0, "throttled_periods": np.arange(ROWS) * 4.0}
+    use = {"cpu_limit_cores": np.full(ROWS, 4.0), "cpu_throttled_seconds": INTERVAL * np.cumsum(stopped)}
+    use |= {"cpu_periods": np.arange(ROWS) * 5.0, "cpu_throttled_periods": np.arange(ROWS) * 4.0}
     source = MemorySource(node_samples(ratios(*[wave(70, 10)] * 4), of_run=use))
     lines = [Line("stopped, in % of the limit", 100 * stopped / 4)]
     return Picture(source, lines, bound=("threshold", 10.0))

@@ -113,7 +113,7 @@ def only(series: Series, *names: str) -> Series:
 def _sample(samples: NodeSamples, row: int) -> Sample:
     gpus = {
         str(number): GpuSample(
-            utilization=float(samples.gpu[row, number]),
+            utilization_ratio=float(samples.gpu[row, number]),
             memory_used_bytes=float(samples.gpu_memory[row, number]),
             memory_total_bytes=1.0,
         )
@@ -123,8 +123,8 @@ def _sample(samples: NodeSamples, row: int) -> Sample:
     return Sample(
         time=float(samples.times[row]),
         cpus=tuple(map(str, range(samples.cpu.shape[1]))),
-        cpu_utilization=samples.cpu[row].tolist(),
-        cpu_io_wait=samples.io_wait[row].tolist(),
+        cpu_utilization_ratio=samples.cpu[row].tolist(),
+        cpu_io_wait_ratio=samples.io_wait[row].tolist(),
         gpus=gpus,
     )
 

@@ -78,8 +78,8 @@ def _sample(node: str, elapsed: float, generator: np.random.Generator) -> Sample
         time=START + elapsed,
         interval=INTERVAL,
         cpus=tuple(str(core) for core in range(cores)),
-        cpu_utilization=[float(np.clip(generator.normal(busy, 0.1), 0, 1)) for _ in range(cores)],
-        cpu_io_wait=[float(np.clip(generator.normal(waits, 0.1), 0, 1)) for _ in range(cores)],
+        cpu_utilization_ratio=[float(np.clip(generator.normal(busy, 0.1), 0, 1)) for _ in range(cores)],
+        cpu_io_wait_ratio=[float(np.clip(generator.normal(waits, 0.1), 0, 1)) for _ in range(cores)],
         memory_used_bytes=1e9,
         memory_total_bytes=4e9,
         gpus=gpus,
@@ -95,7 +95,7 @@ def _gpu(node: str, gpu: int, elapsed: float, load: float) -> GpuSample:
     if node == "node-b":
         used = 0.9 + 0.09 * elapsed / SECONDS if gpu == 0 else 0.4  # is full soon
     return GpuSample(
-        utilization=load,
+        utilization_ratio=load,
         memory_used_bytes=float(used) * 80e9,
         memory_total_bytes=80e9,
         thermal_throttle_seconds=(0.02 if elapsed < 600 else 0.2) * elapsed * (gpu + 1),

@@ -125,16 +125,10 @@ def _highest(values: Floats) -> Floats:
 
 
 def _of_gpus(samples: NodeSamples) -> dict[str, np.ndarray[Any, Any]]:
+    """Returns the numbers of `SCHEMAS["gpu"]`; most have the names of the model's fields."""
+    alike = SCHEMAS["gpu"].names[len(_WHEN_AND_WHERE) + 3 :]
     return {
         "utilization_ratio": samples.gpu,
         "memory_used_ratio": samples.gpu_memory,
-        "power_watts": samples.gpu_power_watts,
-        "temperature_celsius": samples.gpu_temperature_celsius,
-        "clock_hertz": samples.gpu_clock_hertz,
-        "thermal_throttle_seconds_total": samples.gpu_thermal_throttle_seconds,
-        "power_throttle_seconds_total": samples.gpu_power_throttle_seconds,
-        "ecc_uncorrected_errors_total": samples.gpu_ecc_uncorrected_errors,
-        "xid_errors_total": samples.gpu_xid_errors,
-        "last_xid": samples.gpu_last_xid,
-        "lost": samples.gpu_lost,
+        **{name: getattr(samples, f"gpu_{name.removesuffix('_total')}") for name in alike},
     }

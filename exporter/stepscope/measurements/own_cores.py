@@ -65,7 +65,7 @@ class OwnCores(Measurement[Contention]):
         known = ~np.isnan(allowed := samples.of_run("allowed_cores"))
         if known.any():
             self.allowed = float(allowed[known][-1])
-            self.limit = float(samples.of_run("cpu_limit")[known][-1])
+            self.limit = float(samples.of_run("cpu_limit_cores")[known][-1])
         return [("", Contention(*until[scans].T))]
 
     @property
@@ -107,19 +107,21 @@ class LimitedCores(Measurement[Portion]):
         self.limit = np.nan
         self.seconds = 0.0  # with a limit
         self._last_time = Last()
-        self._last = {name: Last() for name in ("throttled_seconds", "cpu_periods", "throttled_periods")}
+        self._last = {
+            name: Last() for name in ("cpu_throttled_seconds", "cpu_periods", "cpu_throttled_periods")
+        }
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[Portion]:
-        limit, stopped = samples.of_run("cpu_limit"), samples.of_run("throttled_seconds")
+        limit, stopped = samples.of_run("cpu_limit_cores"), samples.of_run("cpu_throttled_seconds")
         there = ~np.isnan(limit) & ~np.isnan(stopped)
         ends = np.concatenate(([0], np.cumsum(there)))[scans]
         elapsed = increases(samples.times[there], self._last_time, after_reset=False)
         gains = {name: _gains(samples.of_run(name), last)[there] for name, last in self._last.items()}
-        self.periods.add(gains["cpu_periods"], gains["throttled_periods"], ends)
+        self.periods.add(gains["cpu_periods"], gains["cpu_throttled_periods"], ends)
         self.seconds += float(elapsed.sum())
         if there.any():
             self.limit = float(limit[there][-1])
-        return [("", self.stopped.add(limit[there] * elapsed, gains["throttled_seconds"], ends))]
+        return [("", self.stopped.add(limit[there] * elapsed, gains["cpu_throttled_seconds"], ends))]
 
 
 # The counters of Contention, in its order after `seen`.

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.runs.rank_dump import RankDump
 from stepscope.training.layout import COMPONENTS as COMPONENTS
 from stepscope.training.layout import PHASES as PHASES
@@ -24,24 +26,10 @@ Times = NDArray[np.float64]  # seconds since the epoch
 
 _NOT_GIVEN: Times = np.empty((0, 0))
 
-# The columns of NodeSamples.run_use: what the run's processes use of the host (sampling/sample.py, HostUse).
+# The columns of NodeSamples.run_use: what the run's processes use of the host, as recorded.
 RUN_USE = (
-    "cpu_cores",
-    "io_waiting_ratio",
-    "allowed_cores",
-    "cpu_limit",
-    "cpu_seconds",
-    "other_cpu_seconds",
-    "main_threads_ran_seconds",
-    "main_threads_waited_seconds",
-    "cpu_periods",
-    "throttled_periods",
-    "throttled_seconds",
-    "disk_read_bytes",
-    "disk_written_bytes",
-    "anonymous_memory_bytes",
-    "memory_capacity_bytes",
-    "memory_waiting_seconds",
+    *(name for name, quantity in RUN_QUANTITIES.items() if quantity.bits),
+    *(f"{resource}_waiting_seconds" for resource in RESOURCES),
 )
 
 
@@ -99,6 +87,14 @@ class NodeSamples:
     def io_wait_mean(self) -> Floats:
         """Returns (n,) the mean I/O wait of the cores per sample, NaN where no core was read."""
         return _nan_mean(self.io_wait)
+
+
+# The fields of NodeSamples that are readings of GPUs as the exporter takes them.
+GPU_READINGS = {
+    name: quantity
+    for attribute, quantity in GPU_QUANTITIES.items()
+    if (name := f"gpu_{attribute}") in NodeSamples.__dataclass_fields__
+}
 
 
 @dataclass(frozen=True)

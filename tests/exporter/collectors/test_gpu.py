@@ -109,23 +109,29 @@ def test_the_sample_carries_the_gpus_and_their_compute_processes(nvml: FakeNvml,
     sample = ticks.tick()
     assert list(sample.gpus) == ["0", "1"]
     assert sample.gpus["1"] == GpuSample(
-        utilization=0.91,
+        utilization_ratio=0.91,
         memory_used_bytes=40_000_000_001,
         memory_total_bytes=85_899_345_920,
-        memory_bandwidth_utilization=0.41,
+        memory_bandwidth_utilization_ratio=0.41,
         power_watts=612.001,
         temperature_celsius=51,
-        sm_clock_hertz=1.98e9,
+        clock_hertz=1.98e9,
+        busy_seconds=0.91 * 0.5,
         energy_joules=5000.001,
         throttle_seconds=3.0,
         thermal_throttle_seconds=2.0,
         power_throttle_seconds=1.0,
+        pcie_receive_bytes=0.0,
+        pcie_transmit_bytes=0.0,
+        nvlink_receive_bytes=4 * 2**20,
+        nvlink_transmit_bytes=2 * 2**20,
         ecc_uncorrected_errors=0.0,
         xid_errors=0.0,
         last_xid=sample.gpus["1"].last_xid,  # NaN, which equals nothing but itself
         lost=0.0,
-        sm_active=0.81,
-        tensor_active=0.31,
+        sm_active_ratio=0.81,
+        tensor_active_ratio=0.31,
+        dram_active_ratio=0.21,
         power_limit_watts=700.0,
         compute_processes=1,
         model="NVIDIA H100 80GB HBM3",
@@ -147,7 +153,7 @@ def test_a_tick_shows_what_changed_since_the_last_one(nvml: FakeNvml, ticks: Gpu
     assert ticks.value("clock_hertz", "0", "sm") == 210e6
     assert ticks.value("power_watts", "0") == 71.5
     assert ticks.value("energy_joules_total", "0") == 5000.9
-    assert sample.gpus["0"].utilization == 0.03
+    assert sample.gpus["0"].utilization_ratio == 0.03
 
 
 def test_busy_time_is_the_utilisation_added_up(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -207,7 +213,7 @@ def test_a_gpu_without_nvlink_ecc_energy_or_gpm_has_no_such_metrics(nvml: FakeNv
     }
     assert ticks.published_of("1") - ticks.published_of("0") == missing
     assert isnan(sample.energy_joules)
-    assert isnan(sample.sm_active)
+    assert isnan(sample.sm_active_ratio)
     assert sample.power_watts == 612.0
 
 
@@ -221,7 +227,7 @@ def test_mig_devices_have_their_own_memory_and_processes_and_no_utilisation(
     part = sample.gpus["1:2"]
     assert (part.uuid, part.model) == ("MIG-00000001-2", "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
     assert (part.memory_used_bytes, part.memory_total_bytes) == (1e9, 1e10)
-    assert isnan(part.utilization)
+    assert isnan(part.utilization_ratio)
     assert sample.gpu_processes == {"0": {}, "1:0": {4711: 1.0}, "1:2": {4712: 1.0, 4713: 1.0}}
     assert ticks.published_of("1:0") == {"info", "memory_used_bytes", "memory_total_bytes"}
     assert ticks.value("power_watts", "1") > 0
@@ -249,7 +255,7 @@ def test_a_gpu_in_mig_mode_gives_everything_but_its_utilisation(nvml: FakeNvml, 
         "tensor_active_ratio",
         "dram_active_ratio",
     }
-    assert isnan(sample.utilization)
+    assert isnan(sample.utilization_ratio)
     assert sample.memory_used_bytes == 40_000_000_000
 
 
@@ -409,7 +415,7 @@ def test_a_value_that_is_missing_for_a_moment_is_asked_for_again(nvml: FakeNvml,
     nvml.fail(0, "nvmlDeviceGetUtilizationRates", in_use)
     sample = ticks.tick().gpus["0"]
     assert "utilization_ratio" not in ticks.published_of("0")
-    assert isnan(sample.utilization)
+    assert isnan(sample.utilization_ratio)
     nvml.fail(0, "nvmlDeviceGetUtilizationRates", 0)
     ticks.tick()
     assert ticks.value("utilization_ratio", "0") == 0.9
@@ -433,7 +439,7 @@ def test_without_the_flag_the_dynamic_loader_finds_the_library(nvml: FakeNvml) -
         "collector, sample = GpuCollector(), Sample(time=0, interval=60)\n"
         "collector.collect(sample)\n"
         "collector.close()\n"
-        "print(*(gpu.utilization for gpu in sample.gpus.values()))\n"
+        "print(*(gpu.utilization_ratio for gpu in sample.gpus.values()))\n"
     )
     environment = os.environ | nvml.environment()
     result = subprocess.run(
@@ -462,7 +468,7 @@ def test_a_real_gpu_answers_with_plausible_values() -> None:
     for label, gpu in sample.gpus.items():
         assert gpu.uuid.startswith("GPU-")
         assert ticks.value("up", label) == 1
-        assert 0 <= gpu.utilization <= 1 or isnan(gpu.utilization)
+        assert 0 <= gpu.utilization_ratio <= 1 or isnan(gpu.utilization_ratio)
         assert 0 < gpu.memory_total_bytes < 2**42
         assert 0 <= gpu.memory_used_bytes <= gpu.memory_total_bytes
         assert 1 < gpu.power_watts < 2000

@@ -62,7 +62,7 @@ def test_a_lost_gpu_is_down_with_no_other_value_and_the_others_go_on(
         assert ticks.published_of("1") == {"up"}
         assert ticks.published_of("0") == ticks.published_of("2") == everything
         assert {gpu: read.lost for gpu, read in sample.gpus.items()} == {"0": 0, "1": 1, "2": 0}
-        assert isnan(sample.gpus["1"].utilization)
+        assert isnan(sample.gpus["1"].utilization_ratio)
 
 
 def test_an_unknown_error_of_one_value_costs_only_that_value(nvml: FakeNvml, ticks: GpuTicks) -> None:
@@ -357,7 +357,7 @@ def test_the_sample_has_the_xid_errors_also_of_a_gpu_that_is_lost(nvml: FakeNvml
     gpus = ticks.tick().gpus
     assert (gpus["0"].last_xid, gpus["1"].last_xid) == (31, 79)
     assert isnan(gpus["2"].last_xid)
-    assert isnan(gpus["1"].utilization)
+    assert isnan(gpus["1"].utilization_ratio)
     assert gpus["1"].uuid
 
 

@@ -54,8 +54,8 @@ def test_the_nodes_sum_counts_each_byte_once_and_no_loopback(procfs: Path) -> No
     """eth0's bytes appear again in bond0 and eth0.100, a container's in docker0 and veth12ab3c."""
     for flags in ((), ("--collector.network.device-exclude", "veth.*")):
         sample = collected(collector_of(procfs, *flags))
-        assert sample.network_received_bytes == float(312_507_920 + 9_007_199_254_740_993 + 4000)
-        assert sample.network_transmitted_bytes == 309_224 + 1000 + 2000
+        assert sample.network_receive_bytes == float(312_507_920 + 9_007_199_254_740_993 + 4000)
+        assert sample.network_transmit_bytes == 309_224 + 1000 + 2000
 
 
 def test_a_flag_says_which_interfaces_to_leave_out(procfs: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_host_with_loopback_only_publishes_nothing(procfs: Path) -> None:
     collector = collector_of(procfs)
     sample = collected(collector)
     assert all(not family.samples for family in collector.families)
-    assert isnan(sample.network_received_bytes)
-    assert isnan(sample.network_transmitted_bytes)
+    assert isnan(sample.network_receive_bytes)
+    assert isnan(sample.network_transmit_bytes)
 
 
 def test_a_missing_file_is_named(procfs: Path) -> None:
@@ -125,7 +125,7 @@ def test_of_ten_thousand_interfaces_the_same_512_are_published_and_all_are_count
     received, _ = collector.families
     names = [f"pod{number}" for number in range(10_000)]
     with_interfaces(procfs, names)
-    assert collected(collector).network_received_bytes == 100_000
+    assert collected(collector).network_receive_bytes == 100_000
     shown = set(received.samples)
     assert len(shown) == 512
     assert collector.reached.families[1].samples == {("devices", "", "network"): 9488}

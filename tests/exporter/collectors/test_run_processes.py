@@ -90,7 +90,7 @@ class Host:
         for _ in range(round(seconds / 0.5)):
             self.now += 0.5
             cpus = tuple(map(str, range(len(busy))))
-            sample = Sample(self.now, cpus=cpus, cpu_utilization=list(busy), memory_total_bytes=memory)
+            sample = Sample(self.now, cpus=cpus, cpu_utilization_ratio=list(busy), memory_total_bytes=memory)
             sample.runs = {label: RunSample(pids=pids) for label, pids in self.runs.items()}
             self.collector.collect(sample)
         return sample
@@ -119,7 +119,7 @@ def test_a_cpuset_cuts_the_cores_and_a_limit_the_use_of_them(host: Host) -> None
     host.process(10, cores="0-7")
     host_use = host.ticks(0.5, *[0.0] * 8).runs["run"].host
     assert host_use.cpus == ("1", "2", "3")
-    assert host_use.cpu_limit == host_use.allowed_cores == 1.5
+    assert host_use.cpu_limit_cores == host_use.allowed_cores == 1.5
     assert host.published("cpu_limit_cores") == {("run",): 1.5}
 
 

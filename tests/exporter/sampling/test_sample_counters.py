@@ -38,13 +38,13 @@ class Node:
     def tick(self, *gpus: float, pids: tuple[int, ...] = (), seconds: float = 0.5) -> None:
         self.now += seconds
         samples = {
-            str(index): GpuSample(utilization=value, memory_used_bytes=1.0, memory_total_bytes=4.0)
+            str(index): GpuSample(utilization_ratio=value, memory_used_bytes=1.0, memory_total_bytes=4.0)
             for index, value in enumerate(gpus)
         }
         sample = Sample(
             self.now,
-            cpu_utilization=[0.95],
-            cpu_io_wait=[0.0],
+            cpu_utilization_ratio=[0.95],
+            cpu_io_wait_ratio=[0.0],
             gpus=samples,
             gpu_processes={"0": dict.fromkeys(pids, 1.0)},
             runs={run: RunSample(gpus=dict.fromkeys(samples, GpuUse("node"))) for run in self.runs},

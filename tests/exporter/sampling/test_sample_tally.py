@@ -17,10 +17,10 @@ def sample(
     cpu: list[float] | None = None, io_wait: list[float] | None = None, gpus: list[float] | None = None
 ) -> Sample:
     samples = {
-        str(index): GpuSample(utilization=value, memory_used_bytes=value * 80e9, memory_total_bytes=80e9)
+        str(index): GpuSample(value, memory_used_bytes=value * 80e9, memory_total_bytes=80e9)
         for index, value in enumerate(gpus or [])
     }
-    return Sample(time=0.0, cpu_utilization=cpu or [], cpu_io_wait=io_wait or [], gpus=samples)
+    return Sample(time=0.0, cpu_utilization_ratio=cpu or [], cpu_io_wait_ratio=io_wait or [], gpus=samples)
 
 
 def tally(*samples: Sample) -> SampleTally:
@@ -142,8 +142,10 @@ def test_counts_of_other_gpus_than_announced_are_refused() -> None:
 
 def counted_with(host: HostUse, cpu: list[float]) -> SampleTally:
     tally = SampleTally()
-    sample = Sample(time=0.0, cpus=("0", "1", "2", "3"), cpu_utilization=cpu, cpu_io_wait=[0.0] * 4)
-    sample.gpus = {"0": GpuSample(utilization=0.0)}
+    sample = Sample(
+        time=0.0, cpus=("0", "1", "2", "3"), cpu_utilization_ratio=cpu, cpu_io_wait_ratio=[0.0] * 4
+    )
+    sample.gpus = {"0": GpuSample(utilization_ratio=0.0)}
     tally.add(sample, RunSample(gpus={"0": GpuUse("processes")}, host=host))
     return tally
 

@@ -25,7 +25,7 @@ def record(directory: Path) -> None:
     waited = 0.0
     for number in range(SAMPLES):
         waited += (0.4 if number in SWAPS else 0.0) * INTERVAL
-        sample = Sample(START + INTERVAL * number, cpus=("0",), cpu_utilization=[0.5])
+        sample = Sample(START + INTERVAL * number, cpus=("0",), cpu_utilization_ratio=[0.5])
         host = HostUse(
             anonymous_memory_bytes=CAPACITY * (0.2 + 0.01 * number * INTERVAL / 60),
             memory_capacity_bytes=CAPACITY,

@@ -28,15 +28,16 @@ def record(directory: Path) -> None:
         others += (2.0 if number in NOISY else 0.1) * INTERVAL
         waited += (2.0 if number in NOISY else 0.01) * INTERVAL
         stopped += (1.0 if number in LIMITED else 0.0) * INTERVAL
-        sample = Sample(START + INTERVAL * number, cpus=tuple("0123"), cpu_utilization=[0.5] * 4)
+        sample = Sample(START + INTERVAL * number, cpus=tuple("0123"), cpu_utilization_ratio=[0.5] * 4)
         host = HostUse(
             ("0", "1"),
-            cpu_limit=1.5,
+            allowed_cores=1.5,
+            cpu_limit_cores=1.5,
             cpu_seconds=own,
             other_cpu_seconds=others,
             main_threads_ran_seconds=own,
             main_threads_waited_seconds=waited,
-            throttled_seconds=stopped,
+            cpu_throttled_seconds=stopped,
         )
         sample.runs = {RUN: RunSample(host=host)}
         writer.sample(sample)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family
-from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 
 # proc(5): "cpuN user nice system idle iowait irq softirq steal guest guest_nice", in ticks (1/100 s).
 CORES = re.compile(rb"(?:^cpu\d.*\n)+", re.MULTILINE)  # not the line "cpu", which is their sum
@@ -41,18 +40,8 @@ class CpuCollector(Collector):
 
     def __init__(self, procfs: Path) -> None:
         self.path = procfs / "stat"
-        self.utilization = Family(
-            "stepscope_cpu_utilization_ratio",
-            "gauge",
-            "Share of the last sample interval in which the core was neither idle nor waiting for I/O.",
-            ("cpu",),
-        )
-        self.io_wait = Family(
-            "stepscope_cpu_io_wait_ratio",
-            "gauge",
-            "Share of the last sample interval in which the core was idle while a task of it waited for I/O.",
-            ("cpu",),
-        )
+        self.utilization = NODE_QUANTITIES["cpu_utilization_ratio"].family()
+        self.io_wait = NODE_QUANTITIES["cpu_io_wait_ratio"].family()
         self.families = (self.utilization, self.io_wait)
         self._before: Cores | None = None
         self._names: tuple[str, ...] = ()  # of the last tick's cores, and their labels
@@ -77,8 +66,8 @@ class CpuCollector(Collector):
         self.utilization.publish({core: ratio for core, (ratio, _) in ratios.items()})
         self.io_wait.publish({core: ratio for core, (_, ratio) in ratios.items()})
         sample.cpus = self._names
-        sample.cpu_utilization = utilization
-        sample.cpu_io_wait = io_wait
+        sample.cpu_utilization_ratio = utilization
+        sample.cpu_io_wait_ratio = io_wait
 
 
 def read_cores(path: Path) -> Cores:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stepscope.exporter.sampling.collector import Collector, add_device_exclude, collector
 from stepscope.exporter.sampling.families import Family
-from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 
 SECTOR_BYTES = 512  # the unit of diskstats, whatever the disk's own sectors are
 MILLISECONDS = 1e3  # in a second
@@ -39,12 +39,8 @@ class DiskCollector(Collector):
     def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_DISKS) -> None:
         self.path = procfs / "diskstats"
         self.exclude = re.compile(exclude)
-        self.read = Family(
-            "stepscope_disk_read_bytes_total", "counter", "Bytes read from the disk.", ("device",)
-        )
-        self.written = Family(
-            "stepscope_disk_written_bytes_total", "counter", "Bytes written to the disk.", ("device",)
-        )
+        self.read = NODE_QUANTITIES["disk_read_bytes"].family()
+        self.written = NODE_QUANTITIES["disk_written_bytes"].family()
         self.io_time = Family(
             "stepscope_disk_io_time_seconds_total",
             "counter",

@@ -7,7 +7,8 @@ hang and lost GPUs.
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 
@@ -17,10 +18,17 @@ from stepscope.exporter.nvidia.session import RETRY_SECONDS, Session
 from stepscope.exporter.nvidia.thread import NvmlThread
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, LabelValues
-from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, Sample
 
 PATIENCE_SHARE = 0.5  # of an interval: how long a tick waits for NVML,
 LONGEST_PATIENCE = 1.0  # but at most this many seconds
+IDENTITY = ("uuid", "model", "driver_version", "pci_bus_id")
+# Gauges first, as a scrape lists them.
+PUBLISHED = sorted(
+    (each for each in GPU_QUANTITIES.values() if each.help), key=lambda each: each.kind == "counter"
+)
+# The others have more labels than the sample has values.
+VALUES = attrgetter(*(each.attribute for each in PUBLISHED if each.labels == ("gpu",)))
 
 
 @collector
@@ -44,8 +52,15 @@ class GpuCollector(Collector):
         self._longest_patience = longest_patience
         nvml = nvml or Nvml(library)
         self._thread = NvmlThread(nvml, Session(nvml, clock, retry_seconds))
-        self._families = {family.name.removeprefix("stepscope_"): family for family in _families()}
-        self.families = tuple(self._families.values())
+        families = [quantity.family() for quantity in PUBLISHED]
+        self.families = (
+            Family("stepscope_gpu_up", "gauge", "Whether the GPU answers (1), or is lost (0).", ("gpu",)),
+            Family("stepscope_gpu_info", "info", "Identity of the GPU.", ("gpu", *IDENTITY)),
+            *families,
+        )
+        self._of_sample = [family for family in families if family.labels == ("gpu",)]
+        others = (family for family in self.families if family not in self._of_sample)
+        self._others = {family.name.removeprefix("stepscope_"): family for family in others}
 
     @classmethod
     def add_arguments(cls, parser: ArgumentParser) -> None:
@@ -69,14 +84,17 @@ class GpuCollector(Collector):
     def collect(self, sample: Sample) -> None:
         """Raises `NoReadingError` without a driver or a GPU, and while a call hangs."""
         reading = self._thread.read(sample.interval, self.patience(sample.interval))
-        samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._families}
+        samples: dict[str, dict[LabelValues, float]] = {name: {} for name in self._others}
         gpus = self.within_limit(reading.samples)
         left_out = reading.samples.keys() - gpus.keys()
-        for family, labels, value in reading.values:
+        for name, labels, value in reading.values:
             if labels[0] not in left_out:
-                samples[family][labels] = value
+                samples[name][labels] = value
         for name, published in samples.items():
-            self._families[name].publish(published)
+            self._others[name].publish(published)
+        rows = [((gpu,), VALUES(values)) for gpu, values in gpus.items()]
+        for place, family in enumerate(self._of_sample):
+            family.publish({gpu: row[place] for gpu, row in rows if row[place] == row[place]})  # not NaN
         sample.gpus = dict(gpus)
         sample.gpu_processes = reading.processes
         sample.driver_version = reading.driver_version
@@ -87,38 +105,3 @@ class GpuCollector(Collector):
 
     def close(self) -> None:
         self._thread.close()
-
-
-def _families() -> Iterable[Family]:
-    def gauge(name: str, help: str, *labels: str) -> Family:
-        return Family(f"stepscope_gpu_{name}", "gauge", help, ("gpu", *labels))
-
-    def counter(name: str, help: str, *labels: str) -> Family:
-        return Family(f"stepscope_gpu_{name}_total", "counter", help, ("gpu", *labels))
-
-    identity = ("uuid", "model", "driver_version", "pci_bus_id")
-    yield gauge("up", "Whether the GPU answers (1), or is lost (0).")
-    yield Family("stepscope_gpu_info", "info", "Identity of the GPU.", ("gpu", *identity))
-    yield gauge("utilization_ratio", "Share of the driver's last sample period with a kernel running.")
-    yield gauge("memory_used_bytes", "Memory in use, without the driver's own memory.")
-    yield gauge("memory_total_bytes", "Total memory.")
-    yield gauge(
-        "memory_bandwidth_utilization_ratio",
-        "Share of the driver's last sample period in which memory was read or written.",
-    )
-    yield gauge("power_watts", "Power drawn.")
-    yield gauge("power_limit_watts", "Power that the driver allows.")
-    yield gauge("temperature_celsius", "Temperature of the chip.")
-    yield gauge("clock_hertz", "Clock frequency, of the multiprocessors (sm) and of the memory.", "clock")
-    yield gauge("sm_active_ratio", "Share of the multiprocessors that were busy since the last sample.")
-    yield gauge("tensor_active_ratio", "Share of the time since the last sample with tensor operations.")
-    yield gauge("dram_active_ratio", "Share of the peak memory bandwidth used since the last sample.")
-    yield counter("busy_seconds", "Utilisation added up over time.")
-    yield counter("energy_joules", "Energy used since the driver was loaded.")
-    yield counter("throttle_seconds", "Time in which the clocks were throttled, by reason.", "reason")
-    yield counter("pcie_receive_bytes", "Received over PCIe since the exporter started.")
-    yield counter("pcie_transmit_bytes", "Sent over PCIe since the exporter started.")
-    yield counter("nvlink_receive_bytes", "Received over all NVLinks.")
-    yield counter("nvlink_transmit_bytes", "Sent over all NVLinks.")
-    yield counter("ecc_errors", "Memory errors since the driver was loaded, by severity.", "severity")
-    yield counter("xid_errors", "XID errors that the driver reported since the exporter started.", "xid")

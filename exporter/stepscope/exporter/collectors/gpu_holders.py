@@ -51,7 +51,7 @@ class GpuHoldersCollector(Collector):
         published: dict[LabelValues, float] = {}
 
         def look(gpu: str) -> None:
-            processes, load = sample.gpu_processes[gpu], sample.gpus[gpu].utilization
+            processes, load = sample.gpu_processes[gpu], sample.gpus[gpu].utilization_ratio
             if not processes or isnan(load):
                 return
             before, seconds = self._idle.get(gpu, (0, 0.0))

@@ -11,8 +11,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from stepscope.exporter.sampling.collector import Collector, collector
-from stepscope.exporter.sampling.families import Family
-from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 
 LINE = re.compile(r"^(\w+): +(\d+)", re.MULTILINE)  # MemAvailable:   792723456 kB
 KIB = 1024
@@ -26,13 +25,9 @@ class MemoryCollector(Collector):
 
     def __init__(self, procfs: Path) -> None:
         self.path = procfs / "meminfo"
-        self.used = Family(
-            "stepscope_memory_used_bytes",
-            "gauge",
-            "Memory that programs cannot get without swapping: total less available.",
-        )
-        self.total = Family("stepscope_memory_total_bytes", "gauge", "Memory of the host.")
-        self.swap_used = Family("stepscope_swap_used_bytes", "gauge", "Swap space in use.")
+        self.used = NODE_QUANTITIES["memory_used_bytes"].family()
+        self.total = NODE_QUANTITIES["memory_total_bytes"].family()
+        self.swap_used = NODE_QUANTITIES["swap_used_bytes"].family()
         self.families = (self.used, self.total, self.swap_used)
 
     @classmethod

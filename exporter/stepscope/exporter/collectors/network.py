@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stepscope.exporter.sampling.collector import Collector, add_device_exclude, collector
-from stepscope.exporter.sampling.families import Family
-from stepscope.exporter.sampling.sample import Sample
+from stepscope.exporter.sampling.sample import NODE_QUANTITIES, Sample
 
 # Loopback is no network; the others exist only as long as a container.
 NO_NETWORKS = r"lo|veth.*|cali.*|lxc.*|ifb\d+|dummy\d+"
@@ -42,18 +41,8 @@ class NetworkCollector(Collector):
     def __init__(self, procfs: Path, exclude: str | re.Pattern[str] = NO_NETWORKS) -> None:
         self.paths = (procfs / "1" / "net" / "dev", procfs / "net" / "dev")
         self.exclude = re.compile(exclude)
-        self.received = Family(
-            "stepscope_network_receive_bytes_total",
-            "counter",
-            "Bytes received by the network interface.",
-            ("device",),
-        )
-        self.transmitted = Family(
-            "stepscope_network_transmit_bytes_total",
-            "counter",
-            "Bytes sent by the network interface.",
-            ("device",),
-        )
+        self.received = NODE_QUANTITIES["network_receive_bytes"].family()
+        self.transmitted = NODE_QUANTITIES["network_transmit_bytes"].family()
         self.families = (self.received, self.transmitted)
 
     @classmethod
@@ -74,8 +63,8 @@ class NetworkCollector(Collector):
 
         counted = [seen for (name,), seen in networks.items() if not STACKED.fullmatch(name)]
         if counted:
-            sample.network_received_bytes = float(sum(seen.received_bytes for seen in counted))
-            sample.network_transmitted_bytes = float(sum(seen.transmitted_bytes for seen in counted))
+            sample.network_receive_bytes = float(sum(seen.received_bytes for seen in counted))
+            sample.network_transmit_bytes = float(sum(seen.transmitted_bytes for seen in counted))
 
 
 def read_devices(path: Path) -> dict[str, Interface]:

@@ -11,7 +11,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from math import isnan, nan
+from math import inf, isnan, nan
 from pathlib import Path
 from time import thread_time
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from stepscope.exporter.processes.used import Gains, Process, TreeCounter, read_
 from stepscope.exporter.sampling.collector import Collector, collector
 from stepscope.exporter.sampling.families import Family, Kind, LabelValues
 from stepscope.exporter.sampling.kept_counters import KeptCounters
-from stepscope.exporter.sampling.sample import HostUse, RunSample, Sample
+from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, RunSample, Sample
 
 LOOK_SECONDS = 2.0  # between two looks,
 LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
@@ -44,33 +44,7 @@ TICKS = os.sysconf("SC_CLK_TCK")  # per second
 NANOSECONDS = 1e9  # in a second
 KIBIBYTE = 1024
 ANONYMOUS = re.compile(r"^(?:RssAnon|VmSwap):\s+(\d+) kB", re.MULTILINE)
-
-COUNTERS = {
-    "cpu_seconds": "CPU time of the run's processes on this node, with those that have ended.",
-    "other_cpu_seconds": "CPU time of everything else on the cores that the run may use.",
-    "main_threads_ran_seconds": "Time in which the main threads of the run's processes had a core.",
-    "main_threads_waited_seconds": "Time in which they were ready to run and not throttled, but had no core.",
-    "cpu_periods": "Periods in which the run's cgroup was busy and its CPU limit was enforced.",
-    "cpu_throttled_periods": "Periods in which the CPU limit of the run's cgroup was used up.",
-    "cpu_throttled_seconds": "Time for which the CPU limit stopped the run's cgroup, summed over cores.",
-    "oom_kills": "Processes that the kernel killed in the run's cgroup because memory had run out.",
-    "major_page_faults": "Page faults of the run's processes that had to read from a disk.",
-    "disk_read_bytes": "Bytes that the run's processes read from disks.",
-    "disk_written_bytes": "Bytes that the run's processes wrote to disks.",
-}
-GAUGES = {
-    "cpu_limit_cores": "CPU limit of the run's cgroup, in cores; there is none without a limit.",
-    "memory_bytes": "Memory in use in the run's cgroup, without cached files that are not in use.",
-    "memory_limit_bytes": "Memory limit of the run's cgroup; there is none without a limit.",
-    "anonymous_memory_bytes": "Memory of the run's processes that is no file's, in RAM or swapped out.",
-    "memory_capacity_bytes": "The smaller one of the memory limit of the run's cgroup and the node's memory.",
-}
-# The attributes of HostUse that are called differently.
-ATTRIBUTES = {
-    "cpu_limit_cores": "cpu_limit",
-    "cpu_throttled_periods": "throttled_periods",
-    "cpu_throttled_seconds": "throttled_seconds",
-}
+PUBLISHED = [each for each in RUN_QUANTITIES.values() if each.help]
 
 
 @collector
@@ -87,8 +61,10 @@ class RunProcessesCollector(Collector):
         self._neighbours = Neighbours(procfs, TICKS, user_name)
         self._pause = self._since_look = 0.0  # seconds of samples
         self._last_time = nan
-        self._counters = {name: _family(f"{name}_total", "counter", text) for name, text in COUNTERS.items()}
-        self._gauges = {name: _family(name, "gauge", text) for name, text in GAUGES.items()}
+        self._counters, self._gauges = (
+            {each.attribute: each.family() for each in PUBLISHED if each.kind == kind}
+            for kind in ("counter", "gauge")
+        )
         self._cpus = _family("cpus", "gauge", "Cores that the run's processes may use.")
         self._cpu_info = _family("cpu_info", "info", "The cores that the run's processes may use.", "cpus")
         self._pressure = _family(
@@ -194,7 +170,7 @@ class _Run:
         if self._busy is None or not self.use.cpus:
             return
         own = set(self.use.cpus)
-        shares = dict(zip(sample.cpus, sample.cpu_utilization, strict=False))
+        shares = dict(zip(sample.cpus, sample.cpu_utilization_ratio, strict=False))
         used = [share for cpu, share in shares.items() if cpu in own]
         known = in_time and len(used) == len(own)
         self._busy = self._busy + elapsed * sum(used) if known else None
@@ -226,6 +202,8 @@ class _Run:
             self._count_waits(*before_look)
         before = use.cpus
         use.cpus = tuple(map(str, sorted(frozenset().union(*(place.cores for place in places)))))
+        limit = use.cpu_limit_cores if not isnan(use.cpu_limit_cores) else inf
+        use.allowed_cores = min(limit, len(use.cpus)) if use.cpus else nan
         if before == use.cpus and self._busy is not None and self.looks:
             self._others += self._busy - (use.cpu_seconds - self._own)
             self._most = max(self._most, self._others)
@@ -276,14 +254,14 @@ class _Run:
     def _read_cgroups(self, cgroups: Collection[Cgroup]) -> None:
         use = self.use
         limits = {cpu_limit(line) for line in {cgroup.cpu for cgroup in cgroups}}
-        use.cpu_limit = sum(limit.cores for limit in limits) if limits else nan
+        use.cpu_limit_cores = sum(limit.cores for limit in limits) if limits else nan
         stopped = {limit.group: throttling(limit.group) for limit in limits if limit.group is not None}
         if stopped:
             self._periods.add({group: counts.periods for group, counts in stopped.items()})
             self._throttled.add({group: counts.throttled_periods for group, counts in stopped.items()})
             self._stopped.add({group: counts.throttled_seconds for group, counts in stopped.items()})
-            use.cpu_periods, use.throttled_periods = self._periods.total, self._throttled.total
-            use.throttled_seconds = self._stopped.total
+            use.cpu_periods, use.cpu_throttled_periods = self._periods.total, self._throttled.total
+            use.cpu_throttled_seconds = self._stopped.total
         lines = {cgroup.memory for cgroup in cgroups if cgroup.memory}
         memories = {each.group: each for each in map(memory, lines)}.values()
         use.memory_bytes = sum(each.used_bytes for each in memories) if memories else nan
@@ -343,8 +321,7 @@ def _family(name: str, kind: Kind, text: str, *labels: str) -> Family:
 
 def _known(name: str, uses: Mapping[str, HostUse]) -> dict[LabelValues, float]:
     """Returns a counter or gauge of each run that has it."""
-    attribute = ATTRIBUTES.get(name, name)
-    values = {(label,): float(getattr(use, attribute)) for label, use in uses.items()}
+    values = {(label,): float(getattr(use, name)) for label, use in uses.items()}
     return {key: value for key, value in values.items() if not isnan(value)}
 
 

@@ -31,8 +31,8 @@ CORRECTED, UNCORRECTED = 3, 4  # NVML_FI_DEV_ECC_SBE_VOL_TOTAL, _DBE_VOL_TOTAL
 PCIE_SENT, PCIE_RECEIVED = 197, 198  # NVML_FI_DEV_PCIE_COUNT_TX_BYTES, _RX_BYTES
 # NVLink in both directions: KiB up to NVLink 4 (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_*), bytes from NVLink 5
 # on (NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES).
-NVLINK_4 = {138: ("gpu_nvlink_transmit_bytes_total", 1024), 139: ("gpu_nvlink_receive_bytes_total", 1024)}
-NVLINK_5 = {202: ("gpu_nvlink_transmit_bytes_total", 1), 204: ("gpu_nvlink_receive_bytes_total", 1)}
+NVLINK_4 = {138: ("nvlink_transmit_bytes", 1024), 139: ("nvlink_receive_bytes", 1024)}
+NVLINK_5 = {202: ("nvlink_transmit_bytes", 1), 204: ("nvlink_receive_bytes", 1)}
 NVLINK = NVLINK_4 | NVLINK_5
 GPM_METRICS = (2, 5, 10)  # NVML_GPM_METRIC_SM_UTIL, _ANY_TENSOR_UTIL, _DRAM_BW_UTIL
 
@@ -141,19 +141,19 @@ class Gpu:
         self._memory()
 
     def read(self, now: float, longest_gap: float) -> list[Value]:
-        """Returns all values of the GPU and fills `sample`. Raises `NvmlError` if the GPU is lost.
+        """Fills `sample`, and returns what has more labels. Raises `NvmlError` if the GPU is lost.
 
         `now`: monotonic seconds. `longest_gap`: the most seconds that one utilisation represents.
         """
         elapsed = 0.0 if self._last_read is None else min(now - self._last_read, longest_gap)
         self._last_read = now
         self.sample = GpuSample(lost=0.0, model=self.identity.model, uuid=self.identity.uuid)
+        self._read_memory()
+        self._read_utilization(elapsed)
         values: list[Value] = [("gpu_up", self._labels, 1), self._info]
-        values += self._read_memory()
-        values += self._read_utilization(elapsed)
         values += self._read_fast_fields(elapsed)
         values += self._read_sensors()
-        values += self._read_gpm(now)
+        self._read_gpm(now)
         values += self._read_slow(now)
         if self._is_mig:
             values += self._read_mig(now)
@@ -211,25 +211,20 @@ class Gpu:
                 self._cannot.add(question)
         return None
 
-    def _read_memory(self) -> Iterable[Value]:
+    def _read_memory(self) -> None:
         memory = self._memory()
-        if memory is None:
-            return
-        self.sample.memory_used_bytes, self.sample.memory_total_bytes = memory
-        yield "gpu_memory_used_bytes", self._labels, memory[0]
-        yield "gpu_memory_total_bytes", self._labels, memory[1]
+        if memory is not None:
+            self.sample.memory_used_bytes, self.sample.memory_total_bytes = memory
 
-    def _read_utilization(self, elapsed: float) -> Iterable[Value]:
+    def _read_utilization(self, elapsed: float) -> None:
         percent = self._ask(self._nvml.utilization)
         if percent is None:
             return
         utilization, bandwidth = percent[0] / 100, percent[1] / 100
         self._busy_seconds += utilization * elapsed
-        self.sample.utilization = utilization
-        self.sample.memory_bandwidth_utilization = bandwidth
-        yield "gpu_utilization_ratio", self._labels, utilization
-        yield "gpu_memory_bandwidth_utilization_ratio", self._labels, bandwidth
-        yield "gpu_busy_seconds_total", self._labels, self._busy_seconds
+        self.sample.utilization_ratio = utilization
+        self.sample.memory_bandwidth_utilization_ratio = bandwidth
+        self.sample.busy_seconds = self._busy_seconds
 
     def _read_fast_fields(self, elapsed: float) -> Iterable[Value]:
         answers, self._fast = self._read_fields(self._fast)
@@ -238,12 +233,10 @@ class Gpu:
             milliwatts = self._ask(self._nvml.power)
         if milliwatts is not None:
             self.sample.power_watts = milliwatts / 1000
-            yield "gpu_power_watts", self._labels, milliwatts / 1000
         if (millijoules := answers.get(ENERGY)) is not None:
             self.sample.energy_joules = millijoules / 1000
-            yield "gpu_energy_joules_total", self._labels, millijoules / 1000
-        yield from self._throttling(answers, elapsed)
-        yield from self._traffic(answers)
+        self._read_traffic(answers)
+        return self._throttling(answers, elapsed)
 
     def _read_fields(self, batch: FieldBatch) -> tuple[dict[int, float], FieldBatch]:
         """Returns the valid answers, and the batch without the fields that this GPU does not support."""
@@ -294,30 +287,29 @@ class Gpu:
                 self._throttle_seconds[throttle.reason] += elapsed
         return reasons is not None
 
-    def _traffic(self, answers: dict[int, float]) -> Iterable[Value]:
-        for field, (family, unit) in NVLINK.items():
+    def _read_traffic(self, answers: dict[int, float]) -> None:
+        for field, (attribute, unit) in NVLINK.items():
             if field in answers:
-                yield family, self._labels, answers[field] * unit
+                setattr(self.sample, attribute, answers[field] * unit)
         for direction, field in (("transmit", PCIE_SENT), ("receive", PCIE_RECEIVED)):
             traffic = self._pcie[direction]
             traffic.counted = self._has(field)
             if field in answers:
                 traffic.add_count(answers[field])
             if traffic.known:
-                yield f"gpu_pcie_{direction}_bytes_total", self._labels, traffic.bytes
+                setattr(self.sample, f"pcie_{direction}_bytes", traffic.bytes)
 
     def _read_sensors(self) -> Iterable[Value]:
         celsius = self._ask_either(self._nvml.temperature_v1, self._nvml.temperature)
         if celsius is not None:
             self.sample.temperature_celsius = celsius
-            yield "gpu_temperature_celsius", self._labels, celsius
         if (megahertz := self._ask(self._nvml.sm_clock)) is not None:
-            self.sample.sm_clock_hertz = megahertz * 1e6
+            self.sample.clock_hertz = megahertz * 1e6
             yield "gpu_clock_hertz", (self.label, "sm"), megahertz * 1e6
         if (megahertz := self._ask(self._nvml.memory_clock)) is not None:
             yield "gpu_clock_hertz", (self.label, "memory"), megahertz * 1e6
 
-    def _read_gpm(self, now: float) -> Iterable[Value]:
+    def _read_gpm(self, now: float) -> None:
         if self._gpm is None:
             return
         try:
@@ -330,13 +322,11 @@ class Gpu:
                 self._gpm = None
             return
         if sm is not None:
-            self.sample.sm_active = sm / 100
-            yield "gpu_sm_active_ratio", self._labels, sm / 100
+            self.sample.sm_active_ratio = sm / 100
         if tensor is not None:
-            self.sample.tensor_active = tensor / 100
-            yield "gpu_tensor_active_ratio", self._labels, tensor / 100
+            self.sample.tensor_active_ratio = tensor / 100
         if dram is not None:
-            yield "gpu_dram_active_ratio", self._labels, dram / 100
+            self.sample.dram_active_ratio = dram / 100
 
     def _read_slow(self, now: float) -> list[Value]:
         if now >= self._slow_due:
@@ -352,8 +342,6 @@ class Gpu:
         if milliwatts is None:
             milliwatts = self._ask(self._nvml.power_limit)
         self._power_limit_watts = nan if milliwatts is None else milliwatts / 1000
-        if milliwatts is not None:
-            yield "gpu_power_limit_watts", self._labels, milliwatts / 1000
         self._ecc_uncorrected_errors = answers.get(UNCORRECTED, nan)
         for field, severity in ((CORRECTED, "corrected"), (UNCORRECTED, "uncorrected")):
             if field in answers:
@@ -384,8 +372,6 @@ class Gpu:
             self.mig.append(reading)
             label, _, (uuid, model, pci_bus_id) = device
             yield "gpu_info", (label, uuid, model, self._info[1][3], pci_bus_id), 1
-            yield "gpu_memory_used_bytes", (label,), reading.sample.memory_used_bytes
-            yield "gpu_memory_total_bytes", (label,), reading.sample.memory_total_bytes
 
     def _due(self, now: float, period: float, first: bool) -> float:
         """Returns the time of the next reading: the GPUs' slow readings are spread over several ticks."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, get_args
 
 from stepscope.exporter.sampling.families import Family, HistogramValue, LabelValues
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 
 Profile = Literal["lean", "default", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
@@ -25,19 +26,11 @@ FULL_ONLY = frozenset(
         "process_virtual_memory_bytes",
         "stepscope_dataloader_batch_size",
         "stepscope_dataloader_queue_depth",
-        "stepscope_gpu_busy_seconds_total",
-        "stepscope_gpu_dram_active_ratio",
         "stepscope_phase_age_seconds",
         "stepscope_run_cpu_info",
-        "stepscope_run_disk_read_bytes_total",
-        "stepscope_run_disk_written_bytes_total",
-        "stepscope_run_major_page_faults_total",
-        "stepscope_run_memory_bytes",
-        "stepscope_run_memory_limit_bytes",
-        "stepscope_run_oom_kills_total",
         "stepscope_step_component_device_seconds_total",
     }
-)
+).union(each.metric for each in (*GPU_QUANTITIES.values(), *RUN_QUANTITIES.values()) if each.full_only)
 LEAN: Mapping[str, Part] = {
     "process_start_time_seconds": {},
     "stepscope_collector_success": {},

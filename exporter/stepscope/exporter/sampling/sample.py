@@ -4,34 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import nan
+
+from stepscope.exporter.sampling.quantities import counter, gauge, per_core, quantities_of
 
 
 @dataclass(slots=True)
 class GpuSample:
     """The values of one GPU. Ratios are 0..1, all others in base units; NaN if the GPU has no value."""
 
-    utilization: float = nan
-    memory_used_bytes: float = nan
-    memory_total_bytes: float = nan
-    memory_bandwidth_utilization: float = nan
-    power_watts: float = nan
-    temperature_celsius: float = nan
-    sm_clock_hertz: float = nan
-    energy_joules: float = nan  # counter, since the driver was loaded
-    throttle_seconds: float = nan  # counter, all reasons except idle and application clocks
-    thermal_throttle_seconds: float = nan  # the part because of heat (sw_thermal, hw_thermal)
-    power_throttle_seconds: float = nan  # the part because of power (sw_power_cap, hw_power_brake)
-    ecc_uncorrected_errors: float = nan  # counter, since the driver was loaded
-    xid_errors: float = nan  # counter of all XID errors, since the exporter started
-    last_xid: float = nan  # the last error's number; an error of the GPU precedes one of the program
-    lost: float = nan  # 1: the driver no longer reaches it, 0: it answers
-    sm_active: float = nan
-    tensor_active: float = nan
-    power_limit_watts: float = nan
-    compute_processes: float = nan  # how many hold memory of the GPU
+    utilization_ratio: float = gauge(
+        "Share of the driver's last sample period with a kernel running.", bits=32
+    )
+    memory_used_bytes: float = gauge("Memory in use, without the driver's own memory.")
+    memory_total_bytes: float = gauge("Total memory.")
+    memory_bandwidth_utilization_ratio: float = gauge(
+        "Share of the driver's last sample period in which memory was read or written.", bits=32
+    )
+    power_watts: float = gauge("Power drawn.", bits=32)
+    power_limit_watts: float = gauge("Power that the driver allows.", bits=0)
+    temperature_celsius: float = gauge("Temperature of the chip.", bits=32)
+    # A sample has only the clock of the multiprocessors,
+    clock_hertz: float = gauge("Clock frequency, of the multiprocessors (sm) and of the memory.", "clock")
+    busy_seconds: float = counter("Utilisation added up over time.", bits=0, full_only=True)
+    energy_joules: float = counter("Energy used since the driver was loaded.")
+    # all reasons except idle and application clocks together,
+    throttle_seconds: float = counter("Time in which the clocks were throttled, by reason.", "reason")
+    thermal_throttle_seconds: float = counter()  # the part because of heat (sw_thermal, hw_thermal)
+    power_throttle_seconds: float = counter()  # the part because of power (sw_power_cap, hw_power_brake)
+    pcie_receive_bytes: float = counter("Received over PCIe since the exporter started.", bits=0)
+    pcie_transmit_bytes: float = counter("Sent over PCIe since the exporter started.", bits=0)
+    nvlink_receive_bytes: float = counter("Received over all NVLinks.", bits=0)
+    nvlink_transmit_bytes: float = counter("Sent over all NVLinks.", bits=0)
+    ecc_uncorrected_errors: float = counter(
+        "Memory errors since the driver was loaded, by severity.", "severity", part_of="ecc_errors"
+    )
+    # and the errors of all numbers together.
+    xid_errors: float = counter("XID errors that the driver reported since the exporter started.", "xid")
+    last_xid: float = gauge()  # the last error's number; an error of the GPU precedes one of the program
+    lost: float = gauge(bits=32)  # 1: the driver no longer reaches it, 0: it answers
+    sm_active_ratio: float = gauge(
+        "Share of the multiprocessors that were busy since the last sample.", bits=32
+    )
+    tensor_active_ratio: float = gauge(
+        "Share of the time since the last sample with tensor operations.", bits=32
+    )
+    dram_active_ratio: float = gauge(
+        "Share of the peak memory bandwidth used since the last sample.", bits=0, full_only=True
+    )
+    compute_processes: float = gauge(bits=32)  # how many hold memory of the GPU
     model: str = ""  # "NVIDIA H100 80GB HBM3"
     uuid: str = ""
+
+
+GPU_QUANTITIES = quantities_of(GpuSample, "gpu")
 
 
 @dataclass(slots=True)
@@ -73,26 +98,45 @@ class HostUse:
     """
 
     cpus: tuple[str, ...] = ()  # the cores on which they may run; empty: not known
-    cpu_limit: float = nan  # cores, of the cgroup; NaN: no limit, or not known
-    cpu_seconds: float = nan
-    cpu_cores: float = nan  # cores' worth of CPU time that it used between the last two looks
-    other_cpu_seconds: float = nan  # of everything else on these cores
+    cpu_cores: float = gauge()  # cores' worth of CPU time that it used between the last two looks
+    io_waiting_ratio: float = gauge()  # share of the time between the last two looks that it waited for I/O
+    allowed_cores: float = gauge()  # how many it may keep busy at most
+    cpu_limit_cores: float = gauge("CPU limit of the run's cgroup, in cores; there is none without a limit.")
+    cpu_seconds: float = counter("CPU time of the run's processes on this node, with those that have ended.")
+    other_cpu_seconds: float = counter("CPU time of everything else on the cores that the run may use.")
+    main_threads_ran_seconds: float = counter(
+        "Time in which the main threads of the run's processes had a core."
+    )
+    main_threads_waited_seconds: float = counter(
+        "Time in which they were ready to run and not throttled, but had no core."
+    )
+    cpu_periods: float = counter("Periods in which the run's cgroup was busy and its CPU limit was enforced.")
+    cpu_throttled_periods: float = counter("Periods in which the CPU limit of the run's cgroup was used up.")
+    cpu_throttled_seconds: float = counter(
+        "Time for which the CPU limit stopped the run's cgroup, summed over cores."
+    )
+    memory_bytes: float = gauge(
+        "Memory in use in the run's cgroup, without cached files that are not in use.", full_only=True
+    )
+    memory_limit_bytes: float = gauge(
+        "Memory limit of the run's cgroup; there is none without a limit.", full_only=True
+    )
+    anonymous_memory_bytes: float = gauge(
+        "Memory of the run's processes that is no file's, in RAM or swapped out."
+    )
+    memory_capacity_bytes: float = gauge(
+        "The smaller one of the memory limit of the run's cgroup and the node's memory."
+    )
+    oom_kills: float = counter(
+        "Processes that the kernel killed in the run's cgroup because memory had run out.", full_only=True
+    )
+    major_page_faults: float = counter(
+        "Page faults of the run's processes that had to read from a disk.", full_only=True
+    )
+    disk_read_bytes: float = counter("Bytes that the run's processes read from disks.", full_only=True)
+    disk_written_bytes: float = counter("Bytes that the run's processes wrote to disks.", full_only=True)
     neighbour_cpu_seconds: dict[str, float] = field(default_factory=dict)  # by user
-    main_threads_ran_seconds: float = nan
-    main_threads_waited_seconds: float = nan  # ready to run and not throttled, but no core was free
-    cpu_periods: float = nan  # in which the cgroup was allowed its share, and was busy
-    throttled_periods: float = nan  # in which it was used up
-    throttled_seconds: float = nan  # summed over the cores that then stopped
-    memory_bytes: float = nan  # of the cgroup
-    memory_limit_bytes: float = nan
-    anonymous_memory_bytes: float = nan  # of its processes, with what is swapped out
-    memory_capacity_bytes: float = nan  # the smaller one of the cgroup's limit and the node's memory
-    oom_kills: float = nan
-    major_page_faults: float = nan
-    disk_read_bytes: float = nan  # of its processes, from and to disks
-    disk_written_bytes: float = nan
     waiting_seconds: dict[str, float] = field(default_factory=dict)  # pressure of the cgroup, by resource
-    io_waiting_ratio: float = nan  # share of the time between the last two looks that it waited for I/O
 
     def of_own(self, cpus: Sequence[str], values: Sequence[float]) -> Sequence[float]:
         """Returns the values of its own cores, of one per core in `cpus`; all if its cores are not known."""
@@ -101,12 +145,8 @@ class HostUse:
         own = set(self.cpus)
         return [value for cpu, value in zip(cpus, values, strict=True) if cpu in own]
 
-    @property
-    def allowed_cores(self) -> float:
-        """Returns how many cores the run may keep busy at most; NaN if its cores are not known."""
-        if not self.cpus:
-            return nan
-        return min(self.cpu_limit, len(self.cpus)) if self.cpu_limit == self.cpu_limit else len(self.cpus)
+
+RUN_QUANTITIES = quantities_of(HostUse, "run")
 
 
 @dataclass(slots=True)
@@ -134,16 +174,31 @@ class Sample:
     time: float  # seconds since the epoch
     interval: float = 0.5  # seconds, the sampler's
     cpus: tuple[str, ...] = ()
-    cpu_utilization: list[float] = field(default_factory=list)
-    cpu_io_wait: list[float] = field(default_factory=list)
-    memory_used_bytes: float = nan
-    memory_total_bytes: float = nan
-    swap_used_bytes: float = nan
-    disk_read_bytes: float = nan
-    disk_written_bytes: float = nan
-    network_received_bytes: float = nan
-    network_transmitted_bytes: float = nan
+    cpu_utilization_ratio: list[float] = field(
+        default_factory=list,
+        metadata=per_core(
+            "Share of the last sample interval in which the core was neither idle nor waiting for I/O."
+        ),
+    )
+    cpu_io_wait_ratio: list[float] = field(
+        default_factory=list,
+        metadata=per_core(
+            "Share of the last sample interval in which the core was idle while a task of it waited for I/O."
+        ),
+    )
+    memory_used_bytes: float = gauge(
+        "Memory that programs cannot get without swapping: total less available."
+    )
+    memory_total_bytes: float = gauge("Memory of the host.")
+    swap_used_bytes: float = gauge("Swap space in use.")
+    disk_read_bytes: float = counter("Bytes read from the disk.", "device")
+    disk_written_bytes: float = counter("Bytes written to the disk.", "device")
+    network_receive_bytes: float = counter("Bytes received by the network interface.", "device")
+    network_transmit_bytes: float = counter("Bytes sent by the network interface.", "device")
     gpus: dict[str, GpuSample] = field(default_factory=dict)
     gpu_processes: dict[str, dict[int, float]] = field(default_factory=dict)
     driver_version: str = ""
     runs: dict[str, RunSample] = field(default_factory=dict)
+
+
+NODE_QUANTITIES = quantities_of(Sample, "")

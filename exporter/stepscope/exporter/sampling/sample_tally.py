@@ -97,17 +97,17 @@ class SampleTally:
         """Counts one sample of what the run uses. Missing values, as of a lost GPU, are not counted."""
         self.samples += 1
         host = uses.host
-        cpu_max, cpu_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_utilization))
-        io_max, io_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_io_wait))
+        cpu_max, cpu_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_utilization_ratio))
+        io_max, io_mean = _max_and_mean(host.of_own(sample.cpus, sample.cpu_io_wait_ratio))
         self.cpu.add(cpu_mean)
         self.io_wait.add(io_mean)
         own = {gpu: reading for gpu, reading in sample.gpus.items() if gpu in uses.gpus}
         for gpu, reading in own.items():
             if gpu not in self.gpu:  # its first reading
                 self.gpu[gpu], self.gpu_memory[gpu] = Histogram(), Histogram()
-            self.gpu[gpu].add(reading.utilization)
+            self.gpu[gpu].add(reading.utilization_ratio)
             self.gpu_memory[gpu].add(_ratio(reading.memory_used_bytes, reading.memory_total_bytes))
-        known = [gpu.utilization for gpu in own.values() if not isnan(gpu.utilization)]
+        known = [gpu.utilization_ratio for gpu in own.values() if not isnan(gpu.utilization_ratio)]
         if not known:
             return
         idlest = min(known)

@@ -19,29 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.sampling.sample import GPU_QUANTITIES, RUN_QUANTITIES
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
-from stepscope.runs.model import RUN_USE, NodeSamples, Times
+from stepscope.runs.model import GPU_READINGS, RUN_USE, NodeSamples, Times
 from stepscope.runs.prometheus.series import Counts, Gains, Scrapes
 from stepscope.runs.recording.schema import grown
 
 LEVELS = len(GRID) + 1  # below 10 %, 10 to 20 % ... 90 % and above
 EDGES = np.array((0.0, *BOUNDS))
-# The columns of NodeSamples.run_use that are scraped, without those of pressure.
-SCRAPED_USE = {
-    "allowed_cores": "cpus",
-    "cpu_limit": "cpu_limit_cores",
-    "cpu_seconds": "cpu_seconds_total",
-    "other_cpu_seconds": "other_cpu_seconds_total",
-    "main_threads_ran_seconds": "main_threads_ran_seconds_total",
-    "main_threads_waited_seconds": "main_threads_waited_seconds_total",
-    "cpu_periods": "cpu_periods_total",
-    "throttled_periods": "cpu_throttled_periods_total",
-    "throttled_seconds": "cpu_throttled_seconds_total",
-    "disk_read_bytes": "disk_read_bytes_total",
-    "disk_written_bytes": "disk_written_bytes_total",
-    "anonymous_memory_bytes": "anonymous_memory_bytes",
-    "memory_capacity_bytes": "memory_capacity_bytes",
-}
 WITHIN = 1e-4  # above a bin's left edge, which is not part of the bin
 # The fields of NodeSamples in single precision.
 SINGLE = ("cpu", "io_wait", "gpu", "gpu_memory", "memory", "gpu_power_watts", "gpu_temperature_celsius")
@@ -152,7 +137,8 @@ class _Chunk:
             "disk": self._rate("disk_read_bytes_total", "disk_written_bytes_total"),
         }
         self.of_gpus = self._of_gpus()
-        use = {name: total(f"stepscope_run_{metric}", run=run) for name, metric in SCRAPED_USE.items()}
+        use = {name: total(each.metric, run=run) for name, each in RUN_QUANTITIES.items() if each.help}
+        use["allowed_cores"] = total("stepscope_run_cpus", run=run)
         use["memory_waiting_seconds"] = total(
             "stepscope_run_pressure_waiting_seconds_total", run=run, resource="memory"
         )
@@ -214,14 +200,14 @@ class _Chunk:
         """Returns (n, g) each: readings at the scrapes, which all samples before a scrape get."""
 
         def read(name: str, **labels: str) -> Times:
-            return self._scrapes.table(f"stepscope_gpu_{name}", "gpu", self.gpus, **labels)
+            return self._scrapes.table(GPU_QUANTITIES[name].metric, "gpu", self.gpus, **labels)
 
         def throttled(*reasons: str) -> Times:
-            known = [read("throttle_seconds_total", reason=reason) for reason in reasons]
+            known = [read("throttle_seconds", reason=reason) for reason in reasons]
             missing = np.all([np.isnan(values) for values in known], axis=0)
             return np.where(missing, np.nan, np.nansum(known, axis=0))
 
-        power, energy = read("power_watts"), read("energy_joules_total")
+        power, energy = read("power_watts"), read("energy_joules")
         for column, gpu in enumerate(self.gpus):  # the mean since the previous scrape, if energy is known
             used = self._node_gains.of(("energy", gpu), energy[:, column])
             there = (used > 0) & (self.seconds > 0)
@@ -231,15 +217,19 @@ class _Chunk:
             "stepscope_gpu_utilization_samples_count", "gpu", self.gpus, run=self._run
         )
         columns = {
-            "gpu_temperature_celsius": read("temperature_celsius"),
+            **{
+                name: read(reading.attribute)
+                for name, reading in GPU_READINGS.items()
+                if reading.help and reading.labels == ("gpu",)
+            },
             "gpu_clock_hertz": read("clock_hertz", clock="sm"),
             "gpu_thermal_throttle_seconds": throttled("sw_thermal", "hw_thermal"),
             "gpu_power_throttle_seconds": throttled("sw_power_cap", "hw_power_brake"),
-            "gpu_ecc_uncorrected_errors": read("ecc_errors_total", severity="uncorrected"),
+            "gpu_ecc_uncorrected_errors": read("ecc_uncorrected_errors", severity="uncorrected"),
             "gpu_power_watts": power,
-            "gpu_xid_errors": read("xid_errors_total"),
+            "gpu_xid_errors": read("xid_errors"),
             "gpu_last_xid": self._last_xids(),
-            "gpu_lost": 1 - read("up"),
+            "gpu_lost": 1 - self._scrapes.table("stepscope_gpu_up", "gpu", self.gpus),
         }
         return {name: np.where(np.isnan(counted), np.nan, values) for name, values in columns.items()}
 

@@ -11,8 +11,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from stepscope.common.errors import UserError
+from stepscope.exporter.sampling.sample import RUN_QUANTITIES
 from stepscope.runs.malformed import naming
-from stepscope.runs.model import Gap, NodeSamples, RunFacts, Source, Steps, Times
+from stepscope.runs.model import GPU_READINGS, Gap, NodeSamples, RunFacts, Source, Steps, Times
 from stepscope.runs.prometheus.address import Address
 from stepscope.runs.prometheus.api import POINTS, Api, Series, newest_of, quoted
 from stepscope.runs.prometheus.connection import TooMuchError
@@ -29,19 +30,18 @@ NOT_SCRAPED = "Prometheus has none; the counts after it include that time, but n
 SAME_START = 60.0  # seconds: a rank or node that joined later may change the run's start a little
 SAMPLE_INTERVALS = (0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
+_USE_OF_HOST = [each.column for each in RUN_QUANTITIES.values() if each.help and not each.full_only]
 COUNTED = (
     "stepscope_(samples_total|(gpu_utilization|gpu_memory|cpu_utilization|io_wait)_samples(_(bucket|sum|count))?"
     "|gpu_low_samples_total|gpu_starved_samples_total|step_duration_seconds(_(bucket|sum|count))?"
     "|step_duration_squared_seconds_total|step_component_seconds_total"
-    "|run_(cpus|cpu_limit_cores|(cpu|other_cpu|main_threads_(ran|waited)|cpu_throttled)_seconds_total"
-    "|cpu_(throttled_)?periods_total|(anonymous_memory|memory_capacity)_bytes|pressure_waiting_seconds_total))"
+    f"|run_cpus|run_pressure_waiting_seconds_total|{'|'.join(_USE_OF_HOST)})"
 )
 READ = (
     "stepscope_(cpu_utilization_ratio|cpu_io_wait_ratio|memory_used_bytes|memory_total_bytes"
     "|network_(receive|transmit)_bytes_total|disk_(read|written)_bytes_total|sampler_ticks_missed_total"
-    "|gpu_(info|temperature_celsius|clock_hertz|throttle_seconds_total|ecc_errors_total|power_watts"
-    "|energy_joules_total|xid_errors_total|up))"
-)
+    "|gpu_(info|throttle_seconds_total|energy_joules_total|up))|"
+) + "|".join(reading.metric for reading in GPU_READINGS.values() if reading.help)
 
 
 @dataclass

@@ -23,8 +23,8 @@ from stepscope.exporter.sampling.sample import EVIDENCE
 from stepscope.runs.malformed import MALFORMED, finite
 from stepscope.runs.model import (
     COMPONENTS,
+    GPU_READINGS,
     PHASES,
-    RUN_USE,
     Floats,
     Gap,
     Loader,
@@ -373,17 +373,8 @@ class _Samples:
             memory=memory.astype(np.float32),
             network=network,
             disk=disk,
-            gpu_power_watts=per_gpu("gpu_power_watts"),
-            gpu_temperature_celsius=per_gpu("gpu_temperature_celsius"),
-            gpu_clock_hertz=per_gpu("gpu_clock_hertz"),
-            gpu_thermal_throttle_seconds=per_gpu("gpu_thermal_throttle_seconds_total"),
-            gpu_power_throttle_seconds=per_gpu("gpu_power_throttle_seconds_total"),
-            gpu_ecc_uncorrected_errors=per_gpu("gpu_ecc_uncorrected_errors_total"),
-            gpu_xid_errors=per_gpu("gpu_xid_errors_total"),
-            gpu_last_xid=per_gpu("gpu_last_xid"),
-            gpu_lost=per_gpu("gpu_lost"),
-            gpu_compute_processes=per_gpu("gpu_compute_processes"),
-            run_use=np.column_stack([_numbers(table, _RUN_COLUMN[name]) for name in RUN_USE]),
+            **{name: per_gpu(reading.column) for name, reading in GPU_READINGS.items()},
+            run_use=np.column_stack([_numbers(table, name) for name in (*RUN_COLUMNS, *PRESSURE_COLUMNS)]),
         )
 
     def _learn(self, facts: NodeFacts) -> None:
@@ -429,9 +420,6 @@ class _Samples:
         return rates[:, 0], rates[:, 1]
 
 
-_RUN_COLUMN = {attribute: name for name, attribute in RUN_COLUMNS.items()} | {
-    f"{resource}_waiting_seconds": name for name, resource in PRESSURE_COLUMNS.items()
-}
 _TRAFFIC = ("network_receive", "network_transmit", "disk_read", "disk_written")
 
 

@@ -16,7 +16,14 @@ import pyarrow as pa
 
 from stepscope.common.errors import UserError
 from stepscope.exporter.processes.pauses import REASONS
-from stepscope.exporter.sampling.sample import HostUse, Sample
+from stepscope.exporter.processes.pressure import RESOURCES
+from stepscope.exporter.sampling.sample import (
+    GPU_QUANTITIES,
+    NODE_QUANTITIES,
+    RUN_QUANTITIES,
+    HostUse,
+    Sample,
+)
 from stepscope.runs.model import COMPONENTS, PHASES, GpuFacts, NodeFacts
 
 FORMAT = 1  # of run.json, journals and parts; no other is read
@@ -27,65 +34,18 @@ TABLES = ("samples", "steps", "ranks")
 # The time of a process: the phases, and the time before, between and after them.
 PHASES_AND_MORE = (*PHASES, "initialization", "other", "finalization")
 
-# Columns of `samples` by the attribute of Sample (or GpuSample) that they hold. Byte and second counters
-# need float64, which represents whole numbers up to 9e15; ratios, watts and degrees do not.
-CPU_COLUMNS = {
-    "cpu_utilization_ratio": "cpu_utilization",
-    "cpu_io_wait_ratio": "cpu_io_wait",
-}
-NODE_COLUMNS = {
-    "memory_used_bytes": "memory_used_bytes",
-    "memory_total_bytes": "memory_total_bytes",
-    "swap_used_bytes": "swap_used_bytes",
-    "disk_read_bytes_total": "disk_read_bytes",
-    "disk_written_bytes_total": "disk_written_bytes",
-    "network_receive_bytes_total": "network_received_bytes",
-    "network_transmit_bytes_total": "network_transmitted_bytes",
-}
-# Columns about the run, by the attribute of HostUse that they hold.
-RUN_COLUMNS = {
-    "run_cpu_cores": "cpu_cores",
-    "run_io_waiting_ratio": "io_waiting_ratio",
-    "run_allowed_cores": "allowed_cores",
-    "run_cpu_limit_cores": "cpu_limit",
-    "run_cpu_seconds_total": "cpu_seconds",
-    "run_other_cpu_seconds_total": "other_cpu_seconds",
-    "run_main_threads_ran_seconds_total": "main_threads_ran_seconds",
-    "run_main_threads_waited_seconds_total": "main_threads_waited_seconds",
-    "run_cpu_periods_total": "cpu_periods",
-    "run_cpu_throttled_periods_total": "throttled_periods",
-    "run_cpu_throttled_seconds_total": "throttled_seconds",
-    "run_memory_bytes": "memory_bytes",
-    "run_memory_limit_bytes": "memory_limit_bytes",
-    "run_anonymous_memory_bytes": "anonymous_memory_bytes",
-    "run_memory_capacity_bytes": "memory_capacity_bytes",
-    "run_oom_kills_total": "oom_kills",
-    "run_major_page_faults_total": "major_page_faults",
-    "run_disk_read_bytes_total": "disk_read_bytes",
-    "run_disk_written_bytes_total": "disk_written_bytes",
-}
+# Columns of `samples` by the attribute of Sample, HostUse or GpuSample that they hold.
+_NODE = NODE_QUANTITIES.values()
+CPU_COLUMNS = {each.column: each.attribute for each in _NODE if each.labels == ("cpu",)}
+NODE_COLUMNS = {each.column: each.attribute for each in _NODE if each.labels != ("cpu",)}
+RUN_COLUMNS = {each.column: each.attribute for each in RUN_QUANTITIES.values() if each.bits}
 # The pressure by resource, and the CPU time of neighbours by user.
-PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in ("cpu", "io", "memory")}
+PRESSURE_COLUMNS = {f"run_{resource}_waiting_seconds_total": resource for resource in RESOURCES}
 NEIGHBOURS_COLUMN = "run_neighbour_cpu_seconds_total"
 GPU_COLUMNS = {
-    "gpu_utilization_ratio": ("utilization", pa.float32()),
-    "gpu_memory_used_bytes": ("memory_used_bytes", pa.float64()),
-    "gpu_memory_total_bytes": ("memory_total_bytes", pa.float64()),
-    "gpu_memory_bandwidth_utilization_ratio": ("memory_bandwidth_utilization", pa.float32()),
-    "gpu_power_watts": ("power_watts", pa.float32()),
-    "gpu_temperature_celsius": ("temperature_celsius", pa.float32()),
-    "gpu_clock_hertz": ("sm_clock_hertz", pa.float64()),
-    "gpu_energy_joules_total": ("energy_joules", pa.float64()),
-    "gpu_throttle_seconds_total": ("throttle_seconds", pa.float64()),
-    "gpu_thermal_throttle_seconds_total": ("thermal_throttle_seconds", pa.float64()),
-    "gpu_power_throttle_seconds_total": ("power_throttle_seconds", pa.float64()),
-    "gpu_ecc_uncorrected_errors_total": ("ecc_uncorrected_errors", pa.float64()),
-    "gpu_xid_errors_total": ("xid_errors", pa.float64()),
-    "gpu_last_xid": ("last_xid", pa.float64()),
-    "gpu_lost": ("lost", pa.float32()),
-    "gpu_sm_active_ratio": ("sm_active", pa.float32()),
-    "gpu_tensor_active_ratio": ("tensor_active", pa.float32()),
-    "gpu_compute_processes": ("compute_processes", pa.float32()),
+    each.column: (each.attribute, pa.float32() if each.bits == 32 else pa.float64())
+    for each in GPU_QUANTITIES.values()
+    if each.bits
 }
 EVIDENCE_COLUMN = "gpu_run_evidence"  # the place in EVIDENCE: 0 for a GPU that the run does not use
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from math import inf, isnan, nan
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +11,13 @@ from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
 from stepscope.exporter.collectors.run_processes import RunProcessesCollector
 from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.sampling.families import Family, LabelValues
-from stepscope.exporter.sampling.sample import GpuSample, GpuUse, HostUse, RunSample, Sample
+from stepscope.exporter.sampling.sample import RUN_QUANTITIES, GpuSample, GpuUse, HostUse, RunSample, Sample
 from stepscope.exporter.sampling.sample_counters import SampleCounters
 from stepscope.prometheus.crosscheck.replay.ranks import replayed_ledgers
 from stepscope.runs.model import RUN_USE, NodeFacts, NodeSamples, RunFacts, Steps
 
 # The recording has one counter for all heat, and the sum of all XIDs with the number of the last one.
 HEAT = "sw_thermal"
-ATTRIBUTES = {item.name for item in fields(HostUse)}  # that a recording may have
 PID = 1  # of the process on a GPU: the recording has only their number
 
 
@@ -135,7 +133,9 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             }
             known = [core for core in zip(facts.cpus, cpu, io_wait, strict=False) if not isnan(core[1])]
             cpus, busy, waiting = zip(*known, strict=True) if known else ((), (), ())
-            sample = Sample(time, cpus=cpus, cpu_utilization=list(busy), cpu_io_wait=list(waiting), gpus=gpus)
+            sample = Sample(
+                time, cpus=cpus, cpu_utilization_ratio=list(busy), cpu_io_wait_ratio=list(waiting), gpus=gpus
+            )
             heat, ecc, xids, last_xid, held = map(by_gpu, counters)
             processes = {gpu: {PID: nan} if held[gpu] else {} for gpu in held if gpu in gpus}
             of_run = dict(zip(RUN_USE, use, strict=True))
@@ -143,7 +143,7 @@ def _rows(facts: NodeFacts, chunks: Iterable[NodeSamples]) -> Iterator[_Row]:
             host = HostUse(
                 cpus=facts.run_cpus,
                 waiting_seconds={} if isnan(waits) else {"memory": waits},
-                **{name: value for name, value in of_run.items() if name in ATTRIBUTES},
+                **{name: value for name, value in of_run.items() if name in RUN_QUANTITIES},
             )
             yield _Row(sample, heat, ecc, xids, last_xid, processes, host)
 
@@ -180,7 +180,7 @@ class _Host:
         sample, gpus = row.sample, row.sample.gpus
         self.ticks.publish({(): self._ticks})
         self.cores.publish(
-            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization, strict=True)}
+            {(cpu,): busy for cpu, busy in zip(sample.cpus, sample.cpu_utilization_ratio, strict=True)}
         )
         self.used.publish({(gpu,): read.memory_used_bytes for gpu, read in gpus.items()})
         self.total.publish({(gpu,): read.memory_total_bytes for gpu, read in gpus.items()})
