@@ -8,7 +8,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 @cache

@@ -16,6 +16,7 @@ from pathlib import Path
 from socket import socket
 
 from stepscope.commands.exporter import DEFAULT_ADDRESS
+from stepscope.commands.run.ledger_directory import memory_or_temporary
 from stepscope.common.console import BOLD, Console
 from stepscope.common.durations import parse_duration, parse_speed, positive_duration
 from stepscope.common.errors import UserError, did_you_mean
@@ -27,7 +28,6 @@ from stepscope.demo.scenarios import all_scenarios, summary
 from stepscope.demo.simulation import Simulation
 from stepscope.demo.write import Written
 from stepscope.report.terminal import shown
-from stepscope.training.ledger_files import SHARED_MEMORY
 from stepscope.web.log import log_to_stderr
 from stepscope.web.pages import Pages
 from stepscope.web.serving import Serving
@@ -118,8 +118,8 @@ def run(arguments: Namespace) -> int:
 @contextmanager
 def simulated_directory() -> Iterator[Path]:
     """Yields a temporary directory for a simulation, in memory because its /proc is written every tick."""
-    in_memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix=f"stepscope-demo-{os.getpid()}-", dir=in_memory) as directory:
+    prefix, base = f"stepscope-demo-{os.getpid()}-", memory_or_temporary()
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=base) as directory:
         yield Path(directory)
 
 

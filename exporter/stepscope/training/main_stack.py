@@ -4,7 +4,7 @@ Python code that walks another thread's frames can lose the interpreter lock bet
 reads memory that is gone. One call of C code that keeps the lock sees a stack that cannot change. CPython has
 a few such calls, and each of them crashes in some version. So every version is read in the way that holds:
 
-- 3.10 and 3.13: `faulthandler.dump_traceback` writes the stacks of all threads, of at most 100.
+- 3.13: `faulthandler.dump_traceback` writes the stacks of all threads, of at most 100.
 - 3.11 and 3.12: `_Py_DumpTraceback` writes that of the main thread. 3.11 lists a thread that C code starts
   before its state is complete: `faulthandler`, which walks the list, crashes there.
 - 3.14: `RemoteUnwinder` copies this process's memory by a system call, which fails at a wrong address.

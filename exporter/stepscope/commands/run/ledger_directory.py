@@ -10,6 +10,7 @@ from pathlib import Path
 
 from stepscope.common.shared_files import create_file, entries, move, open_file, remove_tree, try_hold
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
+from stepscope.training.ledger_files import SHARED_MEMORY
 
 PREFIX = "stepscope-run-"
 _LOCK = ".observed"  # held by the process that observes the run
@@ -23,7 +24,7 @@ def ledger_directory(base: Path | None = None) -> Iterator[Path]:
     directory is in /dev/shm if possible, otherwise in the temporary directory. Also removes directories of
     observers that were killed.
     """
-    base = base or _memory_or_temporary()
+    base = base or memory_or_temporary()
     for entry in entries(base):
         if entry.name.startswith(PREFIX):
             _remove_if_dead(base / entry.name)
@@ -39,9 +40,9 @@ def ledger_directory(base: Path | None = None) -> Iterator[Path]:
         remove_tree(directory)
 
 
-def _memory_or_temporary() -> Path:
-    memory = Path("/dev/shm")
-    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+def memory_or_temporary() -> Path:
+    """Returns /dev/shm if this user can write there, otherwise the temporary directory."""
+    return Path(SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else tempfile.gettempdir())
 
 
 def _remove_if_dead(directory: Path) -> None:
