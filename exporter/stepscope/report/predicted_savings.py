@@ -15,8 +15,6 @@ from stepscope.report.figures import steps_seconds
 from stepscope.report.right_sizing import factors
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 
-OUTSIDE_STEPS = ("MaxInitializationTime", "TrainingStalled", "CollectiveHang")  # cost no time of a step
-
 
 @dataclass(frozen=True)
 class PredictedSaving:
@@ -61,9 +59,9 @@ def _of_findings(analysis: Analysis) -> Iterator[tuple[str, float, float, float]
     """Yields kind, predicted, low and high: at best nothing of the lost time remains, at worst all of it."""
     training = steps_seconds(analysis)
     for problem in problems(analysis.rules):
-        rule, lost = problem.estimate.rule, problem.seconds_lost
-        if training and 0 < lost <= training and rule not in OUTSIDE_STEPS:
-            yield rule, lost / training, 0.0, lost / training
+        estimate, lost = problem.estimate, problem.seconds_lost
+        if training and 0 < lost <= training and not estimate.definition.outside_steps:
+            yield estimate.rule, lost / training, 0.0, lost / training
 
 
 def _of_changes(analysis: Analysis) -> Iterator[tuple[str, float, float, float]]:
