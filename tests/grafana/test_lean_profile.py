@@ -10,13 +10,15 @@ import pytest
 from stepscope.commands.cli import main
 from stepscope.commands.dashboards import dashboards
 from stepscope.exporter.sampling.profiles import LEAN
+from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.profiles import alerting_rules
 
-from tests.exporter.test_profiles import LEAN_RULES
 from tests.grafana.test_nothing_there import SCENARIO, look, verdict
 from tests.support.backfill import RETENTION_SECONDS, RULES, Backfill, run_of, scrapes, seconds_of
 from tests.support.grafana import panels
 from tests.support.prometheus import Prometheus, needs_prometheus
 
+LEAN_RULES = {rule.name for rule in alerting_rules(Options(profile="lean"))}
 RECORDED = {"Utilisation of each node"}  # that of GPUs, from what the lean profile has
 
 pytestmark = [pytest.mark.servers, needs_prometheus]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stepscope.rules.parts.base import Rule
 from stepscope.rules.parts.parameters import specifications
 
 FOLDER = Path(stepscope.rules.__file__).parent
+PRODUCT = FOLDER.parent
 DOCS = Path(__file__).parents[2] / "docs" / "heuristics.md"
 EVERY = pytest.mark.parametrize("rule", all_rules().values(), ids=str)
 
@@ -31,6 +33,29 @@ def test_each_rule_says_in_its_own_file_that_it_is_one() -> None:
     }
     assert set(defined) == set(all_rules())
     assert {file for file, lines in marked.items() if lines == ["@rule"]} == set(defined.values())
+
+
+# Scenarios name the rules that they make fire: another test checks these. Debugger named its own reports.
+MAY_NAME_RULES = ("demo/scenarios/*.py", "evaluation/problems.py", "runs/debugger/reports.py")
+
+
+def test_outside_of_the_folder_rules_are_named_by_their_class() -> None:
+    """So that no list of names is left behind when a rule is added, renamed or removed."""
+    by_string = {
+        (str(file.relative_to(PRODUCT)), node.value)
+        for file in PRODUCT.rglob("*.py")
+        if not any(file.relative_to(PRODUCT).match(pattern) for pattern in MAY_NAME_RULES)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and node.value in all_rules()
+    }
+    assert by_string == set()
+
+
+def test_templates_name_only_rules_that_exist() -> None:
+    for template in PRODUCT.rglob("*.html"):
+        text = template.read_text()
+        assert set(re.findall(r"RULES\.(\w+)", text)) <= set(all_rules()), template
+        assert not set(re.findall(r"[\"'](\w+)[\"']", text)) & set(all_rules()), template
 
 
 @EVERY

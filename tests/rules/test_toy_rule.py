@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stepscope.analysis
 import yaml
 from stepscope.commands.cli import main
+from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.rules import all_rules
 from stepscope.rules.parts.registry import FOLDERS
 
@@ -19,6 +21,7 @@ from tests.support.grafana import panels
 from tests.support.prometheus import needs_prometheus
 from tests.support.scenarios import WrittenScenarios
 
+TOLD = r"Playing with toys\b.*Somebody played for \d+ % of the run\..*Put the toys away\."
 TOY = Path(__file__).parents[1] / "support" / "toy_rule.py"
 
 
@@ -91,6 +94,34 @@ def test_dashboards_list_it_with_its_words_and_parameters(tmp_path: Path) -> Non
     dashboard = json.loads((tmp_path / "dashboards" / "stepscope-run.json").read_text())
     (all_of_them,) = (panel for panel in panels(dashboard) if panel["title"] == "All rules")
     assert any("ToyRule" in target["expr"] for target in all_of_them["targets"])  # its datapoints
+
+
+def test_dashboards_advise_it_where_it_explains_late_data(tmp_path: Path) -> None:
+    rendered(tmp_path)
+    every = [entry for file in tmp_path.glob("*.yml") for entry in entries(file)]
+    rules = [entry for entry in every if entry.get("record") == ADVICE]
+    (advice,) = (entry for entry in rules if entry["labels"]["of"] == "ToyRule")
+    of_data = [entry for entry in rules if entry["labels"]["rule"] == "DataStarved"]
+    assert advice is of_data[-1]  # it has the highest number
+    assert advice["labels"]["recommendation"] == "Put the toys away."
+
+
+def test_the_terminal_and_markdown_tell_what_it_found(
+    recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(recording), "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert main(["report", str(recording), "--format", "markdown"]) == 0
+    for text in (printed.out + printed.err, capsys.readouterr().out):
+        assert re.search(
+            r"Playing with toys\b.*Somebody played for \d+ % of the run\..*Put the toys", text, re.DOTALL
+        )
+
+
+def test_a_notebook_has_its_finding(recording: Path) -> None:
+    run = stepscope.analysis.open(recording, parameters={"ToyRule.threshold": 30})
+    (found,) = (row for row in run.findings().to_pylist() if row["rule"] == "ToyRule")
+    assert found["finding"].startswith("Somebody played")
 
 
 def test_the_report_tells_what_it_found_in_every_place(recording: Path, tmp_path: Path) -> None:

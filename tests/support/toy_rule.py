@@ -32,6 +32,7 @@ class ToyRule(Rule[ToyRuleParameters, Portion]):
     description = "Counts the samples in which a core is above 50 % and a GPU below 50 %."
     recommendation = "Put the toys away."
     symptom = IDLE_GPUS
+    explains_late_data = 9
 
     measure = Measure(StarvedSamples, "cpu", HALF / 100, HALF / 100)
 

@@ -15,7 +15,8 @@ from stepscope.measurements.last_steps import LastStep
 from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.measurements.usage import UsageRow
-from stepscope.rules.parts.base import Rule, Verdict
+from stepscope.rules import all_rules
+from stepscope.rules.parts.base import Rule, RuleClass, Verdict
 from stepscope.rules.parts.topics import About
 from stepscope.runs.malformed import is_date
 from stepscope.runs.model import DeviceTime, Gap, ThreadTime
@@ -57,6 +58,11 @@ class RuleResult:
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
     debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
     bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
+
+    @property
+    def definition(self) -> RuleClass:
+        """Returns the rule's class; that of no rule in particular if there is no such rule."""
+        return all_rules().get(self.rule, Rule)
 
     @classmethod
     def of(cls, rule: Rule[Any, Any], verdict: Verdict, bands: Iterable[Band]) -> RuleResult:
@@ -214,6 +220,20 @@ class Analysis:
         samples = [heatmap.times[-1] for heatmap in self.heatmaps if heatmap.times]
         steps = [] if self.last_step_end is None else [self.last_step_end]
         return max(samples + steps, default=None)
+
+    def result_of(self, rule: RuleClass) -> RuleResult | None:
+        """Returns the result of a rule; None if it was not evaluated."""
+        return next((result for result in self.rules if result.rule == rule.__name__), None)
+
+    def details_of(self, rule: RuleClass) -> dict[str, Any]:
+        """Returns the details of a rule; empty if it was not evaluated."""
+        result = self.result_of(rule)
+        return {} if result is None else result.details
+
+    def found(self, rule: RuleClass) -> bool:
+        """Returns whether a rule fired."""
+        result = self.result_of(rule)
+        return result is not None and result.status is Status.FOUND
 
 
 def _date(time: float | None) -> float | None:

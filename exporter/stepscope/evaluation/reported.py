@@ -8,6 +8,7 @@ from typing import Any
 from stepscope.common.status import Status
 from stepscope.common.words import count, number, percent
 from stepscope.measurements.usage import UsageRow
+from stepscope.rules.overall_system_usage import OverallSystemUsage
 from stepscope.rules.parts.base import Rule, Verdict, status_of
 from stepscope.rules.parts.starvation import Starvation
 from stepscope.rules.parts.topics import Effect
@@ -39,7 +40,7 @@ def verdict(rule: Rule[Any, Any], facts: RunFacts) -> Verdict:
 
 def usage(reported: Mapping[str, Any]) -> list[UsageRow]:
     """Returns the rows of Debugger's OverallSystemUsage; percentages of each sample, and bytes per second."""
-    found = reported.get("OverallSystemUsage", {}).get("Details", {})
+    found = reported.get(OverallSystemUsage.__name__, {}).get("Details", {})
     return [
         UsageRow(node, RESOURCES.get(name, name), "B/s" if name == "Network" else "%", *map(float, values))
         for name, nodes in found.items()

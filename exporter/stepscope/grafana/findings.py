@@ -16,6 +16,7 @@ from stepscope.grafana.queries import OF_CLUSTER, OF_RUN, in_range, last, now, r
 from stepscope.grafana.variables import Variable, hidden, named, priced
 from stepscope.prometheus.rules.advice import ADVICE, FREE_CORES, FULL_CORES
 from stepscope.prometheus.rules.groups import DISTANCE, FINDING, INFO, LOST
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
 from stepscope.rules.parts.data_loading import CORES_FULL
 from stepscope.rules.parts.topics import ANY_TOPIC
 
@@ -66,7 +67,7 @@ def busy_cores() -> Variable:
         f'label_replace({total} / {count} {comparison} {CORES_FULL}, "cores", "{name}", "", "")'
         for comparison, name in ((">", FULL_CORES), ("<=", FREE_CORES))
     )
-    fires = last(f'{FINDING}{{rule="CPUBottleneck", {OF_RUN}}}')
+    fires = last(f'{FINDING}{{rule="{CPUBottleneck.__name__}", {OF_RUN}}}')
     return hidden(named("cores", "Busy cores", f"({choice}) and on () {fires}", "cores"))
 
 

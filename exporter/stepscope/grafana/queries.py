@@ -9,6 +9,8 @@ from textwrap import dedent
 from typing import Any
 
 from stepscope.prometheus.rules.groups import PARAMETER
+from stepscope.rules.parts.base import RuleClass
+from stepscope.rules.parts.parameters import specifications
 
 Target = dict[str, Any]
 
@@ -90,18 +92,19 @@ def named_device(expression: str, word: str, label: str, digits: int) -> str:
     return f"max by (device) ({named})"
 
 
-def threshold(rule: str, name: str, measured: str, side: str = "above", percent: bool = True) -> Target:
+def threshold(rule: RuleClass, name: str, measured: str, side: str = "above", percent: bool = True) -> Target:
     """Returns a line at a rule's parameter, as in the rules that Prometheus evaluates.
 
     It is there only while the series `measured` are: a lone line would look like a value that is not near it.
     """
     value = f"max({parameter(rule, name)}){' / 100' if percent else ''}"
-    return lines(f"{value} and on () {measured}", f"{THRESHOLD} {side} ({rule}.{name})")
+    return lines(f"{value} and on () {measured}", f"{THRESHOLD} {side} ({rule.__name__}.{name})")
 
 
-def parameter(rule: str, name: str) -> str:
+def parameter(rule: RuleClass, name: str) -> str:
     """Returns the value of a rule's parameter."""
-    return f'{PARAMETER}{{rule="{rule}", parameter="{name}", {OF_CLUSTER}}}'
+    assert name in specifications(rule.parameters_type), name
+    return f'{PARAMETER}{{rule="{rule.__name__}", parameter="{name}", {OF_CLUSTER}}}'
 
 
 def _target(expression: str, legend: str) -> Target:

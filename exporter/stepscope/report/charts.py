@@ -13,8 +13,9 @@ from stepscope.measurements.steps import StepDistribution
 from stepscope.measurements.timeline import StepTimeline
 from stepscope.report.figures import main_steps
 from stepscope.report.held import strips
-from stepscope.report.rows import details_of, outliers
+from stepscope.report.rows import outliers
 from stepscope.report.shares import NAMES, steps_by_phase
+from stepscope.rules.dataloader import Dataloader
 
 # Matplotlib's Viridis at 0, 10, ... 100 %: even to the eye, readable by the colour-blind and in print.
 VIRIDIS = (
@@ -44,7 +45,7 @@ def chart_data(analysis: Analysis) -> dict[str, dict[str, Any]]:
         charts["durations"] = _durations(
             analysis, min(analysis.timelines, key=lambda timeline: timeline.rank)
         )
-    waits = details_of(analysis, "Dataloader").get("dataloading_time")
+    waits = analysis.details_of(Dataloader).get("dataloading_time")
     if waits:
         charts["waits"] = _waits(waits)
     return charts

@@ -12,7 +12,21 @@ from stepscope.evaluation.analysis import Analysis, BoxPlot, RuleResult
 from stepscope.report import sentences
 from stepscope.report.devices import headline
 from stepscope.report.figures import main_steps
-from stepscope.report.rows import boxes, details_of, places, rule_named, stalls
+from stepscope.report.rows import boxes, places, stalls
+from stepscope.rules.batch_size import BatchSize
+from stepscope.rules.collective_hang import CollectiveHang
+from stepscope.rules.communication_bound import CommunicationBound
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.dataloader import Dataloader
+from stepscope.rules.gpu_error import GPUError
+from stepscope.rules.host_bound import HostBound
+from stepscope.rules.load_balancing import LoadBalancing
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
+from stepscope.rules.max_initialization_time import MaxInitializationTime
+from stepscope.rules.parts.base import RuleClass
+from stepscope.rules.straggler import Straggler
+from stepscope.rules.thermal_throttling import ThermalThrottling
+from stepscope.rules.training_stalled import TrainingStalled
 
 
 @dataclass(frozen=True)
@@ -95,21 +109,18 @@ def without(analysis: Analysis, nothing: list[View]) -> dict[str, list[View]]:
 # ------------------------------------------------------------------------------------- sentences
 
 
-def _findings(analysis: Analysis, *names: str) -> list[str]:
-    """Returns the findings of the rules that fired, or of the first evaluated rule if none did."""
-    rules = [rule for name in names if (rule := rule_named(analysis, name)) is not None]
-    found = [rule for rule in rules if rule.status is Status.FOUND]
-    return [rule.finding for rule in found or rules[:1]]
+def _finding(analysis: Analysis, rule: RuleClass) -> list[str]:
+    result = analysis.result_of(rule)
+    return [] if result is None else [result.finding]
 
 
-def _if_fired(analysis: Analysis, name: str) -> list[str]:
-    rule = rule_named(analysis, name)
-    return [rule.finding] if rule is not None and rule.status is Status.FOUND else []
+def _if_fired(analysis: Analysis, rule: RuleClass) -> list[str]:
+    return _finding(analysis, rule) if analysis.found(rule) else []
 
 
 def _progress(analysis: Analysis) -> list[str]:
-    said = _findings(analysis, "MaxInitializationTime") + _findings(analysis, "TrainingStalled")
-    said += _findings(analysis, "CollectiveHang")
+    said = _finding(analysis, MaxInitializationTime) + _finding(analysis, TrainingStalled)
+    said += _finding(analysis, CollectiveHang)
     return said or ["Neither the start nor stalls were checked."]
 
 
@@ -127,7 +138,7 @@ def _gpus(analysis: Analysis) -> list[str]:
             f"The median utilisation of the {len(found)} GPUs is between {percent(low.p50)} "
             f"({_place(analysis, low)}) and {percent(high.p50)} ({_place(analysis, high)})."
         )
-    return [sentence, *_if_fired(analysis, "LowGPUUtilization")]
+    return [sentence, *_if_fired(analysis, LowGPUUtilization)]
 
 
 def _place(analysis: Analysis, box: BoxPlot) -> str:
@@ -137,7 +148,7 @@ def _place(analysis: Analysis, box: BoxPlot) -> str:
 def _balance(analysis: Analysis) -> list[str]:
     if not _comparable(analysis):
         return ["On no node were two GPUs read, so there is nothing to compare."]
-    return _findings(analysis, "LoadBalancing") or ["How the utilisation of each GPU is distributed."]
+    return _finding(analysis, LoadBalancing) or ["How the utilisation of each GPU is distributed."]
 
 
 def _comparable(analysis: Analysis) -> bool:
@@ -150,7 +161,7 @@ def _batch(analysis: Analysis) -> list[str]:
         return ["The utilisation of no GPU was read."]
     sizes = sorted({loader["batch_size"] for loader in analysis.loaders if loader.get("batch_size")})
     known = [f"The loaders give batches of {listing([number(size) for size in sizes])}."] if sizes else []
-    return _findings(analysis, "BatchSize") + known or ["How full the batches keep GPUs and cores."]
+    return _finding(analysis, BatchSize) + known or ["How full the batches keep GPUs and cores."]
 
 
 def _bottlenecks(analysis: Analysis) -> list[str]:
@@ -178,7 +189,7 @@ def _memory(analysis: Analysis) -> list[str]:
 
 
 def _ranks(analysis: Analysis) -> list[str]:
-    said = _findings(analysis, "Straggler") + _if_fired(analysis, "CommunicationBound")
+    said = _finding(analysis, Straggler) + _if_fired(analysis, CommunicationBound)
     return said or ["The steps of no two ranks were recorded."]
 
 
@@ -197,19 +208,19 @@ def _energy(analysis: Analysis) -> list[str]:
 
 
 def _health(analysis: Analysis) -> list[str]:
-    gpus = details_of(analysis, "ThermalThrottling").get("gpus", [])
+    gpus = analysis.details_of(ThermalThrottling).get("gpus", [])
     cool = gpus and not any(gpu["heat_seconds"] for gpu in gpus)
-    heat = ["Heat reduced no GPU’s clocks."] if cool else _findings(analysis, "ThermalThrottling")
-    said = heat + _findings(analysis, "GPUError")
+    heat = ["Heat reduced no GPU’s clocks."] if cool else _finding(analysis, ThermalThrottling)
+    said = heat + _finding(analysis, GPUError)
     return said or ["Neither heat nor errors were checked."]
 
 
 def _devices(analysis: Analysis) -> list[str]:
-    return [*headline(analysis), *_findings(analysis, "HostBound")]
+    return [*headline(analysis), *_finding(analysis, HostBound)]
 
 
 def _collectives(analysis: Analysis) -> list[str]:
-    found = details_of(analysis, "CommunicationBound")
+    found = analysis.details_of(CommunicationBound)
     rows = [row for row in found.get("collectives", []) if row["bytes"]]
     if not rows:
         return [
@@ -237,22 +248,22 @@ KINDS = (
     _Kind("devices", "GPUs of the trace", _devices, lambda a: bool(a.devices), True),
     _Kind("steps", "Step durations", sentences.steps, lambda a: bool(a.steps), True),
     _Kind("progress", "Start and stalls", _progress,
-          lambda a: bool(stalls(a) or places(a) or details_of(a, "MaxInitializationTime").get("nodes")
-                         or details_of(a, "CollectiveHang").get("dumps"))),
+          lambda a: bool(stalls(a) or places(a) or a.details_of(MaxInitializationTime).get("nodes")
+                         or a.details_of(CollectiveHang).get("dumps"))),
     _Kind("gpus", "Utilisation of each GPU", _gpus,
           lambda a: bool(boxes(a, "utilisation")), True),
     _Kind("balance", "Balance between GPUs", _balance, _comparable),
     _Kind("loading", "Data loading", sentences.loading,
-          lambda a: bool(a.loaders or details_of(a, "Dataloader") or details_of(a, "DataStarved"))),
+          lambda a: bool(a.loaders or a.details_of(Dataloader) or a.details_of(DataStarved))),
     _Kind("batch", "Batch size", _batch, lambda a: bool(boxes(a, "utilisation"))),
     _Kind("bottlenecks", "CPU and I/O bottlenecks", _bottlenecks,
           lambda a: any(row.low for row in a.low_gpu_snapshots)),
     _Kind("memory", "GPU memory over time", _memory, lambda a: bool(boxes(a, "memory"))),
     _Kind("ranks", "Ranks side by side", _ranks,
-          lambda a: a.ranks > 1 and bool(details_of(a, "Straggler").get("ranks"))),
+          lambda a: a.ranks > 1 and bool(a.details_of(Straggler).get("ranks"))),
     _Kind("collectives", "Collectives of the trace", _collectives,
-          lambda a: bool(details_of(a, "CommunicationBound").get("collectives"))),
+          lambda a: bool(a.details_of(CommunicationBound).get("collectives"))),
     _Kind("energy", "Energy", _energy, lambda a: a.energy is not None),
     _Kind("health", "Throttling and errors", _health,
-          lambda a: bool(details_of(a, "ThermalThrottling").get("gpus"))),
+          lambda a: bool(a.details_of(ThermalThrottling).get("gpus"))),
 )  # fmt: skip

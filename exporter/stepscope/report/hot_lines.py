@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
 
-from stepscope.common.status import Status
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
+from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
 
 SHOWN = 3  # lines per part of the run
@@ -128,11 +128,8 @@ def parts(analysis: Analysis) -> list[Part]:
 
 def slow_rank(analysis: Analysis) -> int | None:
     """Returns the rank that the rule Straggler accuses, if it accuses one."""
-    for rule in analysis.rules:
-        if rule.rule == "Straggler" and rule.status is Status.FOUND:
-            rank = rule.details.get("rank")
-            return rank if isinstance(rank, int) else None
-    return None
+    rank = analysis.details_of(Straggler).get("rank") if analysis.found(Straggler) else None
+    return rank if isinstance(rank, int) else None
 
 
 def _typical(threads: Sequence[ThreadTime]) -> ThreadTime:

@@ -20,13 +20,14 @@ from stepscope.report.pace import pace_now
 from stepscope.report.page import ECHARTS, render_page
 from stepscope.report.predicted_savings import words_by_kind
 from stepscope.report.right_sizing import predictions
-from stepscope.report.rows import boxes, details_of, during, outliers, pairs, places, stalls
+from stepscope.report.rows import boxes, during, outliers, pairs, places, stalls
 from stepscope.report.savings import savings
 from stepscope.report.strip import strip
 from stepscope.report.summary import at_a_glance, facts
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.usage import usage
 from stepscope.report.verdict import verdict
+from stepscope.rules import all_rules
 
 # A section is a template of that name in templates/; its id is what links point to.
 SECTIONS = {
@@ -116,7 +117,7 @@ def render_html(
         overview=overview,
         without=without,
         boxes=boxes,
-        details_of=details_of,
+        RULES=all_rules(),
         during=during,
         hot_parts=lines,
         low_gpu_causes=shares.low_gpu_causes,

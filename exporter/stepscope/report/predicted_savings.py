@@ -16,8 +16,6 @@ from stepscope.report.figures import steps_seconds
 from stepscope.report.right_sizing import factors
 from stepscope.report.track_record import NO_RECORD, TrackRecord
 
-OUTSIDE_STEPS = ("MaxInitializationTime", "TrainingStalled", "CollectiveHang")  # cost no time of a step
-
 
 @dataclass(frozen=True)
 class PredictedSaving:
@@ -62,9 +60,10 @@ def _of_findings(analysis: Analysis) -> Iterator[tuple[str, float, float, float]
     """Yields kind, predicted, low and high: at best nothing of the lost time remains, at worst all of it."""
     training = steps_seconds(analysis)
     for problem in problems_of(analysis):
-        rule, lost = problem.estimate.rule, problem.seconds_lost
-        if training and 0 < lost <= training and rule not in (*OUTSIDE_STEPS, ACCOUNT):
-            yield rule, lost / training, 0.0, lost / training
+        estimate, lost = problem.estimate, problem.seconds_lost
+        in_steps = estimate.rule != ACCOUNT and not estimate.definition.outside_steps
+        if training and 0 < lost <= training and in_steps:
+            yield estimate.rule, lost / training, 0.0, lost / training
 
 
 def _of_changes(analysis: Analysis) -> Iterator[tuple[str, float, float, float]]:

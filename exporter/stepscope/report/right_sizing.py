@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import (
@@ -22,7 +23,7 @@ from stepscope.common.words import (
     rough_money,
     share,
 )
-from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.analysis import Analysis
 from stepscope.report import figures, shares
 from stepscope.report.figures import cost
 from stepscope.report.step_model import (
@@ -38,6 +39,9 @@ from stepscope.report.step_model import (
     widened,
 )
 from stepscope.report.usage import WELL_USED
+from stepscope.rules.batch_size import BatchSize
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 
 EVERY_CHANGE = (
     "more_workers",
@@ -112,7 +116,6 @@ class _Run:
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis = analysis
-        self.rules = {rule.rule: rule for rule in analysis.rules}
         self.nodes = len(analysis.nodes)
         self.gpus = _same(len(names) for names in analysis.gpus.values())  # of each node
         self.cores = _same(analysis.cores.values())  # of each node
@@ -123,18 +126,20 @@ class _Run:
         self.cpu = figures.cpu_utilization_mean(analysis)
         self.cpu_p99 = _highest(analysis, "CPU", "p99")
         self.memory = max((use.memory_max for use in analysis.gpu_use), default=math.nan) / 100
-        self.loading = _waiting_longest(self.rules.get("DataStarved"))
+        self.waits = analysis.found(DataStarved)
+        self.loading = _waiting_longest(analysis.details_of(DataStarved))
 
-    def fired(self, *rules: str) -> bool:
-        return any(rule in self.rules and self.rules[rule].status is Status.FOUND for rule in rules)
-
-    def judged(self, rule: str) -> bool:
-        return rule in self.rules and self.rules[rule].status.judged
+    @property
+    def load_judged(self) -> bool:
+        result = self.analysis.result_of(LowGPUUtilization)
+        return result is not None and result.status.judged
 
     @property
     def starved(self) -> bool:
         """Returns whether data comes too late: usage would then be different with faster loading."""
-        return self.fired("DataStarved", "CPUBottleneck", "IOBottleneck")
+        return any(
+            rule.definition.waits_for_data and rule.status is Status.FOUND for rule in self.analysis.rules
+        )
 
 
 def _changes(run: _Run) -> Iterator[_Change]:
@@ -159,9 +164,9 @@ class _Loading:
     needed: int | None  # workers that would keep up; None: fetches were not timed
 
 
-def _waiting_longest(rule: RuleResult | None) -> _Loading | None:
+def _waiting_longest(details: Mapping[str, Any]) -> _Loading | None:
     """Returns the loading of the rank that waited longest; None if steps, waits or cores are not known."""
-    rows = rule.details.get("ranks", []) if rule is not None else []
+    rows = details.get("ranks", [])
     if not rows:
         return None
     row = max(rows, key=lambda row: row["data_wait_seconds"])
@@ -173,7 +178,7 @@ def _waiting_longest(rule: RuleResult | None) -> _Loading | None:
 
 def _more_workers(run: _Run) -> Iterator[_Change]:
     loading = run.loading
-    if not run.fired("DataStarved") or loading is None or loading.cause != "too few workers":
+    if not run.waits or loading is None or loading.cause != "too few workers":
         return
     workers = loading.workers
     free = max(1, int(loading.cores))
@@ -201,7 +206,7 @@ def _more_workers(run: _Run) -> Iterator[_Change]:
 
 def _more_cores(run: _Run) -> Iterator[_Change]:
     loading, cores = run.loading, run.cores
-    if not run.fired("DataStarved") or loading is None or loading.cause != "heavy transform" or not cores:
+    if not run.waits or loading is None or loading.cause != "heavy transform" or not cores:
         return
     keeping_up = None if loading.needed is None else math.ceil(loading.needed * max(run.ranks, 1))
     suggested = 2 * cores if keeping_up is None else min(keeping_up, 2 * cores)
@@ -225,7 +230,7 @@ def _more_cores(run: _Run) -> Iterator[_Change]:
 
 
 def _larger_batch(run: _Run) -> Iterator[_Change]:
-    if not run.fired("BatchSize") or run.starved or run.gpu is None or not run.memory > 0:
+    if not run.analysis.found(BatchSize) or run.starved or run.gpu is None or not run.memory > 0:
         return
     times = batch_times(run.gpu, run.memory, WELL, FILL)
     if times < 2:
@@ -275,7 +280,7 @@ def _fewer_nodes(run: _Run) -> Iterator[_Change]:
 
 def _unused_gpus(run: _Run) -> Iterator[_Change]:
     used = _most_used_gpus_of_a_node(run.analysis)
-    if not run.gpus or not 0 < used < run.gpus or not run.judged("LowGPUUtilization"):
+    if not run.gpus or not 0 < used < run.gpus or not run.load_judged:
         return
     yield _gpus_change(
         run,
@@ -321,7 +326,7 @@ def _gpus_change(run: _Run, gpus: int, assumption: str, factor: Factor) -> _Chan
 
 
 def _may_shrink(run: _Run) -> bool:
-    return run.judged("LowGPUUtilization") if run.gpu is not None else run.samples >= ENOUGH_SAMPLES
+    return run.load_judged if run.gpu is not None else run.samples >= ENOUGH_SAMPLES
 
 
 def _fewer_cores(run: _Run) -> Iterator[_Change]:

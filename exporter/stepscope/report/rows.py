@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepscope.evaluation.analysis import Analysis, BoxPlot, RuleResult
+from stepscope.evaluation.analysis import Analysis, BoxPlot
 from stepscope.report.shares import Whole, whole_of
+from stepscope.rules.collective_hang import CollectiveHang
+from stepscope.rules.load_balancing import LoadBalancing
+from stepscope.rules.parts.base import RuleClass
 from stepscope.rules.parts.shares import OTHERS, PHASE_NAMES
-
-
-def rule_named(analysis: Analysis, name: str) -> RuleResult | None:
-    return next((rule for rule in analysis.rules if rule.rule == name), None)
-
-
-def details_of(analysis: Analysis, name: str) -> dict[str, Any]:
-    """Returns the details of a rule; empty if it was not evaluated."""
-    rule = rule_named(analysis, name)
-    return {} if rule is None else rule.details
+from stepscope.rules.step_outlier import StepOutlier
+from stepscope.rules.training_stalled import TrainingStalled
 
 
 def boxes(analysis: Analysis, quantity: Literal["utilisation", "memory"]) -> list[BoxPlot]:
@@ -40,7 +35,7 @@ class Outlier:
 def outliers(analysis: Analysis) -> list[Outlier]:
     """Returns the longest outliers of each rank and phase, by rank, phase and number."""
     found = []
-    for series in details_of(analysis, "StepOutlier").get("step_details", {}).values():
+    for series in analysis.details_of(StepOutlier).get("step_details", {}).values():
         median = series["step_stats"]["p50"]
         found += [
             Outlier(
@@ -71,7 +66,7 @@ def pairs(analysis: Analysis) -> list[Pair]:
     """Returns the pairs of nodes on which LoadBalancing fired, the most different one first."""
     found = [
         Pair(node, one, other, gap, details["distances"][one][other])
-        for node, details in details_of(analysis, "LoadBalancing").items()
+        for node, details in analysis.details_of(LoadBalancing).items()
         for one, gaps in details["kolmogorov_smirnov"].items()
         for other, gap in gaps.items()
     ]
@@ -79,23 +74,23 @@ def pairs(analysis: Analysis) -> list[Pair]:
 
 
 def stalls(analysis: Analysis) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = details_of(analysis, "TrainingStalled").get("stalls", [])
+    found: list[dict[str, Any]] = analysis.details_of(TrainingStalled).get("stalls", [])
     return found
 
 
 def places(analysis: Analysis) -> list[dict[str, Any]]:
     """Returns where each rank was in a hang, or is now: nothing if no rank was anywhere for long."""
-    ranks: list[dict[str, Any]] = details_of(analysis, "CollectiveHang").get("ranks", [])
+    ranks: list[dict[str, Any]] = analysis.details_of(CollectiveHang).get("ranks", [])
     told = any(rank["component"] for rank in ranks) or not analysis.finished
     return ranks if len(ranks) > 1 and told else []
 
 
-def during(analysis: Analysis, name: str) -> tuple[Whole, Whole]:
+def during(analysis: Analysis, rule: RuleClass) -> tuple[Whole, Whole]:
     """Returns what ran in the samples or steps that a rule counts: phases, and components inside the steps.
 
     As in Debugger, components exclude the forward and backward pass if both are known.
     """
-    details = details_of(analysis, name)
+    details = analysis.details_of(rule)
     keys = {label: phase for phase, label in PHASE_NAMES.items()} | {OTHERS: "other"}
     shares = {keys.get(label, label): percent for label, percent in details.get("phase", {}).items()}
     return whole_of(shares), whole_of(details.get("general", {}))

@@ -12,9 +12,10 @@ from stepscope.evaluation.problems import Problem, problems_of
 from stepscope.report import shares
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.right_sizing import Prediction
+from stepscope.rules.batch_size import BatchSize
 
 # The predicted changes that would end a problem, by its topic, or its rule where it has none.
-CHANGES = {"data loading": ("more_workers", "more_cores"), "BatchSize": ("larger_batch",)}
+CHANGES = {"data loading": ("more_workers", "more_cores"), BatchSize.__name__: ("larger_batch",)}
 NO_WORDS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -32,6 +32,7 @@ from stepscope.report.figures import cost_of_finding
 from stepscope.rules import all_rules
 from stepscope.rules.parts.remedies import HOOKS, HOW_TO_SEE_STEPS
 from stepscope.rules.parts.topics import Effect
+from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import Gap
 
 GAPS = 10  # listed; report.json has all
@@ -233,8 +234,8 @@ def steps(analysis: Analysis) -> list[str]:
     if not analysis.steps:
         return [f"No step was recorded. {_how_to_see_steps(analysis)}".rstrip()]
     sentences = [_phase_steps(phase, rows) for phase, rows in shares.steps_by_phase(analysis).items()]
-    found = (rule for rule in analysis.rules if rule.status is Status.FOUND)
-    return sentences + [rule.finding for rule in found if rule.rule == "StepOutlier"]
+    outliers = analysis.result_of(StepOutlier)
+    return [*sentences, outliers.finding] if outliers and outliers.status is Status.FOUND else sentences
 
 
 def _phase_steps(phase: str, rows: list[StepDistribution]) -> str:

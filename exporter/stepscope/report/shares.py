@@ -10,6 +10,7 @@ from stepscope.evaluation import account
 from stepscope.evaluation.analysis import Analysis
 from stepscope.measurements.heatmap import LowGpuSamples
 from stepscope.measurements.steps import StepDistribution
+from stepscope.rules.overall_framework_metrics import OverallFrameworkMetrics
 from stepscope.runs.model import COMPONENTS, PHASES
 
 PHASE_ORDER = ("initialization", *PHASES, "other", "finalization")
@@ -163,8 +164,7 @@ def exposed_communication(analysis: Analysis) -> float | None:
 
 
 def _framework_metrics(analysis: Analysis) -> dict[str, Any]:
-    rules = (rule for rule in analysis.rules if rule.rule == "OverallFrameworkMetrics")
-    return next((rule.details for rule in rules), {})
+    return analysis.details_of(OverallFrameworkMetrics)
 
 
 def _with_the_rest(seconds: dict[str, float], total: float, name: str) -> Whole:

@@ -31,12 +31,11 @@ from stepscope.report.figures import cost_of_finding
 from stepscope.report.held import at_times, held, only_at_times
 from stepscope.report.hot_lines import process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
+from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
 
 SPENT = 3  # parts of the account that a healthy run's sentence names
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
-# Rules on the start and on pauses: a run that only these have judged may lose its time anywhere else.
-ONLY_PAUSES = ("MaxInitializationTime", "StepOutlier", "TrainingStalled", "CollectiveHang")
 MOST_UNRECORDED = 0.05  # of the run's samples: with more missing, nobody knows whether it was healthy
 WHY_UNRECORDED = (
     "The list of what is missing says when, and why if it is known. The log of the exporter, or of "
@@ -112,7 +111,10 @@ def unrecorded(analysis: Analysis) -> float:
 
 
 def _knows_where_time_goes(analysis: Analysis) -> bool:
-    return any(rule.status is Status.HEALTHY and rule.rule not in ONLY_PAUSES for rule in decided(analysis))
+    """Returns whether more than the start and pauses was judged: otherwise time may be lost anywhere else."""
+    return any(
+        rule.status is Status.HEALTHY and not rule.definition.only_pauses for rule in decided(analysis)
+    )
 
 
 def _spent(analysis: Analysis) -> str:
@@ -161,7 +163,7 @@ def _missing(analysis: Analysis) -> tuple[str, str]:
     if analysis.no_steps or not (analysis.steps or analysis.is_trace):
         return "no steps were seen, so only the machine was judged", analysis.no_steps or HOW_TO_SEE_STEPS
     yet = " yet" if Status.COLLECTING in counts(analysis) else ""
-    data = next((rule for rule in decided(analysis) if rule.rule == "DataStarved"), None)
+    data = analysis.result_of(DataStarved)
     if data is not None and not data.status.judged:
         reason = data.finding
     else:

@@ -17,7 +17,7 @@ from stepscope.measurements.scraped import CountedWindow
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.gpu_readings import FollowsReadings
-from stepscope.rules.parts.gpus import WHERE, JudgedGpu
+from stepscope.rules.parts.gpus import WHERE, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, ON_NODE, SCRAPES, OtherExporters, below
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
@@ -122,7 +122,7 @@ class BatchSize(FollowsReadings[BatchSizeParameters]):
     def datapoints(self, run: RunMeasurements) -> int:
         return sum(node.samples for node in run.of(USAGE).values())
 
-    def finding(self, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int) -> str:
+    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         if not fired:
             return "In each window a GPU, its memory or the cores were well used."
         worst = min(fired, key=lambda gpu: gpu.measured.utilisation.mean)
@@ -134,7 +134,7 @@ class BatchSize(FollowsReadings[BatchSizeParameters]):
             f"{percent(100 * memory)} of its memory, while the cores were not busy either."
         )
 
-    def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
+    def details(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]]) -> dict[str, Any]:
         details: dict[str, Any] = {}
         for gpu in fired:
             node = details.setdefault(gpu.node, {"cpu": run.nodes[gpu.node][USAGE].cpu.box_plot()})

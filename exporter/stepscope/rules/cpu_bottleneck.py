@@ -30,6 +30,7 @@ class CPUBottleneck(Starvation[CPUBottleneckParameters]):
     subject = "Waiting for busy CPU cores"
     topic = "data loading"
     distance = 1
+    explains_late_data = 1
     symptom = IDLE_GPUS
     question = "Do GPUs wait for data that a busy core has not prepared yet?"
     description = (

@@ -9,20 +9,20 @@ compare with 25 %, does not distinguish a stop of 1 ms from one of 90 ms. It is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from stepscope.common.status import Status
-from stepscope.common.words import exact_percent, percent, too_few
-from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.common.words import exact_percent, percent
+from stepscope.measurements.measure import Portion
 from stepscope.measurements.own_cores import LIMITED_CORES, LimitedCores
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.gpus import Every, Judged
+from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
 from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts, longest_pause, ranks_of
 
@@ -40,7 +40,7 @@ class CPUThrottledParameters(Parameters):
 
 
 @rule
-class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
+class CPUThrottled(Tallied[CPUThrottledParameters, Portion, LimitedCores]):
     """Seconds lost: the time for which the run was stopped, as far as a rank waited meanwhile."""
 
     parameters_type = CPUThrottledParameters
@@ -56,9 +56,12 @@ class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
     )
     topic = "data loading"
     distance = 0
+    explains_late_data = 5
     bands = Bands("node", [Worst("{} of what the limit grants")])
     view = "loading"
     symptom = IDLE_GPUS
+    unseen = "No CPU limit of the run's cgroup was seen."
+    counted = "samples with a limit"
 
     measure = LIMITED_CORES
 
@@ -106,61 +109,40 @@ class CPUThrottled(Rule[CPUThrottledParameters, Portion]):
         shares = dict(zip(labels, view.ratio.tolist(), strict=True))
         return Scraped(labels, view, limits, {LIMITED_SAMPLES: samples, STOPPED_SHARE: shares})
 
-    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        status = status_of(tallies.triggered, tallies.judged)
-        return Verdict(
-            status,
-            self._finding(nodes, tallies, status),
-            tallies.triggered,
-            tallies.triggered,
-            sum(node.stopped.seen for node in nodes.values()),
-            max(
-                (_lost(run.facts, name, node) for name, node in nodes.items() if tallies.of(name).triggered),
-                default=0.0,
-            ),
-            details={
-                "nodes": {
-                    name: {
-                        "triggered": tallies.of(name).triggered,
-                        "limit_cores": node.limit,
-                        "granted_seconds": node.stopped.whole,
-                        "throttled_seconds": node.stopped.part,
-                        "percent": node.stopped.percent,
-                        "periods": node.periods.whole,
-                        "throttled_periods": node.periods.part,
-                    }
-                    for name, node in nodes.items()
-                    if node.stopped.seen
-                }
-            },
-        )
+    def seen(self, node: LimitedCores) -> int:
+        return node.stopped.seen
 
-    def _finding(self, nodes: dict[str, LimitedCores], tallies: Tallies, status: Status) -> str:
-        most = max((node.stopped.seen for node in nodes.values()), default=0)
-        if not most:
-            return "No CPU limit of the run's cgroup was seen."
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("samples with a limit", most, self.parameters.patience)
-        fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
-        name, worst = max((fired or nodes).items(), key=lambda item: item[1].stopped.percent)
+    def finding(self, facts: RunFacts, judged: Every[LimitedCores], fired: Every[LimitedCores]) -> str:
+        worst = max(fired or judged, key=lambda node: node.measured.stopped.percent)
+        node = worst.measured
         return (
-            f"On {name}, the CPU limit of {worst.limit:g} cores stopped the run for "
-            f"{exact_percent(worst.stopped.percent)} of the CPU time that it grants. It was used up in "
-            f"{percent(worst.periods.percent)} of the periods."
+            f"On {worst.name}, the CPU limit of {node.limit:g} cores stopped the run for "
+            f"{exact_percent(node.stopped.percent)} of the CPU time that it grants. It was used up in "
+            f"{percent(node.periods.percent)} of the periods."
         )
 
+    def lost(self, facts: RunFacts, fired: Judged[LimitedCores]) -> float:
+        """Returns for how many seconds the limit delayed a node.
 
-def _lost(facts: RunFacts, name: str, node: LimitedCores) -> float:
-    """Returns for how many seconds the limit delayed a node.
+        A run that wants 5 cores and may use 4 takes 25 % longer, unless its GPUs have enough work meanwhile:
+        no rank waits for its data or is throttled itself then.
+        """
+        node = fired.measured
+        stopped = node.stopped.part / node.stopped.whole if node.stopped.whole else 0.0
+        waited = (
+            sum(process.component_seconds.get("data_wait", 0.0) for process in processes)
+            + longest_pause(processes, "throttled")
+            for processes in ranks_of(facts, fired.node).values()
+        )
+        return min(node.seconds * stopped / (1 + stopped), max(waited, default=0.0))
 
-    A run that wants 5 cores and may use 4 takes 25 % longer, unless its GPUs have enough work meanwhile: no
-    rank waits for its data or is throttled itself then.
-    """
-    stopped = node.stopped.part / node.stopped.whole if node.stopped.whole else 0.0
-    waited = (
-        sum(process.component_seconds.get("data_wait", 0.0) for process in processes)
-        + longest_pause(processes, "throttled")
-        for processes in ranks_of(facts, name).values()
-    )
-    return min(node.seconds * stopped / (1 + stopped), max(waited, default=0.0))
+    def details(self, facts: RunFacts, one: Judged[LimitedCores]) -> dict[str, Any]:
+        node = one.measured
+        return {
+            "limit_cores": node.limit,
+            "granted_seconds": node.stopped.whole,
+            "throttled_seconds": node.stopped.part,
+            "percent": node.stopped.percent,
+            "periods": node.periods.whole,
+            "throttled_periods": node.periods.part,
+        }

@@ -42,6 +42,7 @@ class DataStarved(ComponentShare):
     recommendation = "Find out why the data loader does not keep ahead of the training loop."
     topic = "data loading"
     view = "loading"
+    waits_for_data = True
     symptom = IDLE_GPUS
 
     component = "data_wait"

@@ -88,6 +88,7 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
     recommendation = "Set the number of workers to about the number of cores that each rank may use."
     topic = "data loading"
     distance = 3
+    explains_late_data = 2
     view = "loading"
     symptom = IDLE_GPUS
 

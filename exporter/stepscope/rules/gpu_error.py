@@ -6,12 +6,11 @@ of applications (stepscope/common/xids.py); memory errors that ECC could not cor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
 
-from stepscope.common.status import Status
 from stepscope.common.words import count, number, others_of
 from stepscope.common.xids import XIDS
 from stepscope.measurements.gpu_errors import (
@@ -26,8 +25,8 @@ from stepscope.measurements.gpu_errors import (
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
+from stepscope.rules.parts.base import Verdict
+from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Errors, Parameters
@@ -43,7 +42,9 @@ from stepscope.rules.parts.promql import (
     time_span,
 )
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import Effect
+from stepscope.runs.model import RunFacts
 
 XID_ERRORS, ECC_ERRORS = "stepscope_gpu_xid_errors_total", "stepscope_gpu_ecc_errors_total"
 NOT_OF_PROGRAMS = (
@@ -72,7 +73,7 @@ class GPUErrorParameters(Parameters):
 
 
 @rule
-class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
+class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
     """Estimates no seconds lost: an error usually ends the run, or makes its results wrong."""
 
     parameters_type = GPUErrorParameters
@@ -90,6 +91,7 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
     effect = Effect.RISK
 
     about_gpus = True
+    unseen = "No GPU's errors could be read."
     measure = GPU_ERRORS
 
     def judge(self, view: ErrorCounts) -> Judgement:
@@ -189,21 +191,54 @@ class GPUError(Rule[GPUErrorParameters, ErrorCounts]):
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
         return Scraped(labels, view, readings, {NEW_XIDS: xids, NEW_ECC: ecc})
 
+    def seen(self, gpu: ErrorsOfGpu) -> int:
+        return gpu.readings
+
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        gpus = judged_gpus(run.facts, nodes, tallies)
-        status = status_of(tallies.triggered, tallies.judged)
+        gpus = judged_gpus(run.facts, run.of(self.measure), tallies)
         worst = max(gpus, key=lambda gpu: (gpu.tally.triggered, gpu.measured.own), default=None)
         fired = worst is not None and worst.tally.triggered > 0
-        return Verdict(
-            status,
-            "No GPU's errors could be read." if status is Status.NOT_ENOUGH_DATA else _finding(gpus, fired),
-            tallies.triggered,
-            sum(gpu.measured.own for gpu in gpus),
-            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
+        return replace(
+            super().conclude(run, tallies),
+            violations=sum(gpu.measured.own for gpu in gpus),
             recommendation=described(worst.measured.own_numbers[0]).remedy if worst and fired else None,
-            details={"gpus": [_details(gpu) for gpu in gpus]},
         )
+
+    def finding(self, facts: RunFacts, judged: Every[ErrorsOfGpu], fired: Every[ErrorsOfGpu]) -> str:
+        reported = [
+            f"{gpu.name} {_what_it_did(gpu.measured.own_numbers)}"
+            for gpu in judged
+            if (gpu.tally.triggered if fired else gpu.measured.own)
+        ]
+        by_programs = [
+            f"{gpu.name}: {_name(number)}"
+            for gpu in judged
+            for number in sorted(gpu.measured.errors)
+            if described(number).of_the_program
+        ]
+        sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
+        if len(reported) > 1:
+            sentence += f", and {others_of(len(reported) - 1, len(judged), 'GPU')} had errors"
+        if len(judged) > len(reported) == 1:
+            sentence += f"; the run's {count(len(judged) - 1, 'other GPU')} had no errors"
+        if by_programs and not reported:
+            sentence += f"; the program failed on {by_programs[0]}"
+        return f"{sentence}."
+
+    def details(self, facts: RunFacts, one: Judged[ErrorsOfGpu]) -> dict[str, Any]:
+        gpu = one.measured
+        return {
+            "errors": [
+                {
+                    "xid": number if number > ECC else None,
+                    "meaning": described(number).meaning,
+                    "of_the_program": described(number).of_the_program,
+                    "count": gpu.errors[number],
+                    "first": gpu.first[number],
+                }
+                for number in sorted(gpu.errors, key=lambda number: gpu.first[number])
+            ]
+        }
 
 
 def _how_many(errors: str) -> str:
@@ -244,44 +279,3 @@ def _name(number: int) -> str:
     if number == ECC:
         return described(number).meaning
     return f"XID {number if number != UNKNOWN else 'of an unknown number'} ({described(number).meaning})"
-
-
-def _finding(gpus: list[JudgedGpu[ErrorsOfGpu]], fired: bool) -> str:
-    reported = [
-        f"{gpu.name} {_what_it_did(gpu.measured.own_numbers)}"
-        for gpu in gpus
-        if (gpu.tally.triggered if fired else gpu.measured.own)
-    ]
-    by_programs = [
-        f"{gpu.name}: {_name(number)}"
-        for gpu in gpus
-        for number in sorted(gpu.measured.errors)
-        if described(number).of_the_program
-    ]
-    sentence = reported[0] if reported else "No GPU reported a hardware or driver error"
-    if len(reported) > 1:
-        sentence += f", and {others_of(len(reported) - 1, len(gpus), 'GPU')} had errors"
-    if len(gpus) > len(reported) == 1:
-        sentence += f"; the run's {count(len(gpus) - 1, 'other GPU')} had no errors"
-    if by_programs and not reported:
-        sentence += f"; the program failed on {by_programs[0]}"
-    return f"{sentence}."
-
-
-def _details(gpu: JudgedGpu[ErrorsOfGpu]) -> dict[str, Any]:
-    errors, first = gpu.measured.errors, gpu.measured.first
-    return {
-        "node": gpu.node,
-        "gpu": gpu.label,
-        "triggered": gpu.tally.triggered,
-        "errors": [
-            {
-                "xid": number if number > ECC else None,
-                "meaning": described(number).meaning,
-                "of_the_program": described(number).of_the_program,
-                "count": errors[number],
-                "first": first[number],
-            }
-            for number in sorted(errors, key=lambda number: first[number])
-        ],
-    }

@@ -30,7 +30,7 @@ from stepscope.measurements.scraped import (
 from stepscope.measurements.scraped import Window as ScrapedWindow
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.gpus import WHERE, JudgedGpu, judged_gpus
+from stepscope.rules.parts.gpus import WHERE, Judged, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Bounds, Minutes, Parameters, Percent, Samples, Window, fraction
@@ -212,7 +212,7 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             debugger_triggered=sum(tallies.of(name).debugger_triggered for name in nodes),
         )
 
-    def _finding(self, gpus: list[JudgedGpu[RiseOfGpu]], status: Status) -> str:
+    def _finding(self, gpus: list[Judged[RiseOfGpu]], status: Status) -> str:
         parameters = self.parameters
         most = max((gpu.measured.readings.count for gpu in gpus), default=0)
         if not most:
@@ -242,7 +242,7 @@ def _ago(reading: str, seconds: float) -> str:
     return f"last_over_time(({reading})[1m:15s] offset {time_span(seconds)})"
 
 
-def _details(gpus: list[JudgedGpu[RiseOfGpu]]) -> dict[str, Any]:
+def _details(gpus: list[Judged[RiseOfGpu]]) -> dict[str, Any]:
     """Returns Debugger's box plot in percent, of each GPU whose memory rose too much."""
     details: dict[str, Any] = {}
     risen = [gpu for gpu in gpus if gpu.measured.risen]

@@ -12,17 +12,18 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from stepscope.common.words import duration, percent, too_few
+from stepscope.common.words import duration, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, divided
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
 from stepscope.rules.parts.promql import OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.steady_growth import LongGrowth, known
+from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import Effect
 
 HELD, CAPACITY = "stepscope_run_anonymous_memory_bytes", "stepscope_run_memory_capacity_bytes"
@@ -38,7 +39,7 @@ class HostMemoryLeakParameters(Parameters):
 
 
 @rule
-class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
+class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
     """Estimates no seconds lost: a leak costs nothing until it ends the run."""
 
     parameters_type = HostMemoryLeakParameters
@@ -57,6 +58,7 @@ class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
     bands = Bands("node", [Worst("growth by {} of the memory")])
     view = ""
     effect = Effect.RISK
+    unseen = "The memory of the run's processes was not read."
 
     measure = HOST_MEMORY_GROWTH
 
@@ -110,16 +112,11 @@ class HostMemoryLeak(Rule[HostMemoryLeakParameters, Filling]):
                 "full_in_seconds": known(float(node.full_in(growth)[0])),
             }
         rows = sum(node.lows.rows for node in nodes.values())
-        finding = self._finding(details) if tallies.judged else self._why_not(rows)
+        finding = self._finding(details) if tallies.judged else self.why_not(rows)
         status = status_of(tallies.triggered, tallies.judged)
         return Verdict(
             status, finding, tallies.triggered, tallies.triggered, rows, details={"nodes": details}
         )
-
-    def _why_not(self, rows: int) -> str:
-        if not rows:
-            return "The memory of the run's processes was not read."
-        return too_few("samples", rows, self.parameters.patience)
 
     def _finding(self, nodes: dict[str, dict[str, Any]]) -> str:
         fired = {name: node for name, node in nodes.items() if node["triggered"]}

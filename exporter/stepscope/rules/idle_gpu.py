@@ -12,17 +12,17 @@ import numpy as np
 
 from stepscope.common.words import duration, others_of
 from stepscope.measurements.held_idle import HELD_IDLE, Held, HeldGpu
-from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import Moment, Scraped, column
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.gpus import WHERE, JudgedGpu, judged_gpus
-from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
+from stepscope.rules.parts.gpus import WHERE, Every, Judged
+from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Minutes, Parameters
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
+from stepscope.runs.model import RunFacts
 
 HELD = "stepscope_gpu_held_idle_seconds"
 HOLDER = (
@@ -37,7 +37,7 @@ class IdleGPUParameters(Parameters):
 
 
 @rule
-class IdleGPU(Rule[IdleGPUParameters, Held]):
+class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
     """Estimates no seconds lost: what the GPU could have done is not known."""
 
     parameters_type = IdleGPUParameters
@@ -58,6 +58,7 @@ class IdleGPU(Rule[IdleGPUParameters, Held]):
     is_symptom = True
     symptom = IDLE_GPUS
     about_gpus = True
+    unseen = "No GPU's processes and utilisation were read together."
     measure = HELD_IDLE
 
     def judge(self, view: Held) -> Judgement:
@@ -103,45 +104,26 @@ class IdleGPU(Rule[IdleGPUParameters, Held]):
         view = Held(column(held, labels) / 3600, np.ones(len(labels)))
         return Scraped(labels, view, held, {})
 
-    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        gpus = judged_gpus(run.facts, nodes, tallies)
-        return Verdict(
-            status_of(tallies.triggered, tallies.judged),
-            _finding(gpus),
-            tallies.triggered,
-            tallies.triggered,
-            sum(max((gpu.readings for gpu in node.gpus), default=0) for node in nodes.values()),
-            details={"gpus": [_details(gpu) for gpu in gpus]},
-        )
+    def seen(self, gpu: HeldGpu) -> int:
+        return gpu.readings
 
+    def finding(self, facts: RunFacts, judged: Every[HeldGpu], fired: Every[HeldGpu]) -> str:
+        known = [gpu for gpu in judged if gpu.measured.readings]
+        longest = max(fired or known, key=lambda gpu: gpu.measured.longest)
+        seconds = longest.measured.longest
+        if not fired and not seconds:
+            return "No process held a GPU of this run without using it."
+        sentence = f"{longest.name} was held by a process, but not used, for up to {duration(seconds)}"
+        if fired:
+            hours = sum(gpu.measured.idle_seconds for gpu in fired) / 3600
+            more = (
+                f"; so {'was' if len(fired) == 2 else 'were'} {others_of(len(fired) - 1, len(known), 'GPU')}"
+                if len(fired) > 1
+                else ""
+            )
+            sentence += f"{more}: {hours:.2g} GPU hours without work"
+        return f"{sentence}."
 
-def _finding(gpus: list[JudgedGpu[HeldGpu]]) -> str:
-    known = [gpu for gpu in gpus if gpu.measured.readings]
-    if not known:
-        return "No GPU's processes and utilisation were read together."
-    fired = [gpu for gpu in known if gpu.tally.triggered]
-    longest = max(fired or known, key=lambda gpu: gpu.measured.longest)
-    seconds = longest.measured.longest
-    if not fired and not seconds:
-        return "No process held a GPU of this run without using it."
-    sentence = f"{longest.name} was held by a process, but not used, for up to {duration(seconds)}"
-    if fired:
-        hours = sum(gpu.measured.idle_seconds for gpu in fired) / 3600
-        more = (
-            f"; so {'was' if len(fired) == 2 else 'were'} {others_of(len(fired) - 1, len(known), 'GPU')}"
-            if len(fired) > 1
-            else ""
-        )
-        sentence += f"{more}: {hours:.2g} GPU hours without work"
-    return f"{sentence}."
-
-
-def _details(gpu: JudgedGpu[HeldGpu]) -> dict[str, Any]:
-    return {
-        "node": gpu.node,
-        "gpu": gpu.label,
-        "triggered": gpu.tally.triggered,
-        "longest_seconds": gpu.measured.longest,
-        "idle_hours": gpu.measured.idle_seconds / 3600,
-    }
+    def details(self, facts: RunFacts, one: Judged[HeldGpu]) -> dict[str, Any]:
+        gpu = one.measured
+        return {"longest_seconds": gpu.longest, "idle_hours": gpu.idle_seconds / 3600}

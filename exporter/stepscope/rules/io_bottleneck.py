@@ -29,6 +29,7 @@ class IOBottleneck(Starvation[IOBottleneckParameters]):
     subject = "Waiting for storage"
     topic = "data loading"
     distance = 2
+    explains_late_data = 3
     symptom = IDLE_GPUS
     question = "Do GPUs wait for data that storage has not delivered yet?"
     description = (

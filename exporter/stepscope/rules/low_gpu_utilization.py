@@ -17,7 +17,7 @@ from stepscope.measurements.scraped import CountedWindow
 from stepscope.measurements.usage import GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.gpu_readings import FollowsReadings
-from stepscope.rules.parts.gpus import WHERE, JudgedGpu
+from stepscope.rules.parts.gpus import WHERE, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
@@ -116,14 +116,14 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
     def datapoints(self, run: RunMeasurements) -> int:
         return sum(recent.most_readings for recent in run.of(self.measure).values())
 
-    def finding(self, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int) -> str:
+    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         if not fired:
             return f"Every GPU was busy enough in every window of {self.parameters.window} readings."
         said = [f"{gpu.name} was {_trouble(gpu)}" for gpu in fired]
         others = f"; so were {others_of(len(said) - 1, gpus, 'GPU')}" if len(said) > 2 else ""
         return f"{' and '.join(said[:2]) if len(said) == 2 else said[0]}{others}."
 
-    def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
+    def details(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]]) -> dict[str, Any]:
         details: dict[str, Any] = {}
         for gpu in fired:
             last = run.nodes[gpu.node][self.measure].gpus[gpu.column]
@@ -139,7 +139,7 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
         return details
 
 
-def _trouble(gpu: JudgedGpu[GpuUsage]) -> str:
+def _trouble(gpu: Judged[GpuUsage]) -> str:
     """Returns the trouble of a GPU in words."""
     troubles = [
         f"{word} in {count} of {gpu.tally.judged} scans"

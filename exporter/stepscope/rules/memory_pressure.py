@@ -9,21 +9,22 @@ evidence: what nobody touches may stay there for days.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from stepscope.common.status import Status
-from stepscope.common.words import exact_percent, too_few
-from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.common.words import exact_percent
+from stepscope.measurements.measure import Portion
 from stepscope.measurements.memory_waits import MEMORY_WAITS, MemoryWaits
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, dropped
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.gpus import Every, Judged
+from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
 from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
+from stepscope.runs.model import RunFacts
 
 PRESSURE, BY_MEMORY = "stepscope_run_pressure_waiting_seconds_total", 'resource="memory"'
 WAITED = f"{PRESSURE}{{{BY_MEMORY}}}"
@@ -39,7 +40,7 @@ class MemoryPressureParameters(Parameters):
 
 
 @rule
-class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
+class MemoryPressure(Tallied[MemoryPressureParameters, Portion, MemoryWaits]):
     """Seconds lost: at most the time in which some process waited; it may not have delayed a step."""
 
     parameters_type = MemoryPressureParameters
@@ -59,6 +60,7 @@ class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
     bands = Bands("node", [Worst("{} of the time")])
     view = "loading"
     symptom = IDLE_GPUS
+    unseen = "The kernel counted no waits for memory: it does so for cgroups of version 2, with psi=1."
 
     measure = MEMORY_WAITS
 
@@ -105,39 +107,19 @@ class MemoryPressure(Rule[MemoryPressureParameters, Portion]):
         shares = dict(zip(labels, view.ratio.tolist(), strict=True))
         return Scraped(labels, view, targets, {COUNTED_SAMPLES: samples, WAITED_SHARE: shares})
 
-    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        status = status_of(tallies.triggered, tallies.judged)
-        fired = [node.waited.part for name, node in nodes.items() if tallies.of(name).triggered]
-        return Verdict(
-            status,
-            self._finding(nodes, tallies, status),
-            tallies.triggered,
-            tallies.triggered,
-            sum(node.waited.seen for node in nodes.values()),
-            max(fired, default=0.0),
-            details={
-                "nodes": {
-                    name: {
-                        "triggered": tallies.of(name).triggered,
-                        "waited_seconds": node.waited.part,
-                        "percent": node.waited.percent,
-                    }
-                    for name, node in nodes.items()
-                    if node.waited.seen
-                }
-            },
+    def seen(self, node: MemoryWaits) -> int:
+        return node.waited.seen
+
+    def finding(self, facts: RunFacts, judged: Every[MemoryWaits], fired: Every[MemoryWaits]) -> str:
+        worst = max(fired or judged, key=lambda node: node.measured.waited.percent)
+        return (
+            f"On {worst.name}, some process of the run's cgroup waited for memory for "
+            f"{exact_percent(worst.measured.waited.percent)} of the time."
         )
 
-    def _finding(self, nodes: dict[str, MemoryWaits], tallies: Tallies, status: Status) -> str:
-        most = max((node.waited.seen for node in nodes.values()), default=0)
-        if not most:
-            return "The kernel counted no waits for memory: it does so for cgroups of version 2, with psi=1."
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("samples", most, self.parameters.patience)
-        fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
-        name, worst = max((fired or nodes).items(), key=lambda item: item[1].waited.percent)
-        return (
-            f"On {name}, some process of the run's cgroup waited for memory for "
-            f"{exact_percent(worst.waited.percent)} of the time."
-        )
+    def lost(self, facts: RunFacts, fired: Judged[MemoryWaits]) -> float:
+        return fired.measured.waited.part
+
+    def details(self, facts: RunFacts, one: Judged[MemoryWaits]) -> dict[str, Any]:
+        waited = one.measured.waited
+        return {"waited_seconds": waited.part, "percent": waited.percent}

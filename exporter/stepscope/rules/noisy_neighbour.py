@@ -7,24 +7,23 @@ half of the wait is theirs and threads wait half of the time, which is 25 %.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
-from stepscope.common.status import Status
-from stepscope.common.words import exact_percent, number, share, too_few
-from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.common.words import exact_percent, number, share
+from stepscope.measurements.measure import Portion
 from stepscope.measurements.own_cores import OWN_CORES, Contention, OwnCores
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.gpus import Every, Judged
+from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
 from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts, longest_pause, ranks_of
 
@@ -45,7 +44,7 @@ class NoisyNeighbourParameters(Parameters):
 
 
 @rule
-class NoisyNeighbour(Rule[NoisyNeighbourParameters, Contention]):
+class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
     """Seconds lost: the wait of a rank's main thread for a core, less what the run would wait alone."""
 
     parameters_type = NoisyNeighbourParameters
@@ -62,9 +61,11 @@ class NoisyNeighbour(Rule[NoisyNeighbourParameters, Contention]):
     )
     topic = "data loading"
     distance = 0
+    explains_late_data = 4
     bands = Bands("node", [Worst("{} of the time of main threads")])
     view = "loading"
     symptom = IDLE_GPUS
+    unseen = "What the run and others use of its cores was not read."
 
     measure = OWN_CORES
 
@@ -117,58 +118,38 @@ class NoisyNeighbour(Rule[NoisyNeighbourParameters, Contention]):
         shares = dict(zip(labels, view.waited_for_others.tolist(), strict=True))
         return Scraped(labels, view, targets, {SHARED_SAMPLES: samples, WAITED_SHARE: shares})
 
-    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        users = {node.node: node.neighbours for node in run.facts.nodes}
-        status = status_of(tallies.triggered, tallies.judged)
-        return Verdict(
-            status,
-            self._finding(nodes, users, tallies, status),
-            tallies.triggered,
-            tallies.triggered,
-            sum(int(node.total.seen[0]) for node in nodes.values()),
-            max(
-                (_lost(run.facts, name, node) for name, node in nodes.items() if tallies.of(name).triggered),
-                default=0.0,
-            ),
-            details={
-                "nodes": {
-                    name: {
-                        "triggered": tallies.of(name).triggered,
-                        "percent": _percent(node),
-                        "cores": node.allowed,
-                        "cores_used_by_run": node.own_cores,
-                        "cores_used_by_others": node.others_cores,
-                        "waited_seconds": float(node.total.waited[0]),
-                        "ran_seconds": float(node.total.ran[0]),
-                        "users": dict(users.get(name, ())),
-                    }
-                    for name, node in nodes.items()
-                    if node.seconds
-                }
-            },
-        )
+    def seen(self, node: OwnCores) -> int:
+        return int(node.total.seen[0])
 
-    def _finding(
-        self,
-        nodes: Mapping[str, OwnCores],
-        users: Mapping[str, tuple[tuple[str, float], ...]],
-        tallies: Tallies,
-        status: Status,
-    ) -> str:
-        most = max((int(node.total.seen[0]) for node in nodes.values()), default=0)
-        if not most:
-            return "What the run and others use of its cores was not read."
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("samples", most, self.parameters.patience)
-        fired = {name: node for name, node in nodes.items() if tallies.of(name).triggered}
-        name, worst = max((fired or nodes).items(), key=lambda item: _percent(item[1]))
-        others = f"others used {number(worst.others_cores)}{_named(users.get(name, ()))}"
+    def finding(self, facts: RunFacts, judged: Every[OwnCores], fired: Every[OwnCores]) -> str:
+        worst = max(fired or judged, key=lambda node: _percent(node.measured))
+        name, node = worst.node, worst.measured
+        others = f"others used {number(node.others_cores)}{_named(_users(facts, name))}"
         return (
             f"On {name}, main threads of the run waited for other processes for "
-            f"{exact_percent(_percent(worst))} of the time in which they could run. It may use "
-            f"{worst.allowed:g} cores: {others}, the run itself {number(worst.own_cores)}."
+            f"{exact_percent(_percent(node))} of the time in which they could run. It may use "
+            f"{node.allowed:g} cores: {others}, the run itself {number(node.own_cores)}."
         )
+
+    def lost(self, facts: RunFacts, fired: Judged[OwnCores]) -> float:
+        """Returns for how many seconds others kept the cores from the rank of a node that waited longest."""
+        ranks = ranks_of(facts, fired.node).values()
+        longest = max((longest_pause(processes, "no_core") for processes in ranks), default=0.0)
+        return longest * fired.measured.waits_because_of_others
+
+    def details(self, facts: RunFacts, one: Judged[OwnCores]) -> dict[str, Any]:
+        node = one.measured
+        if not node.seconds:
+            return {}
+        return {
+            "percent": _percent(node),
+            "cores": node.allowed,
+            "cores_used_by_run": node.own_cores,
+            "cores_used_by_others": node.others_cores,
+            "waited_seconds": float(node.total.waited[0]),
+            "ran_seconds": float(node.total.ran[0]),
+            "users": dict(_users(facts, one.node)),
+        }
 
 
 def _portion(view: Contention) -> Portion:
@@ -180,11 +161,9 @@ def _percent(node: OwnCores) -> float:
     return 100 * share if share == share else 0.0
 
 
-def _lost(facts: RunFacts, name: str, node: OwnCores) -> float:
-    """Returns for how many seconds others kept the cores from the rank of a node that waited longest."""
-    ranks = ranks_of(facts, name).values()
-    longest = max((longest_pause(processes, "no_core") for processes in ranks), default=0.0)
-    return longest * node.waits_because_of_others
+def _users(facts: RunFacts, name: str) -> tuple[tuple[str, float], ...]:
+    """Returns the seconds of each other user of a node's cores."""
+    return next((node.neighbours for node in facts.nodes if node.node == name), ())
 
 
 def _named(users: tuple[tuple[str, float], ...]) -> str:

@@ -120,6 +120,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     recommendation = "Look at what the long steps do in addition to training."
     bands = Bands("rank", [Worst("{} of the time cost by outliers")])
     view = "steps"
+    only_pauses = True
 
     measure = STEP_DURATIONS
 

@@ -12,15 +12,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from stepscope.common.status import Status
-from stepscope.common.words import duration, exact_percent, others, others_of, too_few
-from stepscope.measurements.measure import Portion, RunMeasurements
+from stepscope.common.words import duration, exact_percent, others, others_of
+from stepscope.measurements.measure import Portion
 from stepscope.measurements.scraped import Moment, Scraped, Vector, Window, column, of_run, summed
 from stepscope.measurements.throttling import THROTTLING, ThrottledGpu
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.gpus import GPUS, WHERE, JudgedGpu, for_each_run, judged_gpus
-from stepscope.rules.parts.judgement import Judgement, Tallies, too_large
+from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run
+from stepscope.rules.parts.judgement import Judgement, too_large
 from stepscope.rules.parts.other_exporters import OtherExporters
 from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
 from stepscope.rules.parts.promql import (
@@ -35,6 +33,8 @@ from stepscope.rules.parts.promql import (
     ratio,
 )
 from stepscope.rules.parts.registry import rule
+from stepscope.rules.parts.tallied import Tallied
+from stepscope.runs.model import RunFacts
 
 SHARE = "run_instance_gpu:stepscope_gpu_thermal_throttle:ratio"
 THROTTLED = "stepscope_gpu_throttle_seconds_total"
@@ -51,7 +51,7 @@ class ThermalThrottlingParameters(Parameters):
 
 
 @rule
-class ThermalThrottling(Rule[ThermalThrottlingParameters, Portion]):
+class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledGpu]):
     """Seconds lost: throttled time x the missing share of the highest clock during that time."""
 
     parameters_type = ThermalThrottlingParameters
@@ -68,6 +68,8 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, Portion]):
     view = "health"
 
     about_gpus = True
+    counted = "readings of a GPU"
+    unseen = "No GPU reported how long heat throttled it."
     bands = Bands("GPU", [Worst("{} of the time")])
     measure = THROTTLING
 
@@ -150,48 +152,30 @@ class ThermalThrottling(Rule[ThermalThrottlingParameters, Portion]):
         view = Portion(column(readings, labels), np.ones(len(labels)), column(share, labels))
         return Scraped(labels, view, readings, {SHARE: share})
 
-    def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
-        nodes = run.of(self.measure)
-        gpus = judged_gpus(run.facts, nodes, tallies)
-        status = status_of(tallies.triggered, tallies.judged)
-        return Verdict(
-            status,
-            self._finding(gpus, status),
-            tallies.triggered,
-            tallies.triggered,
-            sum(max((gpu.held.seen for gpu in node.gpus), default=0) for node in nodes.values()),
-            max((gpu.measured.seconds_lost for gpu in gpus if gpu.tally.triggered), default=0.0),
-            details={"gpus": [_details(gpu) for gpu in gpus]},
-        )
+    def seen(self, gpu: ThrottledGpu) -> int:
+        return gpu.held.seen
 
-    def _finding(self, gpus: list[JudgedGpu[ThrottledGpu]], status: Status) -> str:
-        most = max((gpu.measured.held.seen for gpu in gpus), default=0)
-        if not most:
-            return "No GPU reported how long heat throttled it."
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("readings of a GPU", most, self.parameters.patience)
-        fired = [gpu for gpu in gpus if gpu.tally.triggered]
-        hottest = max(fired or gpus, key=lambda gpu: gpu.measured.percent)
+    def finding(self, facts: RunFacts, judged: Every[ThrottledGpu], fired: Every[ThrottledGpu]) -> str:
+        hottest = max(fired or judged, key=lambda gpu: gpu.measured.percent)
         worst = hottest.measured
         sentence = f"Heat throttled {hottest.name} for {exact_percent(worst.percent)} of the time"
         if fired:
             sentence += f" ({duration(worst.held.part)}), at up to {worst.hottest:.0f} °C"
         if len(fired) > 1:
-            sentence += f"; it throttled {others_of(len(fired) - 1, len(gpus), 'GPU')} too"
-        sentence += others([gpu.measured.percent for gpu in gpus if gpu is not hottest], "GPU")
+            sentence += f"; it throttled {others_of(len(fired) - 1, len(judged), 'GPU')} too"
+        sentence += others([gpu.measured.percent for gpu in judged if gpu is not hottest], "GPU")
         return f"{sentence}."
 
+    def lost(self, facts: RunFacts, fired: Judged[ThrottledGpu]) -> float:
+        return fired.measured.seconds_lost
 
-def _details(gpu: JudgedGpu[ThrottledGpu]) -> dict[str, Any]:
-    throttled = gpu.measured
-    return {
-        "node": gpu.node,
-        "gpu": gpu.label,
-        "triggered": gpu.tally.triggered,
-        "seconds": throttled.held.whole,
-        "heat_seconds": throttled.held.part,
-        "heat_percent": throttled.percent,
-        "power_seconds": throttled.power,
-        "highest_celsius": None if np.isnan(throttled.hottest) else throttled.hottest,
-        "highest_clock_hertz": throttled.highest_clock or None,
-    }
+    def details(self, facts: RunFacts, one: Judged[ThrottledGpu]) -> dict[str, Any]:
+        gpu = one.measured
+        return {
+            "seconds": gpu.held.whole,
+            "heat_seconds": gpu.held.part,
+            "heat_percent": gpu.percent,
+            "power_seconds": gpu.power,
+            "highest_celsius": None if np.isnan(gpu.hottest) else gpu.hottest,
+            "highest_clock_hertz": gpu.highest_clock or None,
+        }

@@ -61,6 +61,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         "rank that stopped first. Mark checkpoints and evaluations between steps as phases."
     )
     view = "progress"
+    outside_steps = True
+    only_pauses = True
     topic = "standstill"
     distance = 1
     symptom = IDLE_GPUS

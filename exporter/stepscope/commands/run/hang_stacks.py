@@ -10,6 +10,7 @@ from typing import Any
 from stepscope.evaluation.analysis import Analysis
 from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_ledgers
 from stepscope.exporter.processes.stacks import NoStackError, python_stack
+from stepscope.rules.collective_hang import CollectiveHang
 from stepscope.runs.model import RankStack
 from stepscope.runs.recording.stacks import write_stacks
 
@@ -51,7 +52,7 @@ class HangStacks:
 
 def _wanted(analysis: Analysis) -> Sequence[dict[str, Any]]:
     """Returns the missing ranks of a hang that lasts, or all of its ranks if all wait."""
-    details = next((rule.details for rule in analysis.rules if rule.rule == "CollectiveHang"), {})
-    lasting = [hang for hang in details.get("hangs", []) if hang["end"] is None]
+    hangs = analysis.details_of(CollectiveHang).get("hangs", [])
+    lasting = [hang for hang in hangs if hang["end"] is None]
     ranks = lasting[-1]["ranks"] if lasting else []
     return [rank for rank in ranks if not rank["waits"]] or ranks

@@ -37,6 +37,7 @@ from stepscope.prometheus.rules.advice import ADVICE
 from stepscope.prometheus.rules.groups import DISTANCE, INFO, LOST
 from stepscope.prometheus.rules.meta import UNFINISHED
 from stepscope.rules import straggler
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.topics import ANY_TOPIC
 
 UID = "stepscope-cluster"
@@ -232,7 +233,7 @@ def _runs() -> list[Panel]:
             """Mean utilisation of a run's GPUs. A low line means wasted GPUs. If a line drops, check the
             alerts. The dashed line is the threshold of LowGPUUtilization.""",
             lines(f"avg by (cluster, run) ({of_run(usage.RUN_UTILIZATION)})", "{{run}} {{cluster}}"),
-            threshold("LowGPUUtilization", "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
+            threshold(LowGPUUtilization, "threshold_p95", of_run(usage.RUN_UTILIZATION), "below"),
         ),
         time_series(
             "Steps per second by run",

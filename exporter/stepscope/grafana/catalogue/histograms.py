@@ -28,6 +28,9 @@ from stepscope.grafana.queries import (
     threshold,
 )
 from stepscope.prometheus.rules.usage import LONG_GPU_MEMORY_SAMPLES, LONG_GPU_SAMPLES
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.rules.io_bottleneck import IOBottleneck
+from stepscope.rules.load_balancing import LoadBalancing
 
 UID = "stepscope-histograms"
 HOW_TO_READ = """Each column is a histogram of the 500 ms samples of that time: the brighter a cell, the
@@ -98,7 +101,7 @@ def _balance() -> list[Panel]:
             per GPU, and equal shares of the work. It covers the last 15 minutes (`live_window`). The first
             value appears after `patience` samples.""",
             lines(distance, "{{instance}}"),
-            threshold("LoadBalancing", "threshold", distance, percent=False),
+            threshold(LoadBalancing, "threshold", distance, percent=False),
             highest=1,
             width=24,
             nothing="not measured, or not for long enough (LoadBalancing.patience)",
@@ -143,8 +146,8 @@ def _waiting() -> list[Panel]:
                 f"max by (cluster, instance) ({storage})",
                 f"storage{variables.OF_WHICH_NODE}",
             ),
-            threshold("CPUBottleneck", "threshold", busy),
-            threshold("IOBottleneck", "threshold", storage),
+            threshold(CPUBottleneck, "threshold", busy),
+            threshold(IOBottleneck, "threshold", storage),
             many=True,
         ),
         bars(

@@ -33,6 +33,7 @@ from stepscope.prometheus.rules.usage import (
     MEMORY_USED,
 )
 from stepscope.rules import all_rules
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.promql import Scraping
 from stepscope.training.layout import PHASES
 
@@ -57,6 +58,7 @@ STATES = words(
         "2": (str(Status.FOUND), VERMILION),
     }
 )
+
 DURATION = "stepscope_step_duration_seconds"
 STEPS = f'{DURATION}_count{{{OF_RUN}, phase="train"}}'
 JUDGED = f"{STATUS}{{{OF_RUN}}}"
@@ -390,7 +392,7 @@ def _usage() -> list[Panel]:
             ),
             lines(f"avg({CPU_UTILIZATION}{{{OF_NODE}}})", "CPU"),
             threshold(
-                "LowGPUUtilization",
+                LowGPUUtilization,
                 "threshold_p95",
                 f"stepscope_gpu_utilization_samples_count{{{OF_RUN}}}",
                 "below",

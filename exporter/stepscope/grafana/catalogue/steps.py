@@ -35,6 +35,10 @@ from stepscope.grafana.queries import (
 )
 from stepscope.prometheus.rules.usage import LONG_STEPS
 from stepscope.rules import straggler
+from stepscope.rules.communication_bound import CommunicationBound
+from stepscope.rules.data_starved import DataStarved
+from stepscope.rules.step_outlier import StepOutlier
+from stepscope.rules.training_stalled import TrainingStalled
 from stepscope.runs.model import COMPONENTS
 
 UID = "stepscope-steps"
@@ -118,8 +122,8 @@ def _durations() -> list[Panel]:
                 f"""
                 clamp_min(
                   max(run_instance:stepscope_time_between_steps:mean_seconds{{{OF_RUN}}})
-                    * on () max({parameter("TrainingStalled", "factor")}),
-                  60 * scalar(max({parameter("TrainingStalled", "minimum")}))
+                    * on () max({parameter(TrainingStalled, "factor")}),
+                  60 * scalar(max({parameter(TrainingStalled, "minimum")}))
                 )
                 """,
                 "fires above (TrainingStalled.factor times the usual time between steps)",
@@ -147,7 +151,7 @@ def _outliers() -> list[Panel]:
             """The least share of a rank's step time that steps above the limit cost beyond the mean, in the
             last StepOutlier.live_window minutes. StepOutlier fires above the dashed line.""",
             lines(lost, RANK),
-            threshold("StepOutlier", "time_lost", lost),
+            threshold(StepOutlier, "time_lost", lost),
             unit="percentunit",
             width=24,
             many=True,
@@ -216,7 +220,7 @@ def _data() -> list[Panel]:
             """Share of each rank in the last 15 minutes (`live_window`). DataStarved fires above the dashed
             line; Stepscope / Run overview shows its recommendation.""",
             lines(waiting, RANK),
-            threshold("DataStarved", "threshold", waiting),
+            threshold(DataStarved, "threshold", waiting),
             many=True,
             overrides=numbered("rank"),
         ),
@@ -297,7 +301,7 @@ def _ranks() -> list[Panel]:
             not overlap with computing. High on all ranks: exchange less or faster (CommunicationBound, the
             dashed line). High on all but one: they wait for that one.""",
             lines(communication, RANK),
-            threshold("CommunicationBound", "threshold", communication),
+            threshold(CommunicationBound, "threshold", communication),
             many=True,
             overrides=numbered("rank"),
         ),

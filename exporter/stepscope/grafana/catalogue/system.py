@@ -20,6 +20,11 @@ from stepscope.grafana.queries import (
     per_second,
     threshold,
 )
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.rules.gpu_memory_nearly_full import GPUMemoryNearlyFull
+from stepscope.rules.io_bottleneck import IOBottleneck
+from stepscope.rules.low_gpu_utilization import LowGPUUtilization
+from stepscope.rules.thermal_throttling import ThermalThrottling
 
 UID = "stepscope-system"
 ON_NODE = variables.OF_WHICH_NODE
@@ -77,7 +82,7 @@ def _gpus() -> list[Panel]:
             of LowGPUUtilization.""",
             lines(mean_of_samples("stepscope_gpu_utilization_samples"), GPU),
             threshold(
-                "LowGPUUtilization",
+                LowGPUUtilization,
                 "threshold_p95",
                 f"stepscope_gpu_utilization_samples_count{{{OF_GPU}}}",
                 "below",
@@ -91,7 +96,7 @@ def _gpus() -> list[Panel]:
             steadily rising line is a leak (GPUMemoryLeak). Near the top the run may fail with out of
             memory (GPUMemoryNearlyFull, the dashed line).""",
             lines(memory, GPU),
-            threshold("GPUMemoryNearlyFull", "threshold", memory),
+            threshold(GPUMemoryNearlyFull, "threshold", memory),
             unit="percentunit",
             highest=1,
         ),
@@ -122,7 +127,7 @@ def _gpus() -> list[Panel]:
                 f"max by (instance, reason) ({throttled})",
                 f"{{{{reason}}}}{ON_NODE}",
             ),
-            threshold("ThermalThrottling", "threshold", throttled),
+            threshold(ThermalThrottling, "threshold", throttled),
             unit="percentunit",
         ),
     ]
@@ -139,7 +144,7 @@ def _host() -> list[Panel]:
             GPUs are idle, CPUBottleneck fires: one pinned core is enough, even if the mean is low.""",
             lines(f"max by (cluster, instance) ({cores})", f"busiest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({cores})", f"mean of cores{ON_NODE}"),
-            threshold("CPUBottleneck", "cpu_threshold", cores),
+            threshold(CPUBottleneck, "cpu_threshold", cores),
             many=True,
         ),
         shares(
@@ -149,7 +154,7 @@ def _host() -> list[Panel]:
             local disk.""",
             lines(f"max by (cluster, instance) ({waiting})", f"highest core{ON_NODE}"),
             lines(f"avg by (cluster, instance) ({waiting})", f"mean of cores{ON_NODE}"),
-            threshold("IOBottleneck", "io_threshold", waiting),
+            threshold(IOBottleneck, "io_threshold", waiting),
             many=True,
         ),
         time_series(

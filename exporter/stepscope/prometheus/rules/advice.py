@@ -10,8 +10,11 @@ from __future__ import annotations
 from stepscope.prometheus.rules.groups import Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules
+from stepscope.rules.cpu_bottleneck import CPUBottleneck
+from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.promql import MINUTE, time_span
 from stepscope.rules.parts.remedies import SLOW_RANK
+from stepscope.rules.straggler import Straggler
 
 ADVICE = "stepscope:rule_advice"
 
@@ -22,21 +25,15 @@ BUSY_CORES = {
     "results, or move it to the GPU.",
     FREE_CORES: "Cores are free: give the data loader more workers, and let it prefetch.",
 }
-# DataStarved only knows that data comes late; these know why. The last one that fires is shown.
-WHY_DATA_IS_LATE = (
-    *("CPUBottleneck", FULL_CORES, FREE_CORES, "Dataloader"),
-    *("IOBottleneck", "NoisyNeighbour", "CPUThrottled"),
-)
 COPIES = "host_to_device"
 
 
 def advice_group(options: Options) -> Group:
     """Returns one series per advice; its value is the priority."""
-    rules, rendered = all_rules(), {rule.name for rule in options.rules()}
-    because = {of: BUSY_CORES.get(of) or rules[of].recommendation for of in WHY_DATA_IS_LATE}
+    rendered = {rule.name for rule in options.rules()}
     slow = {COPIES if of == "copies" else of: text for of, text in SLOW_RANK.items()}
-    advice = [("DataStarved", of, text) for of, text in because.items()]
-    advice += [("Straggler", of, text) for of, text in slow.items()]
+    advice = [(DataStarved.__name__, of, text) for of, text in _why_data_is_late().items()]
+    advice += [(Straggler.__name__, of, text) for of, text in slow.items()]
     return {
         "name": "stepscope-advice",
         "interval": time_span(max(MINUTE, options.scraping.interval)),
@@ -46,3 +43,14 @@ def advice_group(options: Options) -> Group:
             if rule in rendered
         ],
     }
+
+
+def _why_data_is_late() -> dict[str, str]:
+    """Returns advice by its evidence, which DataStarved itself does not know. The last one is shown."""
+    rules = [rule for rule in all_rules().values() if rule.explains_late_data]
+    advice: dict[str, str] = {}
+    for rule in sorted(rules, key=lambda rule: rule.explains_late_data):
+        advice[rule.__name__] = rule.recommendation
+        if rule is CPUBottleneck:
+            advice |= BUSY_CORES
+    return advice

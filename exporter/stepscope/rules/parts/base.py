@@ -68,6 +68,15 @@ class Rule(ABC, Generic[P, V]):
     by_scan: ClassVar[bool] = True
     # The symptom that the rule sees or, if it is a cause, explains.
     symptom: ClassVar[Symptom | None] = None
+    # Whether the time that it finds is no time of a step.
+    outside_steps: ClassVar[bool] = False
+    # Whether it judges only the start or pauses: it does not know where the rest of the time goes.
+    only_pauses: ClassVar[bool] = False
+    # Whether it finds that data comes too late: the machine would be used differently with faster loading.
+    waits_for_data: ClassVar[bool] = False
+    # Above 0 if it explains why data is late: dashboards then show its recommendation for DataStarved. If
+    # several such rules fire, they show that of the highest number.
+    explains_late_data: ClassVar[int] = 0
 
     # The components of steps whose share of the time the rule judges: no other finding is made of them.
     judges: ClassVar[tuple[str, ...]] = ()
@@ -157,6 +166,9 @@ class Overview(OfWholeRun[P]):
     """An overview that the findings of other rules refer to; it never fires."""
 
     effect = Effect.OVERVIEW
+
+
+RuleClass = type[Rule[Any, Any]]
 
 
 def status_of(triggered: int, judged: int) -> Status:

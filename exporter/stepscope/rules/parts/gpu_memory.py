@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
 from typing import Any
 
-from stepscope.common.words import too_few
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import MEMORY_GROWTH, Filling, MemoryOfNode
 from stepscope.measurements.scraped import Moment, Vector, both, divided, of_run
-from stepscope.rules.parts.base import P, Rule, Verdict, status_of
+from stepscope.rules.parts.base import P, Verdict, status_of
 from stepscope.rules.parts.gpus import for_each_run
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.promql import Scraping
+from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import labelled
 
 USED, TOTAL = "stepscope_gpu_memory_used_bytes", "stepscope_gpu_memory_total_bytes"
 
 
-class FollowsMemory(Rule[P, Filling]):
+class FollowsMemory(Patient[P, Filling]):
     """Concludes for both rules. They estimate no seconds lost."""
 
     about_gpus = True
     measure = MEMORY_GROWTH
+    unseen = "No GPU's memory was read."
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = run.of(self.measure)
@@ -32,20 +32,16 @@ class FollowsMemory(Rule[P, Filling]):
             for name, node in nodes.items()
             for column, (label, fields) in enumerate(labelled(run.facts, name, self.details(run, name, node)))
         ]
+        known = any(node.lows.known for node in nodes.values())
+        most = max(node.lows.rows for node in nodes.values()) if known else 0
         return Verdict(
             status_of(tallies.triggered, tallies.judged),
-            self.finding(gpus) if tallies.judged else self._why_not(nodes.values()),
+            self.finding(gpus) if tallies.judged else self.why_not(most),
             tallies.triggered,
             tallies.triggered,
             sum(node.lows.rows for node in nodes.values()),
             details={"gpus": gpus},
         )
-
-    def _why_not(self, nodes: Collection[MemoryOfNode]) -> str:
-        if not any(node.lows.known for node in nodes):
-            return "No GPU's memory was read."
-        parameters: Any = self.parameters
-        return too_few("samples", max(node.lows.rows for node in nodes), parameters.patience)
 
     @abstractmethod
     def details(self, run: RunMeasurements, name: str, node: MemoryOfNode) -> list[dict[str, Any]]:

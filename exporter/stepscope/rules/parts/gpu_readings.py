@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stepscope.common.status import Status
-from stepscope.common.words import too_few
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.recent_readings import Quantity, RecentOfGpus, RecentReadings
 from stepscope.measurements.scraped import (
@@ -25,8 +23,8 @@ from stepscope.measurements.scraped import (
 )
 from stepscope.measurements.scraped import Window as ScrapedWindow
 from stepscope.measurements.usage import USAGE, GpuUsage
-from stepscope.rules.parts.base import P, Rule, Verdict, status_of
-from stepscope.rules.parts.gpus import GPUS, JudgedGpu, going_on, judged_gpus
+from stepscope.rules.parts.base import P, Verdict, status_of
+from stepscope.rules.parts.gpus import GPUS, Judged, going_on, judged_gpus
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.promql import (
     MINUTE,
@@ -37,12 +35,13 @@ from stepscope.rules.parts.promql import (
     at_most,
     share_at_most,
 )
+from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
 
 HISTOGRAMS: dict[Quantity, str] = {"gpu": GPU_SAMPLES, "gpu_memory": MEMORY_SAMPLES, "cpu": CPU_SAMPLES}
 
 
-class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
+class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
     """Decides on the last `window` readings of a GPU, once there are more than `patience`.
 
     Seconds lost: the time for which the GPU that idled most, of those that fired, did nothing.
@@ -55,7 +54,7 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
     # By recorded series: the quantity, and the parameter of the bound. Its value is the share of the samples
     # up to the bound.
     recorded: ClassVar[Mapping[str, tuple[Quantity, str]]]
-    unseen: ClassVar[str]  # the finding without a reading
+    counted = "readings of a GPU"
 
     @property
     def measure(self) -> Measure[RecentOfGpus]:
@@ -114,30 +113,19 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         gpus = judged_gpus(run.facts, run.of(USAGE), tallies)
         fired = [gpu for gpu in gpus if gpu.tally.triggered]
-        status = status_of(tallies.triggered, tallies.judged)
+        most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
         details = self.details(run, fired)
         if fired:
             details["last_timestamp"] = int(max(gpu.tally.last_fired for gpu in fired) * 1e6)
         return Verdict(
-            status,
-            self._finding(run, fired, len(gpus), status),
+            status_of(tallies.triggered, tallies.judged),
+            self.finding(fired, len(gpus)) if most and tallies.judged else self.why_not(most),
             tallies.triggered,
             tallies.triggered,
             self.datapoints(run),
             max((gpu.measured.idle_readings for gpu in fired), default=0.0) * run.facts.interval,
             details=details,
         )
-
-    def _finding(
-        self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int, status: Status
-    ) -> str:
-        parameters: Any = self.parameters
-        most = max((recent.most_readings for recent in run.of(self.measure).values()), default=0)
-        if not most:
-            return self.unseen
-        if status is Status.NOT_ENOUGH_DATA:
-            return too_few("readings of a GPU", most, parameters.patience)
-        return self.finding(fired, gpus)
 
     @abstractmethod
     def alerts(self, enough: str) -> list[Alert]:
@@ -148,9 +136,9 @@ class FollowsReadings(Rule[P, RecentReadings | CountedWindow]):
         """Returns the number of samples, as Debugger counts them."""
 
     @abstractmethod
-    def finding(self, fired: Sequence[JudgedGpu[GpuUsage]], gpus: int) -> str:
+    def finding(self, fired: Sequence[Judged[GpuUsage]], gpus: int) -> str:
         """Returns the finding on the GPUs that fired, of `gpus` that the run has, or that none did."""
 
     @abstractmethod
-    def details(self, run: RunMeasurements, fired: Sequence[JudgedGpu[GpuUsage]]) -> dict[str, Any]:
+    def details(self, run: RunMeasurements, fired: Sequence[Judged[GpuUsage]]) -> dict[str, Any]:
         """Returns Debugger's box plots in percent of the GPUs that fired, by node."""

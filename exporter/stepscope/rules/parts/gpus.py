@@ -37,21 +37,24 @@ class HasGpus(Protocol[G_co]):
 
 
 @dataclass(frozen=True)
-class JudgedGpu(Generic[G]):
-    """The measurement of a GPU, and how often its rule fired."""
+class Judged(Generic[G]):
+    """The measurement of a GPU or of a node, and how often its rule fired."""
 
     node: str
     column: int
-    label: str
+    label: str  # "" for a node
     measured: G
     tally: Tally
 
     @property
     def name(self) -> str:
-        return f"{self.label} of {self.node}"
+        return f"{self.label} of {self.node}" if self.label else self.node
 
 
-def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Tallies) -> list[JudgedGpu[G]]:
+Every = Sequence[Judged[G]]
+
+
+def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Tallies) -> list[Judged[G]]:
     """Returns the GPUs of all nodes, without those that the run does not use."""
     strange = {
         (node.node, column)
@@ -60,7 +63,7 @@ def judged_gpus(facts: RunFacts, nodes: Mapping[str, HasGpus[G]], tallies: Talli
         if not gpu.may_be_used
     }
     return [
-        JudgedGpu(node, column, label, gpu, tallies.of(node, column))
+        Judged(node, column, label, gpu, tallies.of(node, column))
         for node, measured in nodes.items()
         for column, (label, gpu) in enumerate(labelled(facts, node, measured.gpus))
         if (node, column) not in strange

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
 from stepscope.common.status import Status
-from stepscope.common.words import exact_percent, too_few
+from stepscope.common.words import exact_percent
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
 from stepscope.measurements.recent_steps import DIGITS
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column, dropped, spellings
 from stepscope.measurements.starved import StarvedSamples
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Parameters
@@ -32,6 +32,7 @@ from stepscope.rules.parts.promql import (
     ratio,
 )
 from stepscope.rules.parts.shares import inside_steps, of_phases
+from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import COMPONENTS, PHASES
 
 
@@ -58,7 +59,7 @@ class StarvationParameters(Parameters):
 S = TypeVar("S", bound=StarvationParameters)
 
 
-class Starvation(Rule[S, Portion]):
+class Starvation(Patient[S, Portion]):
     """Fires if starved samples are more than a share of all.
 
     Seconds lost: the starved samples times the interval, on the node that lost most.
@@ -81,6 +82,7 @@ class Starvation(Rule[S, Portion]):
 
     about_gpus = True
     reads_cores = True
+    waits_for_data = True
 
     @property
     def measure(self) -> Measure[StarvedSamples]:
@@ -189,7 +191,7 @@ class Starvation(Rule[S, Portion]):
         status = status_of(tallies.triggered, sum(tallies.of(name).judged for name in seen))
         return Verdict(
             status,
-            self._why_not(list(nodes.values()))
+            self._why_not(nodes.values())
             if status is Status.NOT_ENOUGH_DATA
             else self._finding(fired or nodes, tallies),
             tallies.triggered,
@@ -208,15 +210,15 @@ class Starvation(Rule[S, Portion]):
             f"({worst.starved} of {worst.samples}){scans}."
         )
 
-    def _why_not(self, nodes: list[StarvedSamples]) -> str:
-        if not any(node.samples for node in nodes):
-            return "No sample was taken."
-        if not any(node.gpu_seen for node in nodes):
+    unseen = "No sample was taken."
+
+    def _why_not(self, nodes: Collection[StarvedSamples]) -> str:
+        most = max((node.samples for node in nodes), default=0)
+        if most and not any(node.gpu_seen for node in nodes):
             return "No GPU was seen."
-        if not any(node.core_seen for node in nodes):
+        if most and not any(node.core_seen for node in nodes):
             return f"The {self.reading} of the cores could not be read."
-        most = max(node.samples for node in nodes)
-        return too_few("samples", most, self.parameters.patience)
+        return self.why_not(most)
 
 
 def _details(nodes: Mapping[str, StarvedSamples], tallies: Tallies) -> dict[str, Any]:

@@ -1,0 +1,91 @@
+"""Lists and tables of rules in the documentation: `make golden` writes them from the rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from stepscope.common.words import listing
+from stepscope.prometheus.rules.files import RULES, render
+from stepscope.prometheus.rules.options import Options
+from stepscope.prometheus.rules.profiles import alerting_rules
+from stepscope.rules import all_rules
+from stepscope.rules.parts.topics import IDLE_GPUS
+
+ROOT = Path(__file__).parents[2]
+COMPARES_NODES = re.compile(r"(?:by|on) \([^)]*\bcluster, run\b")
+COMMAND = "stepscope rules render --out rules --only"
+
+
+def sections() -> dict[str, str]:
+    """Returns the section of each rule in docs/heuristics.md, in its order."""
+    found = (ROOT / "docs" / "heuristics.md").read_text(encoding="utf-8").split("\n## ")
+    titled = {section.partition("\n")[0]: section for section in found}
+    return {name: section for name, section in titled.items() if name in all_rules()}
+
+
+def what_rules_find() -> str:
+    rows = ["| rule | asks | needs |", "|---|---|---|"]
+    for name, section in sections().items():
+        needs = re.findall(r"(?ms)^\*\*Needs:\*\* (.+?)\.$", section)
+        if needs:
+            link = f"[{name}](docs/heuristics.md#{name.lower()})"
+            rows.append(f"| {link} | {all_rules()[name].question} | {' '.join(needs[0].split())} |")
+    return "\n".join(rows)
+
+
+def with_the_lean_profile() -> str:
+    lean, every = ([rule.name for rule in alerting_rules(Options(profile=of))] for of in ("lean", "default"))
+    left_out = [name for name in every if name not in lean]
+    return f"- with both: {listing(lean)}\n- only with the default profile: {listing(left_out)}"
+
+
+def causes_of_idle_gpus() -> str:
+    groups = yaml.safe_load(render(Options())[RULES])["groups"]
+    labels = [rule["labels"] for group in groups for rule in group["rules"] if "alert" in rule]
+    causes, symptoms = (
+        sorted(
+            {
+                each["rule"]
+                for each in labels
+                if each.get("symptom") == IDLE_GPUS.name and each["kind"] == kind
+            }
+        )
+        for kind in ("cause", "symptom")
+    )
+    return f"- these silence: {listing(causes)}\n- these are silenced: {listing(symptoms)}"
+
+
+def commands_for_parts_and_top() -> str:
+    names: dict[bool, list[str]] = {False: [], True: []}
+    for rule in alerting_rules(Options()):
+        rendered = render(Options(only=(rule.name,)))[RULES]
+        names[bool(COMPARES_NODES.search(rendered))].append(rule.name)
+    return "\n".join(["```sh", *(f"{COMMAND} {' '.join(some)}" for some in names.values()), "```"])
+
+
+LISTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "what rules find": ("README.md", what_rules_find),
+    "rules by profile": ("docs/rules.md", with_the_lean_profile),
+    "causes and symptoms": ("docs/notifications.md", causes_of_idle_gpus),
+    "commands": ("docs/sizing.md", commands_for_parts_and_top),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_golden_list_says_what_the_rules_say(name: str, golden: Callable[[Path, str], None]) -> None:
+    page, written = LISTS[name]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    before, begin, rest = text.partition(f"<!-- rendered: {name} -->\n")
+    _, end, after = rest.partition("\n<!-- end -->")
+    assert begin, f"{page} has no list of {name}"
+    assert end, f"the list of {name} in {page} has no end"
+    golden(ROOT / page, before + begin + written() + end + after)
+
+
+def test_every_rule_that_can_fire_says_what_it_needs() -> None:
+    needing = {name for name, section in sections().items() if "\n**Needs:** " in section}
+    assert needing == {name for name in all_rules() if not name.startswith("Overall")}
