@@ -31,10 +31,6 @@ class Readings:
     def time(self, index: int) -> float:
         return self._grid.time(index) / 1000
 
-    @property
-    def limits_late(self) -> bool:
-        return self._server.limits_late
-
     def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
         """Returns the values; only current values of raw series are delayed."""
         selector = self._selector(chosen)
