@@ -101,7 +101,7 @@ class IdleGPU(Rule[IdleGPUParameters, Held]):
         held = now.held(HELD, scraping.hold)
         labels = list(held)
         view = Held(column(held, labels) / 3600, np.ones(len(labels)))
-        return Scraped(labels, view, held, {})
+        return Scraped(labels, view)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = run.of(self.measure)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from stepscope.prometheus.rules.groups import Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules
-from stepscope.rules.parts.promql import MINUTE, time_span
+from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.promql import MINUTE
 from stepscope.rules.parts.remedies import SLOW_RANK
 
 ADVICE = "stepscope:rule_advice"
