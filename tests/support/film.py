@@ -21,7 +21,7 @@ from stepscope.common.durations import parse_duration
 from stepscope.demo.scenarios import all_scenarios
 from stepscope.prometheus.rules.files import RULES, render
 from stepscope.prometheus.rules.options import Options
-from stepscope.rules.parts.promql import time_span
+from stepscope.rules.parts.expressions import time_span
 
 from tests.support.alertmanager import (
     ALERTMANAGER,

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
-from stepscope.measurements.scraped import Moment, Scraped, column, dropped, spellings
+from stepscope.measurements.scraped import Moment, Scraped, column
 from stepscope.measurements.starved import StarvedSamples
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Parameters, Percent, fraction
-from stepscope.rules.parts.promql import Alert, PrometheusRules, Record, Scraping, ratio
+from stepscope.rules.parts.promql import Alert, PrometheusRules, Scraping, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import IDLE_GPUS
 
@@ -40,14 +42,14 @@ class ToyRule(Rule[ToyRuleParameters, Portion]):
         return judgement(view.seen > 10, (view.ratio, view.ratio > fraction(self.parameters.threshold)))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        counter = 'stepscope_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
-        expression = f"{counter} / ignoring (cause, cause_above, gpu_below) {SAMPLES}"
+        samples = scraping.held(SAMPLES)
+        starved = 'stepscope_gpu_starved_samples_total{cause="cpu", cause_above="0.5", gpu_below="0.5"}'
         return PrometheusRules(
-            targets=SAMPLES,
-            records=[Record(BUSY, expression)],
+            targets=samples,
+            records=[Record(BUSY, scraping.held(starved) / samples)],
             alerts=[
                 Alert(
-                    f"{BUSY} > {ratio(self.parameters.threshold)} and {SAMPLES} > 10",
+                    f"{BUSY} > {ratio(self.parameters.threshold)} and {samples} > 10",
                     summary="Somebody plays on {{ $labels.instance }}",
                     description="For {{ $value | humanizePercentage }} of run {{ $labels.run }}.",
                 )
@@ -55,14 +57,9 @@ class ToyRule(Rule[ToyRuleParameters, Portion]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        samples = now(SAMPLES)
-        cells = f'cause="cpu",cause_above=~"{spellings(HALF)}",gpu_below=~"{spellings(HALF)}"'
-        counted = now("stepscope_gpu_starved_samples_total", cells)
-        starved = dropped(counted, "cause", "cause_above", "gpu_below")
-        taken = column(samples, starved)
-        view = Portion(taken, taken, column(starved, starved))
-        shares = dict(zip(starved, view.ratio.tolist(), strict=True))
-        return Scraped(list(starved), view, samples, {BUSY: shares})
+        samples, shares = now.held(SAMPLES, scraping.hold), now.recorded(BUSY)
+        labels = list(shares)
+        return Scraped(labels, Portion(column(samples, labels), np.ones(len(labels)), column(shares, labels)))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         percent = max((node.percent for node in run.of(self.measure).values()), default=0.0)

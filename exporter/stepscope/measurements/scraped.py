@@ -24,8 +24,6 @@ STEPS = "stepscope_step_duration_seconds"
 
 GAP = 60.0  # seconds without scrapes that change no verdict
 
-FAR = 1.1  # of the mean time between samples: an end of the range beyond this was not sampled
-
 V_co = TypeVar("V_co", covariant=True)
 
 
@@ -43,14 +41,11 @@ class Reader(Protocol):
     `ago` and `length` are in milliseconds.
     """
 
-    @property
-    def limits_late(self) -> bool: ...
-
     def time(self, index: int) -> float:
         """Returns the evaluation's time in seconds since the epoch."""
 
-    def vector(self, index: int, chosen: Selection, ago: int, is_raw: bool) -> Vector:
-        """Returns the values of raw or recorded series, `ago` before the evaluation."""
+    def recorded(self, index: int, chosen: Selection, ago: int) -> Vector:
+        """Returns the values of recorded series, `ago` before the evaluation."""
 
     def held(self, index: int, chosen: Selection, ago: int, hold: int) -> Vector:
         """Returns the last values of raw series in the `hold` until `ago` before the evaluation."""
@@ -71,18 +66,8 @@ class Moment:
         return self._readings.time(self._index)
 
     @property
-    def limits_late(self) -> bool:
-        """Returns whether `rate` looks for a counter's zero only as far as it extrapolates: since 2.52."""
-        return self._readings.limits_late
-
-    @property
     def milliseconds(self) -> int:
         return round(1000 * self.time)
-
-    def __call__(self, name: str, matchers: str = "", ago: float = 0.0, of_run: bool = True) -> Vector:
-        """Returns the values of a raw series, `ago` seconds earlier; labels without the name."""
-        chosen = Selection(name, matchers, of_run)
-        return self._readings.vector(self._index, chosen, round(1000 * ago), is_raw=True)
 
     def held(
         self, name: str, hold: float, matchers: str = "", ago: float = 0.0, of_run: bool = True
@@ -96,7 +81,7 @@ class Moment:
 
         Each recorded value is checked on its own; values computed from it are checked against the stored one.
         """
-        return self._readings.vector(self._index, Selection(name), round(1000 * ago), is_raw=False)
+        return self._readings.recorded(self._index, Selection(name), round(1000 * ago))
 
     def over(
         self, name: str, seconds: float, matchers: str = "", of_run: bool = True
@@ -123,13 +108,11 @@ class Moment:
 class Scraped(Generic[V_co]):
     """A view whose elements are the label sets `labels`, in this order.
 
-    `targets` are all series with a status, 0 or 1. `records` are the values that recording rules must have;
-    the values of conditions are compared too.
+    `records` are the values of the recording rules whose expression is text.
     """
 
     labels: list[Labels]
     view: V_co
-    targets: Collection[Labels]
     records: Mapping[str, Vector] = field(default_factory=dict)
 
 
@@ -191,46 +174,6 @@ class Window:
         """Returns the samples below which a run began in the window, or its first scrape came in it."""
         return (self.seconds + self.hold) / self.sample_interval
 
-    def gained(
-        self,
-        now: Moment,
-        name: str,
-        matchers: str = "",
-        each: Callable[[Vector], Vector] = lambda vector: vector,
-        whole: bool = False,
-        of_run: bool = True,
-    ) -> Vector:
-        """Returns the gains of counters; `each` is applied to their values at both ends.
-
-        A counter without the earlier value counts from its beginning, unless the window must be `whole`. A
-        counter that fell has no gain.
-        """
-        late, early = (each(now.held(name, self.hold, matchers, ago, of_run)) for ago in (0, self.seconds))
-        if whole:
-            gains = both(late, early, lambda end, start: end - start)
-        else:
-            known = self._known(now)
-            gains = {
-                labels: value - early.get(labels, 0.0)
-                for labels, value in late.items()
-                if _of_run(labels) in known
-            }
-        return {labels: gain for labels, gain in gains.items() if gain >= 0}
-
-    def _known(self, now: Moment) -> set[Labels]:
-        """Returns the runs, by node, whose counters began in the window or were scraped at its beginning."""
-        samples = now.held(SAMPLES, self.hold)
-        known = {labels for labels, count in samples.items() if count < self.young}
-        known |= now.held(SAMPLES, self.hold, ago=self.seconds).keys()
-        for labels, (_, values) in now.over(SAMPLES, self.seconds + self.hold).items():
-            if (np.diff(values) < 0).any():  # the exporter lost its counts
-                known.discard(labels)
-        return {_of_run(labels) for labels in known}
-
-
-def _of_run(labels: Labels) -> Labels:
-    return frozenset(label for label in labels if label[0] in ("cluster", "job", "instance", "run"))
-
 
 def going_on(now: Moment, gpus: Collection[Labels], hold: float) -> set[Labels]:
     """Returns the GPUs of runs that have not ended."""
@@ -255,14 +198,6 @@ def lowest(windows: Mapping[Labels, Points]) -> Vector:
 def highest(windows: Mapping[Labels, Points]) -> Vector:
     """Returns the highest values of series, NaN only if all values are."""
     return {labels: float(np.fmax.reduce(values)) for labels, (_, values) in windows.items()}
-
-
-def spellings(percent: float) -> str:
-    """Returns a pattern of how servers and libraries write a percentage as a bound: 0.7, 0.70; 1, 1.0."""
-    bound = round(percent / 100, 12)
-    return "|".join(
-        dict.fromkeys(text.replace(".", "[.]") for text in (f"{bound:g}", f"{bound:.1f}", f"{bound:.2f}"))
-    )
 
 
 class CountedWindow:
@@ -296,46 +231,3 @@ def enough_readings(
     """Returns which GPUs have more readings than `patience`, in runs that have not ended."""
     in_runs = going_on(now, readings, hold)
     return np.array([gpu in in_runs and readings[gpu] > patience for gpu in gpus], bool)
-
-
-def share_of_window(now: Moment, histogram: str, percent: float, window: Window, whole: bool) -> Vector:
-    """Returns the share of the samples in a window that are at or below `percent`."""
-    at_most = window.gained(now, f"{histogram}_bucket", f'le=~"{spellings(percent)}"', whole=whole)
-    return both(dropped(at_most, "le"), window.gained(now, f"{histogram}_count", whole=whole), divided)
-
-
-def rates(now: Moment, name: str, matchers: str, seconds: float, of_run: bool = True) -> Vector:
-    """Returns PromQL's `rate`: what counters gained per second. Counters with one sample are left out."""
-    found = {
-        labels: _rate(points, now.milliseconds, seconds, now.limits_late)
-        for labels, points in now.over(name, seconds, matchers, of_run).items()
-    }
-    return {labels: value for labels, value in found.items() if value is not None}
-
-
-def _rate(points: Points, end: int, seconds: float, limits_late: bool) -> float | None:
-    """Returns what a counter gained per second in the `seconds` up to `end` (ms); None with one sample.
-
-    The increase is extrapolated to the whole range if samples are near its ends, otherwise by half the time
-    between two. It is never extrapolated to before the counter was 0. `limits_late`: see Moment.limits_late.
-    Source: Prometheus, promql/functions.go, extrapolatedRate.
-    """
-    times, values = points
-    if len(times) < 2:
-        return None
-    fell = np.diff(values) < 0  # the counter was reset
-    increase = float(values[-1] - values[0] + values[:-1][fell].sum())
-    sampled = float(times[-1] - times[0]) / 1000
-    between = sampled / (len(times) - 1)
-    at_start = float(times[0] - (end - 1000 * seconds)) / 1000
-    at_end = float(end - times[-1]) / 1000
-    to_zero = sampled * (float(values[0]) / increase) if increase > 0 and values[0] >= 0 else np.inf
-    if limits_late:
-        at_start = min(_stretch(at_start, between), to_zero)
-    else:
-        at_start = _stretch(min(at_start, to_zero), between)
-    return increase * (sampled + at_start + _stretch(at_end, between)) / sampled / seconds
-
-
-def _stretch(to_end: float, between: float) -> float:
-    return to_end if to_end < FAR * between else between / 2

@@ -16,12 +16,13 @@ from stepscope.measurements.recent_readings import Quantity, RecentReadings
 from stepscope.measurements.scraped import CountedWindow
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Record, time_span
 from stepscope.rules.parts.gpu_readings import FollowsReadings
 from stepscope.rules.parts.gpus import WHERE, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, ON_NODE, SCRAPES, OtherExporters, below
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
-from stepscope.rules.parts.promql import Alert, PrometheusRules, Record, time_span
+from stepscope.rules.parts.promql import Alert, PrometheusRules
 from stepscope.rules.parts.registry import rule
 
 LOW_GPU = "run_instance_gpu:stepscope_small_batch_gpu:ratio"

@@ -33,10 +33,11 @@ from stepscope.measurements.pauses import NodePauses, by_rank
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
 from stepscope.rules.parts import dumped_hang
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.hang_in_words import PLACES, collective_of, in_words, world_size
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Minutes, Parameters
-from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Record, Scraping, looked_up
+from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
@@ -116,12 +117,8 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             targets=hold(START),
             every=MINUTE,
             records=[
-                Record(STANDSTILL, f"{hold(LAST_STEP)} or {hold(RUN_AGE)}"),
-                Record(
-                    WAITED,
-                    f"max without (component, operation) ({in_collective})\n"
-                    f"  unless ignoring (state) {stopped}",
-                ),
+                Record(STANDSTILL, hold(LAST_STEP) | hold(RUN_AGE)),
+                Record(WAITED, in_collective.max_without("component", "operation").unless(stopped)),
                 Record(
                     HANGS,
                     f"""
@@ -163,10 +160,6 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CollectiveWaits]:
         hold = scraping.hold
-        since_step = {**now.held(RUN_AGE, hold), **now.held(LAST_STEP, hold)}
-        stopped = {without(labels, "state") for labels in now.held(STATE, hold, IS_STOPPED)}
-        in_collective = _most(now.held(AGE, hold, IN_COLLECTIVE), "component", "operation")
-        waited = {labels: age for labels, age in in_collective.items() if labels not in stopped}
         ranks = _most(now.held(STATE, hold), "state")
         recorded = now.recorded(WAITED)
         missing = Counter(without(labels, "rank") for labels in ranks if labels not in recorded)
@@ -186,12 +179,10 @@ class CollectiveHang(Rule[CollectiveHangParameters, CollectiveWaits]):
             np.array([float(missing_of_run[_run(labels)]) for labels in nodes]),
         )
         records = {
-            STANDSTILL: since_step,
-            WAITED: waited,
             HANGS: found,
             MISSING: {labels: float(ranks) for labels, ranks in missing.items()},
         }
-        return Scraped(nodes, view, now.held(START, hold), records)
+        return Scraped(nodes, view, records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         if run.facts.dumps:

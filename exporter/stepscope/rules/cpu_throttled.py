@@ -14,13 +14,14 @@ from typing import Annotated, Any
 from stepscope.common.words import exact_percent, percent
 from stepscope.measurements.measure import Portion
 from stepscope.measurements.own_cores import LIMITED_CORES, LimitedCores
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Gain, Record
 from stepscope.rules.parts.gpus import Every, Judged
-from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
+from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live, view_of_shares
 from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -74,21 +75,15 @@ class CPUThrottled(Tallied[CPUThrottledParameters, Portion, LimitedCores]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
         window, limit = scraping.last(MINUTE * parameters.live_window), scraping.held(LIMIT)
-        expression = promql.too_large(scraping, STOPPED_SHARE, LIMITED_SAMPLES, parameters)
+        samples = Record(LIMITED_SAMPLES, Gain(SAMPLES, window) & limit)
+        stopped = Gain(STOPPED, window, joined=True) / (samples * scraping.sample_interval * limit)
         return PrometheusRules(
             targets=limit,
             every=2 * MINUTE,
-            records=[
-                Record(LIMITED_SAMPLES, f"{gained(SAMPLES, window)}\n  and {limit}"),
-                Record(
-                    STOPPED_SHARE,
-                    f"{gained_like(STOPPED, window)}\n"
-                    f"  / ({LIMITED_SAMPLES} * {scraping.sample_interval:.12g} * {limit})",
-                ),
-            ],
+            records=[samples, Record(STOPPED_SHARE, stopped)],
             alerts=[
                 Alert(
-                    expression,
+                    promql.too_large(scraping, STOPPED_SHARE, LIMITED_SAMPLES, parameters),
                     summary="The CPU limit stops run {{ $labels.run }} on {{ $labels.instance }}",
                     description="On {{ $labels.instance }}, its CPU limit stopped run {{ $labels.run }} "
                     "for {{ $value | humanizePercentage }} of the CPU time that the limit grants, in the "
@@ -98,16 +93,7 @@ class CPUThrottled(Tallied[CPUThrottledParameters, Portion, LimitedCores]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        window = scraping.last(MINUTE * self.parameters.live_window)
-        limits = now.held(LIMIT, window.hold)
-        samples = both(window.gained(now, SAMPLES), limits, lambda count, _: count)
-        stopped = window.gained(now, STOPPED)
-        labels = [series for series in stopped if series in samples]
-        seen = column(samples, labels)
-        granted = seen * scraping.sample_interval * column(limits, labels)
-        view = Portion(seen, granted, column(stopped, labels))
-        shares = dict(zip(labels, view.ratio.tolist(), strict=True))
-        return Scraped(labels, view, limits, {LIMITED_SAMPLES: samples, STOPPED_SHARE: shares})
+        return view_of_shares(now.recorded(LIMITED_SAMPLES), now.recorded(STOPPED_SHARE))
 
     def seen(self, node: LimitedCores) -> int:
         return node.stopped.seen

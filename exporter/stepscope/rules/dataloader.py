@@ -38,9 +38,10 @@ from stepscope.measurements.steps import RankComponents
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.cpu_throttled import LIMIT
 from stepscope.rules.parts.base import Rule, Verdict
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import AnyPercent, Parameters, Percent, fraction
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, ratio
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -182,7 +183,7 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         nodes = list(shares)
         records = {ALL_WORKERS: found, PER_CORE: shares, WAITED: _most_waited(now, scraping.hold)}
         view = Loading(column(shares, nodes), column(now.recorded(WAITED), nodes))
-        return Scraped(nodes, view, now.held(SAMPLES, scraping.hold), records)
+        return Scraped(nodes, view, records)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         found = [_Loaders(name, run) for name in run.nodes]

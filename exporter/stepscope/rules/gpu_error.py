@@ -26,21 +26,12 @@ from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, Window, column, of_run, summed
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict
+from stepscope.rules.parts.expressions import Gain, Record, time_span
 from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Errors, Parameters
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    OF_RUN,
-    Alert,
-    PrometheusRules,
-    Record,
-    Scraping,
-    gained,
-    looked_up,
-    time_span,
-)
+from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import Effect
@@ -101,8 +92,7 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for new errors. The counter of an XID is first published with its first error."""
-        xids, ecc = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", f"{ECC_ERRORS}{{{UNCORRECTED}}}"
-        window = scraping.last(RECENT)
+        xids, window = f"{XID_ERRORS}{{{NOT_OF_PROGRAMS}}}", scraping.last(RECENT)
         xids_now, xids_before = (scraping.held(xids, ago) for ago in (0.0, window.seconds))
         scraped_before = f"on (cluster, job, instance) {scraping.held(TICKS, window.seconds)}"
         threshold = f"{self.parameters.threshold}"
@@ -120,10 +110,7 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
                         scraping,
                     ),
                 ),
-                Record(
-                    NEW_ECC,
-                    for_each_run(f"sum without (severity) ({gained(ecc, window, whole=True)}) > 0", scraping),
-                ),
+                Record(NEW_ECC, for_each_run(f"sum without (severity) (({_new_ecc(window)})) > 0", scraping)),
             ],
             alerts=[
                 Alert(
@@ -183,13 +170,13 @@ class GPUError(Tallied[GPUErrorParameters, ErrorCounts, ErrorsOfGpu]):
         window = scraping.last(RECENT)
         readings = now.held(GPUS, window.hold)
         xids = of_run(now, readings, summed(_new_xids(now, window), "xid"), window.hold)
-        more = summed(window.gained(now, ECC_ERRORS, UNCORRECTED, whole=True, of_run=False), "severity")
+        more = summed(_new_ecc(window).value(now), "severity")
         ecc = of_run(
             now, readings, {labels: errors for labels, errors in more.items() if errors > 0}, window.hold
         )
         labels = list({**xids, **ecc})
         view = ErrorCounts(np.ones(len(labels), bool), (column(xids, labels), column(ecc, labels)))
-        return Scraped(labels, view, readings, {NEW_XIDS: xids, NEW_ECC: ecc})
+        return Scraped(labels, view, {NEW_XIDS: xids, NEW_ECC: ecc})
 
     def seen(self, gpu: ErrorsOfGpu) -> int:
         return gpu.readings
@@ -245,6 +232,10 @@ def _how_many(errors: str) -> str:
     words = " GPUs of the run with such errors: {{ .Value | humanize }}"
     every = looked_up(f"count({GPUS}{{}})", OF_RUN, " of {{ .Value | humanize }}.")
     return looked_up(f"count({errors}{{}})", OF_RUN, words) + every
+
+
+def _new_ecc(window: Window) -> Gain:
+    return Gain(f"{ECC_ERRORS}{{{UNCORRECTED}}}", window, whole=True, of_run=False)
 
 
 def _new_xids(now: Moment, window: Window) -> Vector:

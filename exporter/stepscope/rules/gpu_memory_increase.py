@@ -23,13 +23,12 @@ from stepscope.measurements.scraped import (
     Scraped,
     both,
     column,
-    divided,
     highest,
     lowest,
 )
-from stepscope.measurements.scraped import Window as ScrapedWindow
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Gain, Record, time_span
 from stepscope.rules.parts.gpus import WHERE, Judged, judged_gpus
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
@@ -39,13 +38,10 @@ from stepscope.rules.parts.promql import (
     OF_GPU,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
     compared,
-    gained,
     looked_up,
     ratio,
-    time_span,
 )
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import Effect
@@ -108,7 +104,8 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules; moving averages cover at least one scrape interval, one per evaluation."""
         parameters = self.parameters
-        window, whole = self._window(scraping), parameters.patience >= parameters.window
+        window = scraping.last(scraping.window(parameters.window))
+        whole = parameters.patience >= parameters.window
         hold, before, baseline = self._spans(scraping)
         return PrometheusRules(
             targets=scraping.held(MEMORY_READINGS),
@@ -116,8 +113,8 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             records=[
                 Record(
                     MEAN,
-                    f"{gained(f'{MEMORY_SAMPLES}_sum', window, whole=whole)}\n"
-                    f"  / ({gained(MEMORY_READINGS, window, whole=whole)} > 0)",
+                    Gain(f"{MEMORY_SAMPLES}_sum", window, whole=whole)
+                    / (Gain(MEMORY_READINGS, window, whole=whole) > 0),
                 ),
                 Record(
                     RISE,
@@ -173,9 +170,6 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
             ],
         )
 
-    def _window(self, scraping: Scraping) -> ScrapedWindow:
-        return scraping.last(scraping.window(self.parameters.window))
-
     def _spans(self, scraping: Scraping) -> tuple[float, float, float]:
         """Returns seconds: the range of `hold`, how long ago the baseline ended, and its range."""
         parameters = self.parameters
@@ -183,20 +177,13 @@ class GPUMemoryIncrease(Rule[GPUMemoryIncreaseParameters, Rises]):
         return hold, 60 * (parameters.hold + parameters.horizon), baseline
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Rises]:
-        parameters = self.parameters
-        window, whole = self._window(scraping), parameters.patience >= parameters.window
-        sums, counts = (
-            window.gained(now, f"{MEMORY_SAMPLES}_{part}", whole=whole) for part in ("sum", "count")
-        )
-        counts = {labels: count for labels, count in counts.items() if count > 0}
         hold, before, baseline = self._spans(scraping)
         lows = lowest(now.recorded_over(MEAN, hold))
         highs = highest(now.recorded_over(MEAN, baseline, before))
         rise = both(lows, highs, lambda low, high: _rounded(low - high))
         earlier, labels = now.held(MEMORY_READINGS, scraping.hold, ago=before), list(rise)
-        view = Rises(column(earlier, labels) > parameters.patience, column(rise, labels))
-        readings = now.held(MEMORY_READINGS, scraping.hold)
-        return Scraped(labels, view, readings, {MEAN: both(sums, counts, divided), RISE: rise})
+        view = Rises(column(earlier, labels) > self.parameters.patience, column(rise, labels))
+        return Scraped(labels, view, {RISE: rise})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         nodes = run.of(self.measure)

@@ -17,19 +17,11 @@ from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import Filling, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, column
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.gpu_memory import FollowsMemory, in_use, share_in_use
+from stepscope.rules.parts.gpu_memory import FollowsMemory, share_in_use
 from stepscope.rules.parts.gpus import WHERE
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, fraction
-from stepscope.rules.parts.promql import (
-    OF_GPU,
-    Alert,
-    PrometheusRules,
-    Scraping,
-    compared,
-    looked_up,
-    ratio,
-)
+from stepscope.rules.parts.promql import OF_GPU, Alert, PrometheusRules, Scraping, compared, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.steady_growth import LongGrowth, known
 from stepscope.rules.parts.topics import Effect
@@ -114,8 +106,7 @@ class GPUMemoryLeak(FollowsMemory[GPUMemoryLeakParameters]):
         growth = now.recorded(GROWTH)
         labels = list(growth)
         view = Filling(column(readings, labels), np.ones(len(labels), bool), growth=column(growth, labels))
-        records = self._growth.recorded(now, in_use(now, readings, scraping), scraping)
-        return Scraped(labels, view, readings, records)
+        return Scraped(labels, view, self._growth.recorded(now, scraping))
 
     @property
     def _growth(self) -> LongGrowth:

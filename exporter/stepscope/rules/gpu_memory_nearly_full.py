@@ -18,7 +18,8 @@ from stepscope.measurements.memory_growth import Filling, MemoryOfNode
 from stepscope.measurements.scraped import MEMORY_READINGS, Moment, Scraped, both, column, divided, lowest
 from stepscope.measurements.usage import USAGE
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.gpu_memory import FollowsMemory, in_use, share_in_use
+from stepscope.rules.parts.expressions import Record, time_span
+from stepscope.rules.parts.gpu_memory import FollowsMemory, share_in_use
 from stepscope.rules.parts.gpus import WHERE
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
@@ -28,12 +29,10 @@ from stepscope.rules.parts.promql import (
     OF_GPU,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
     compared,
     looked_up,
     ratio,
-    time_span,
 )
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.steady_growth import SteadyGrowth, dividing, known
@@ -165,7 +164,6 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
         growth, readings = self._growth(scraping), now.held(MEMORY_READINGS, scraping.hold)
         share, full_in = now.recorded(SHARE), now.recorded(FULL_IN)
         records = {
-            SHARE: in_use(now, readings, scraping),
             LOWEST: lowest(now.recorded_over(SHARE, self._reach(scraping))),
             **growth.recorded(now),
             FULL_IN: both(
@@ -179,7 +177,7 @@ class GPUMemoryNearlyFull(FollowsMemory[GPUMemoryNearlyFullParameters]):
             highest=column(share, labels),
             full_in=column(full_in, labels),
         )
-        return Scraped(labels, view, readings, records)
+        return Scraped(labels, view, records)
 
     def _growth(self, scraping: Scraping) -> SteadyGrowth:
         """Returns the growth that a forecast needs, in whole evaluations."""

@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.common.words import duration, percent
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH, Filling
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, divided
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict, status_of
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
@@ -70,9 +70,9 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         """Returns the rules for growth in each sixth of `patience`, or of 6 or 36 times as long."""
         parameters, held, capacity = self.parameters, scraping.held(HELD), scraping.held(CAPACITY)
         return PrometheusRules(
-            targets=f"({held} and {capacity})",
+            targets=held & capacity,
             every=self._growth.every(scraping),
-            records=self._growth.records(f"{held} / ({capacity} > 0)", scraping),
+            records=self._growth.records(held / (capacity > 0), scraping),
             alerts=[
                 Alert(
                     f"{GROWTH} > {ratio(parameters.increase)}\n"
@@ -88,13 +88,11 @@ class HostMemoryLeak(Patient[HostMemoryLeakParameters, Filling]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Filling]:
-        held, capacity = (now.held(name, scraping.hold) for name in (HELD, CAPACITY))
-        shares = both(held, {labels: size for labels, size in capacity.items() if size > 0}, divided)
         growth = now.recorded(GROWTH)
         labels = list(growth)
         samples = column(now.held(SAMPLES, scraping.hold), labels)
         view = Filling(samples, np.ones(len(labels), bool), growth=column(growth, labels))
-        return Scraped(labels, view, held.keys() & capacity, self._growth.recorded(now, shares, scraping))
+        return Scraped(labels, view, self._growth.recorded(now, scraping))
 
     @property
     def _growth(self) -> LongGrowth:

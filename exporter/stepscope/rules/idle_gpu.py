@@ -102,7 +102,7 @@ class IdleGPU(Tallied[IdleGPUParameters, Held, HeldGpu]):
         held = now.held(HELD, scraping.hold)
         labels = list(held)
         view = Held(column(held, labels) / 3600, np.ones(len(labels)))
-        return Scraped(labels, view, held, {})
+        return Scraped(labels, view)
 
     def seen(self, gpu: HeldGpu) -> int:
         return gpu.readings

@@ -29,6 +29,7 @@ from stepscope.measurements.scraped import (
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Gain, Record, time_span
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
@@ -38,18 +39,7 @@ from stepscope.rules.parts.parameters import (
     Samples,
     live_minimum,
 )
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    OF_NODE,
-    Alert,
-    PrometheusRules,
-    Record,
-    Scraping,
-    gained,
-    gained_like,
-    looked_up,
-    time_span,
-)
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.runs.model import gpu_labels
 
@@ -119,7 +109,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         parameters, window = self.parameters, self._window(scraping)
         minimum = f"{self._minimum(scraping.sample_interval):.12g}"
         enough = f"{READINGS} > {minimum}"
-        buckets = gained_like(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window)
+        buckets = Gain(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window, joined=True)
         compared = f"({buckets}\n        and ignoring (le) {enough})"
         earlier = f"offset {time_span(window.seconds)}"
         both_ends = (f"{GPU_SAMPLES}_{part}{{}}" for part in ("sum", "count"))
@@ -130,7 +120,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
             records=[
-                Record(READINGS, gained(f"{GPU_SAMPLES}_count", window)),
+                Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window)),
                 Record(
                     DISTANCE,
                     "round(\n  clamp_min(\n    max without (le) (\n"
@@ -156,11 +146,10 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Distances]:
         """Returns the widest gaps between cumulative distributions, at any compared bound."""
         window, minimum = self._window(scraping), self._minimum(scraping.sample_interval)
-        readings = window.gained(now, f"{GPU_SAMPLES}_count")
-        enough = {gpu: count for gpu, count in readings.items() if count > minimum}
+        enough = {gpu: count for gpu, count in now.recorded(READINGS).items() if count > minimum}
         counted = {
             labels: count
-            for labels, count in window.gained(now, f"{GPU_SAMPLES}_bucket", COMPARED).items()
+            for labels, count in Gain(f"{GPU_SAMPLES}_bucket{{{COMPARED}}}", window).value(now).items()
             if without(labels, "le") in enough
         }
         gaps = {labels: max(values) - min(values) for labels, values in grouped(counted, "gpu").items()}
@@ -172,8 +161,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
             for counts in (of_node[labels],)
         }
         view = Distances(column(distances, distances), np.full(len(distances), np.inf))
-        records = {READINGS: readings, DISTANCE: distances}
-        return Scraped(list(distances), view, now.held(SAMPLES, window.hold), records)
+        return Scraped(list(distances), view, {DISTANCE: distances})
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         loads = run.of(self.measure)

@@ -16,12 +16,13 @@ from stepscope.measurements.recent_readings import RecentReadings
 from stepscope.measurements.scraped import CountedWindow
 from stepscope.measurements.usage import GpuUsage
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.gpu_readings import FollowsReadings
 from stepscope.rules.parts.gpus import WHERE, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, ratio
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import ANY_TOPIC
 

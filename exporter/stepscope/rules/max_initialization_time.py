@@ -18,9 +18,10 @@ from stepscope.measurements.progress import PROGRESS, Initialization, NodeProgre
 from stepscope.measurements.scraped import Moment, Scraped, both, column
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.judgement import Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Minutes, Parameters
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
 from stepscope.runs.model import RunFacts, ranks_of
@@ -76,16 +77,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             targets=start,
             every=MINUTE,
             records=[
-                Record(
-                    INITIALIZATION,
-                    f"""
-                    {first} - {start}
-                    or
-                    {end} - {start}
-                    or
-                    {age}
-                    """,
-                )
+                Record(INITIALIZATION, first - start | end - start | age),
             ],
             alerts=[
                 Alert(
@@ -107,9 +99,8 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Initialization]:
-        start, first, end, ages = (now.held(name, scraping.hold) for name in (START, FIRST_STEP, END, AGE))
-        over = {**end, **first}
-        lasted = ages | both(over, start, lambda until, began: until - began)
+        first, end, ages = (now.held(name, scraping.hold) for name in (FIRST_STEP, END, AGE))
+        over, lasted = {**end, **first}, now.recorded(INITIALIZATION)
         nodes = list(lasted)
         since = both(ages, lasted, lambda age, took: age - took)
         view = Initialization(
@@ -117,7 +108,7 @@ class MaxInitializationTime(Rule[MaxInitializationTimeParameters, Initialization
             np.array([node in over for node in nodes], bool),
             np.array([since.get(node, 0.0) > SAID for node in nodes], bool),
         )
-        return Scraped(nodes, view, start, {INITIALIZATION: lasted})
+        return Scraped(nodes, view)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         if run.whole:

@@ -14,20 +14,20 @@ from typing import Annotated, Any
 from stepscope.common.words import exact_percent
 from stepscope.measurements.measure import Portion
 from stepscope.measurements.memory_waits import MEMORY_WAITS, MemoryWaits
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, both, column, dropped
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Gain, Record
 from stepscope.rules.parts.gpus import Every, Judged
-from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
+from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live, view_of_shares
 from stepscope.rules.parts.parameters import LIVE_WINDOW, AnyPercent, LiveMinutes, Parameters, Samples
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
 from stepscope.runs.model import RunFacts
 
-PRESSURE, BY_MEMORY = "stepscope_run_pressure_waiting_seconds_total", 'resource="memory"'
-WAITED = f"{PRESSURE}{{{BY_MEMORY}}}"
+WAITED = 'stepscope_run_pressure_waiting_seconds_total{resource="memory"}'
 COUNTED_SAMPLES = "run_instance:stepscope_memory_waits:samples"
 WAITED_SHARE = "run_instance:stepscope_memory_waits:ratio"
 
@@ -71,19 +71,14 @@ class MemoryPressure(Tallied[MemoryPressureParameters, Portion, MemoryWaits]):
         return too_large_live(view, self.parameters, sample_interval)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        parameters, each = self.parameters, "sum without (resource) ({})"
-        window, targets = scraping.last(MINUTE * parameters.live_window), each.format(scraping.held(WAITED))
+        parameters, window = self.parameters, scraping.last(MINUTE * self.parameters.live_window)
+        targets = scraping.held(WAITED).sum_without("resource")
+        samples = Record(COUNTED_SAMPLES, Gain(SAMPLES, window) & targets)
+        waited = Gain(WAITED, window, lambda each: each.sum_without("resource"), joined=True)
         return PrometheusRules(
             targets=targets,
             every=2 * MINUTE,
-            records=[
-                Record(COUNTED_SAMPLES, f"{gained(SAMPLES, window)}\n  and {targets}"),
-                Record(
-                    WAITED_SHARE,
-                    f"{gained_like(WAITED, window, each)}\n"
-                    f"  / ({COUNTED_SAMPLES} * {scraping.sample_interval:.12g})",
-                ),
-            ],
+            records=[samples, Record(WAITED_SHARE, waited / (samples * scraping.sample_interval))],
             alerts=[
                 Alert(
                     promql.too_large(scraping, WAITED_SHARE, COUNTED_SAMPLES, parameters),
@@ -97,15 +92,7 @@ class MemoryPressure(Tallied[MemoryPressureParameters, Portion, MemoryWaits]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        window = scraping.last(MINUTE * self.parameters.live_window)
-        targets = dropped(now.held(PRESSURE, window.hold, BY_MEMORY), "resource")
-        samples = both(window.gained(now, SAMPLES), targets, lambda count, _: count)
-        waited = dropped(window.gained(now, PRESSURE, BY_MEMORY), "resource")
-        labels = [series for series in waited if series in samples]
-        seen = column(samples, labels)
-        view = Portion(seen, seen * scraping.sample_interval, column(waited, labels))
-        shares = dict(zip(labels, view.ratio.tolist(), strict=True))
-        return Scraped(labels, view, targets, {COUNTED_SAMPLES: samples, WAITED_SHARE: shares})
+        return view_of_shares(now.recorded(COUNTED_SAMPLES), now.recorded(WAITED_SHARE))
 
     def seen(self, node: MemoryWaits) -> int:
         return node.waited.seen

@@ -18,10 +18,11 @@ from stepscope.measurements.own_cores import OWN_CORES, Contention, OwnCores
 from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
+from stepscope.rules.parts.expressions import Gain, Record
 from stepscope.rules.parts.gpus import Every, Judged
 from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
 from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping, gained, gained_like
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -78,23 +79,17 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
         window = scraping.last(MINUTE * parameters.live_window)
-        own, others, ran, waited = (gained_like(name, window) for name in (OWN, OTHERS, RAN, WAITED))
-        expression = promql.too_large(scraping, WAITED_SHARE, SHARED_SAMPLES, parameters)
+        own, others, ran, waited = (Gain(name, window, joined=True) for name in (OWN, OTHERS, RAN, WAITED))
+        targets = scraping.held(OTHERS)
+        samples = Record(SHARED_SAMPLES, Gain(SAMPLES, window) & targets)
+        waits, of_others = (waited / (ran + waited)).on_one_line(), (others / (others + own)).on_one_line()
         return PrometheusRules(
-            targets=scraping.held(OTHERS),
+            targets=targets,
             every=2 * MINUTE,
-            records=[
-                Record(SHARED_SAMPLES, f"{gained(SAMPLES, window)}\n  and {scraping.held(OTHERS)}"),
-                Record(
-                    WAITED_SHARE,
-                    f"{waited} / ({ran} + {waited})\n"
-                    f"  * ({others} / ({others} + {own}))\n"
-                    f"  and {SHARED_SAMPLES}",
-                ),
-            ],
+            records=[samples, Record(WAITED_SHARE, waits * of_others & samples)],
             alerts=[
                 Alert(
-                    expression,
+                    promql.too_large(scraping, WAITED_SHARE, SHARED_SAMPLES, parameters),
                     summary="Other processes on {{ $labels.instance }} slow down run {{ $labels.run }}",
                     description="On {{ $labels.instance }}, main threads of run {{ $labels.run }} waited for "
                     "cores that other processes used for {{ $value | humanizePercentage }} of the time in "
@@ -107,16 +102,10 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Contention]:
         window = scraping.last(MINUTE * self.parameters.live_window)
-        targets = now.held(OTHERS, window.hold)
-        samples = {
-            labels: count for labels, count in window.gained(now, SAMPLES).items() if labels in targets
-        }
-        gains = [window.gained(now, name) for name in (OWN, OTHERS, RAN, WAITED)]
+        gains = [Gain(name, window).value(now) for name in (OWN, OTHERS, RAN, WAITED)]
+        samples = now.recorded(SHARED_SAMPLES)
         labels = [series for series in samples if all(series in gain for gain in gains)]
-        own, others, ran, waited = (column(gain, labels) for gain in gains)
-        view = Contention(column(samples, labels), own, others, ran, waited)
-        shares = dict(zip(labels, view.waited_for_others.tolist(), strict=True))
-        return Scraped(labels, view, targets, {SHARED_SAMPLES: samples, WAITED_SHARE: shares})
+        return Scraped(labels, Contention(column(samples, labels), *(column(gain, labels) for gain in gains)))
 
     def seen(self, node: OwnCores) -> int:
         return int(node.total.seen[0])

@@ -41,6 +41,7 @@ from stepscope.measurements.steps import (
 )
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Gain, Record, bracketed
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, Tally, judgement
 from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
@@ -57,10 +58,7 @@ from stepscope.rules.parts.promql import (
     OF_RANK,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
-    gained,
-    gained_like,
     looked_up,
     rank_of_run,
     ratio,
@@ -173,24 +171,28 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         phase = f'{{phase="{parameters.mode}"}}' if parameters.mode else ""
         (last_count, last_took), (two_count, two_took) = (
             [
-                gained(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True)
+                bracketed(Gain(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True))
                 for part in ("count", "sum")
             ]
             for thirds in (1, 2)
         )
-        buckets, bounds = f"{STEPS}_bucket{phase}", scraping.held(BOUNDS)
+        squares = Gain(f"{SQUARES}{phase}", window, joined=True)
+        buckets = Gain(f"{STEPS}_bucket{phase}", window, lambda each: each > 0, joined=True)
+        bounds = scraping.held(BOUNDS)
         of_bucket = "ignoring (run, rank, phase) group_left ()"
         bound = f"(0 * {LONGER} + {of_bucket} {bounds})"
         # All outliers exceed the first bound, some of them the next ones.
         least = f"max without (le) ({LONGER}) * ({1 - APART:.12g} * min without (le) {bound} - {MEAN})"
         further = f"{APART} * sum without (le) ({LONGER} * {bound})"
+        count = Record(COUNT, Gain(f"{STEPS}_count{phase}", window))
+        took = Record(TOOK, Gain(f"{STEPS}_sum{phase}", window, joined=True) & count)
         return PrometheusRules(
-            targets=COUNT,
+            targets=count,
             every=4 * MINUTE,
             records=[
-                Record(COUNT, gained(f"{STEPS}_count{phase}", window)),
-                Record(TOOK, f"{gained_like(f'{STEPS}_sum{phase}', window)}\n  and {COUNT}"),
-                Record(MEAN, f"{TOOK} / ({COUNT} > 0)"),
+                count,
+                took,
+                Record(MEAN, took / (count > 0)),
                 Record(
                     THIRDS,
                     f"""
@@ -209,13 +211,10 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 Record(
                     LIMIT,
                     f"{MEAN}\n  + {parameters.stddev:.12g} * sqrt(\n    clamp_min(\n"
-                    f"{gained_like(f'{SQUARES}{phase}', window)} / {COUNT} - {MEAN} ^ 2, 0)\n  )",
+                    f"{squares} / {COUNT} - {MEAN} ^ 2, 0)\n  )",
                 ),
                 # Few buckets contain some steps and not all. Only these can reveal outliers.
-                Record(
-                    SOME,
-                    f"({gained_like(buckets, window, '({} > 0)')} > 0) < ignoring (le) group_left () {COUNT}",
-                ),
+                Record(SOME, f"({buckets} > 0) < ignoring (le) group_left () {COUNT}"),
                 # `0 * ... +` gives each bucket its bound as its value, to compare it with the limit.
                 Record(
                     LONGER,
@@ -272,7 +271,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         """
         of_train = '{phase="train",%[1]s}'
         own, squares = (
-            f"{gained_like(f'{series}{{}}', window)} / ignoring (phase) {COUNT}{of_train}"
+            f"{Gain(f'{series}{{}}', window, joined=True)} / ignoring (phase) {COUNT}{of_train}"
             for series in (OWN_SECONDS, OWN_SQUARES)
         )
         variance = f"(({LIMIT}{of_train} - {MEAN}{of_train}) / {self.parameters.stddev:.12g}) ^ 2"
@@ -298,24 +297,22 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[ScrapedSteps]:
         """Counts the outliers that are certain; above the histogram's last bound none is."""
-        phase = f'phase="{self.parameters.mode}"' if self.parameters.mode else ""
-        last, two, window = (self._window(scraping, thirds) for thirds in (1, 2, 3))
-        steps, took, squares, buckets = (
-            window.gained(now, name, phase)
-            for name in (f"{STEPS}_count", f"{STEPS}_sum", SQUARES, f"{STEPS}_bucket")
+        phase = f'{{phase="{self.parameters.mode}"}}' if self.parameters.mode else ""
+        squares, buckets = (
+            Gain(f"{name}{phase}", self._window(scraping)).value(now) for name in (SQUARES, f"{STEPS}_bucket")
         )
         spans = [
-            [span.gained(now, f"{STEPS}_{part}", phase, whole=True) for part in ("count", "sum")]
-            for span in (last, two)
+            [
+                Gain(f"{STEPS}_{part}{phase}", self._window(scraping, thirds), whole=True).value(now)
+                for part in ("count", "sum")
+            ]
+            for thirds in (1, 2)
         ]
-        expected = {COUNT: steps, TOOK: took}
         # Each series follows from what was recorded before it: a scrape may come in between.
         steps, took, mean, limit, some, longer, outliers, lost, thirds = (
             now.recorded(name) for name in (COUNT, TOOK, MEAN, LIMIT, SOME, LONGER, OUTLIERS, LOST, THIRDS)
         )
-        expected[TOOK] = {labels: seconds for labels, seconds in expected[TOOK].items() if labels in steps}
-        expected[MEAN] = both(took, {labels: count for labels, count in steps.items() if count > 0}, divided)
-        expected[THIRDS] = _thirds([*spans, [steps, took]])
+        expected = {THIRDS: _thirds([*spans, [steps, took]])}
         variance = both(both(squares, steps, divided), mean, lambda square, average: square - average**2)
         expected[LIMIT] = both(
             mean,
@@ -342,7 +339,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         means = grouped(thirds, "third")
         quickest = {labels: min(each) for labels, each in means.items() if len(each) > 1}
         view = ScrapedSteps(*(column(values, judged) for values in (steps, took, outliers, lost, quickest)))
-        return Scraped(judged, view, expected[COUNT], expected)
+        return Scraped(judged, view, expected)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         series = self._series(run, tallies)

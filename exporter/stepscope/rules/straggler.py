@@ -39,9 +39,9 @@ from stepscope.measurements.scraped import (
     divided,
     dropped,
 )
-from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Gain, Record, time_span
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.last_rank import LastRank
 from stepscope.rules.parts.last_rank_in_words import verdict
@@ -53,16 +53,7 @@ from stepscope.rules.parts.parameters import (
     StepCount,
     fraction,
 )
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    OF_RANK,
-    Alert,
-    PrometheusRules,
-    Record,
-    Scraping,
-    looked_up,
-    ratio,
-)
+from stepscope.rules.parts.promql import MINUTE, OF_RANK, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import PAUSED_RANK, SLOW_RANK
 from stepscope.rules.parts.topics import LONG_COMMUNICATION
@@ -161,13 +152,18 @@ class Straggler(Rule[StragglerParameters, Peers]):
         """Returns the rules: over minutes instead of steps."""
         parameters = self.parameters
         window = self._window(scraping)
-        steps = promql.gained(f'{STEPS}_count{{phase="train"}}', window)
-        took = promql.gained_like(f'{STEPS}_sum{{phase="train"}}', window)
-        own, squares, no_core = (
-            promql.gained_like(counter, window)
-            for counter in (OWN_SECONDS, OWN_SQUARES, f"{PAUSED_SECONDS}{{{BY_CORES}}}")
+        steps = Gain(f'{STEPS}_count{{phase="train"}}', window)
+        took, own, squares, no_core = (
+            Gain(counter, window, joined=True)
+            for counter in (
+                f'{STEPS}_sum{{phase="train"}}',
+                OWN_SECONDS,
+                OWN_SQUARES,
+                f"{PAUSED_SECONDS}{{{BY_CORES}}}",
+            )
         )
-        steady = " and ".join(f"{SLOW} offset {promql.time_span(ago)}" for ago in self._earlier(scraping))
+        compared = Record(COMPARED, (steps >= parameters.steps).sum_without("phase"))
+        steady = " and ".join(f"{SLOW} offset {time_span(ago)}" for ago in self._earlier(scraping))
 
         def of_others(series: str) -> str:
             """Returns the median of the ranks with less own time than the slowest, for each rank."""
@@ -178,9 +174,9 @@ class Straggler(Rule[StragglerParameters, Peers]):
             every=EVERY,
             targets=scraping.held(OWN_SQUARES),  # of ranks whose own time is counted
             records=[
-                Record(COMPARED, f"sum without (phase) ({steps} >= {parameters.steps})"),
-                Record(OWN, f"{own} / {COMPARED}"),
-                Record(WAITED, f"sum without (phase) ({took}) / {COMPARED} - {OWN}"),
+                compared,
+                of_own := Record(OWN, (own / compared).on_one_line()),
+                Record(WAITED, (took.sum_without("phase") / compared - of_own).on_one_line()),
                 Record(VARIANCE, f"clamp_min({squares} / {COMPARED} - {OWN} ^ 2, 0) / {COMPARED}"),
                 Record(EXCESS, f"{OWN} - {of_others(OTHERS)}"),
                 Record(ERROR, f"sqrt({VARIANCE} + {of_others(f'{VARIANCE} and {OTHERS}')})"),
@@ -231,21 +227,11 @@ class Straggler(Rule[StragglerParameters, Peers]):
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Peers]:
         """Returns the comparison of all ranks; ranks of one run are peers, on any node."""
         window = self._window(scraping)
-        took, steps = (
-            dropped(window.gained(now, f"{STEPS}_{part}", 'phase="train"'), "phase")
-            for part in ("sum", "count")
-        )
-        own_seconds, squares = (window.gained(now, name) for name in (OWN_SECONDS, OWN_SQUARES))
+        squares = Gain(OWN_SQUARES, window).value(now)
         # Each series follows from what was recorded before it: a scrape may come in between.
-        enough = {labels: gain for labels, gain in steps.items() if gain >= self.parameters.steps}
         steps, own, waited, variance = (now.recorded(name) for name in (COMPARED, OWN, WAITED, VARIANCE))
         squared = both(both(squares, steps, divided), own, lambda square, mean: max(square - mean**2, 0))
-        expected = {
-            COMPARED: enough,
-            OWN: both(own_seconds, steps, divided),
-            WAITED: both(both(took, steps, divided), own, lambda whole, mine: whole - mine),
-            VARIANCE: both(squared, steps, divided),
-        }
+        expected = {VARIANCE: both(squared, steps, divided)}
         others, others_waited, others_variance = (
             _median_of_others(own, values) for values in (own, waited, variance)
         )
@@ -267,7 +253,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             rank: excess[rank] for rank, slow in zip(ranks, self._slow(view), strict=True) if slow
         }
         slow_runs = {_run(rank): 1.0 for rank in now.recorded(SLOW)}
-        paused = dropped(window.gained(now, PAUSED_SECONDS, BY_CORES), "reason")
+        paused = dropped(Gain(f"{PAUSED_SECONDS}{{{BY_CORES}}}", window).value(now), "reason")
         expected[NO_CORE] = _with_run(both(paused, steps, divided), slow_runs, lambda mean, _: mean)
         no_core = now.recorded(NO_CORE)
         earlier = [now.recorded(SLOW, ago) for ago in self._earlier(scraping)]
@@ -276,7 +262,7 @@ class Straggler(Rule[StragglerParameters, Peers]):
             others_no_core=column(_median_of_others(own, no_core), [_run(rank) for rank in ranks]),
             steady=np.array([all(rank in slow for slow in earlier) for rank in ranks], bool),
         )
-        return Scraped(ranks, view, now.held(OWN_SQUARES, window.hold), expected)
+        return Scraped(ranks, view, expected)
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         """Returns the conclusion: from each rank's arrivals if there are traces, otherwise from own times."""

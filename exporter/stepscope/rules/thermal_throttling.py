@@ -14,24 +14,15 @@ import numpy as np
 
 from stepscope.common.words import duration, exact_percent, others, others_of
 from stepscope.measurements.measure import Portion
-from stepscope.measurements.scraped import Moment, Scraped, Vector, Window, column, of_run, summed
+from stepscope.measurements.scraped import Moment, Scraped, Window
 from stepscope.measurements.throttling import THROTTLING, ThrottledGpu
 from stepscope.rules.parts.bands import Bands, Worst
-from stepscope.rules.parts.gpus import GPUS, WHERE, Every, Judged, for_each_run
-from stepscope.rules.parts.judgement import Judgement, too_large
+from stepscope.rules.parts.expressions import Expression, Gain, Record
+from stepscope.rules.parts.gpus import GPUS, WHERE, Every, ForEachRun, Judged
+from stepscope.rules.parts.judgement import Judgement, too_large, view_of_shares
 from stepscope.rules.parts.other_exporters import OtherExporters
 from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    Alert,
-    PrometheusRules,
-    Record,
-    Scraping,
-    compared,
-    gained,
-    looked_up,
-    ratio,
-)
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, compared, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.runs.model import RunFacts
@@ -78,20 +69,15 @@ class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledG
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
-        windows = [(window, self._share(window)) for window in self._windows(scraping)]
+        # The live window, otherwise one for younger runs: the counters do not start with the run.
+        lately, recently = (
+            ForEachRun(self._share(window), scraping) & (scraping.held(GPUS) > window.samples)
+            for window in map(scraping.last, (MINUTE * parameters.live_window, RECENT))
+        )
         return PrometheusRules(
             targets=scraping.held(GPUS),
             every=4 * MINUTE,
-            records=[
-                Record(
-                    SHARE,
-                    "\nor\n".join(
-                        f"{for_each_run(share, scraping)}\n"
-                        f"  and {scraping.held(GPUS)} > {window.samples:.12g}"
-                        for window, share in windows
-                    ),
-                )
-            ],
+            records=[Record(SHARE, lately | recently)],
             alerts=[
                 Alert(
                     f"{SHARE} > {ratio(parameters.threshold)}\n"
@@ -129,28 +115,12 @@ class ThermalThrottling(Tallied[ThermalThrottlingParameters, Portion, ThrottledG
             ],
         )
 
-    def _windows(self, scraping: Scraping) -> list[Window]:
-        """Returns the live window, and the one for younger runs: the counters do not start with the run."""
-        return [scraping.last(seconds) for seconds in (MINUTE * self.parameters.live_window, RECENT)]
-
-    def _share(self, window: Window) -> str:
-        heat = gained(f"{THROTTLED}{{{BY_HEAT}}}", window, whole=True)
-        return f"sum without (reason) {heat} / {window.seconds:.12g}"
+    def _share(self, window: Window) -> Expression:
+        heat = Gain(f"{THROTTLED}{{{BY_HEAT}}}", window, whole=True, of_run=False)
+        return heat.sum_without("reason") / window.seconds
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        readings = now.held(GPUS, scraping.hold)
-        share: Vector = {}
-        for window in self._windows(scraping)[::-1]:  # the live window counts where both are known
-            heat = summed(window.gained(now, THROTTLED, BY_HEAT, whole=True, of_run=False), "reason")
-            found = of_run(now, readings, heat, window.hold)
-            share |= {
-                labels: seconds / window.seconds
-                for labels, seconds in found.items()
-                if readings[labels] > window.samples
-            }
-        labels = list(share)
-        view = Portion(column(readings, labels), np.ones(len(labels)), column(share, labels))
-        return Scraped(labels, view, readings, {SHARE: share})
+        return view_of_shares(now.held(GPUS, scraping.hold), now.recorded(SHARE))
 
     def seen(self, gpu: ThrottledGpu) -> int:
         return gpu.held.seen

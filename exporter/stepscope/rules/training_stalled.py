@@ -18,14 +18,15 @@ from stepscope.common.words import all_of, capitalised, count, duration, too_few
 from stepscope.measurements.hangs import hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.pauses import NodePauses, Pause, Standstills, by_rank
-from stepscope.measurements.scraped import STEPS, Moment, Scraped, both, column, divided, grouped, summed
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, column
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
+from stepscope.rules.parts.expressions import Record
 from stepscope.rules.parts.hang_in_words import collective_of, in_words
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCount
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Record, Scraping
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -94,10 +95,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
             targets=scraping.held(START),
             every=MINUTE,
             records=[
-                Record(MOST, f"max without (rank) (sum without (phase) ({steps}))"),
-                Record(
-                    USUAL, f"sum without (rank, phase) ({spent})\n  / sum without (rank, phase) ({steps})"
-                ),
+                Record(MOST, steps.sum_without("phase").max_without("rank")),
+                Record(USUAL, spent.sum_without("rank", "phase") / steps.sum_without("rank", "phase")),
             ],
             alerts=[
                 Alert(
@@ -116,19 +115,11 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Standstills]:
-        hold = scraping.hold
-        steps = now.held(f"{STEPS}_count", hold)
-        of_ranks = grouped(summed(steps, "phase"), "rank")
-        spent = now.held("stepscope_phase_seconds_total", hold, PHASES_OF_STEPS)
-        ended = now.held("stepscope_run_end_time_seconds", hold)
-        records = {
-            MOST: {labels: max(counts) for labels, counts in of_ranks.items()},
-            USUAL: both(summed(spent, "rank", "phase"), summed(steps, "rank", "phase"), divided),
-        }
-        ages = {labels: age for labels, age in now.held(AGE, hold).items() if labels not in ended}
+        ended = now.held("stepscope_run_end_time_seconds", scraping.hold)
+        ages = {labels: age for labels, age in now.held(AGE, scraping.hold).items() if labels not in ended}
         nodes = list(ages)
         usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
-        return Scraped(nodes, Standstills(column(ages, nodes), usual, most), now.held(START, hold), records)
+        return Scraped(nodes, Standstills(column(ages, nodes), usual, most))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         ranks = self._ranks(run)

@@ -20,7 +20,6 @@ class Counting(Server):
     """A counter that gains 6 a second, scraped each second."""
 
     closed_on_the_left = True
-    limits_late = False
 
     def __init__(self) -> None:
         pass

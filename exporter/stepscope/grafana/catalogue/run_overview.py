@@ -162,7 +162,7 @@ def _datapoints() -> str:
     for name, rule in all_rules().items():
         rules = rule().prometheus_rules(Scraping())
         if rules is not None:
-            of_steps = "step_duration" in rules.targets
+            of_steps = "step_duration" in f"{rules.targets}"
             rules_of[f"{DURATION}_count" if of_steps else "stepscope_samples_total"].append(name)
     return " or ".join(
         f'max by (rule) ({INFO}{{rule=~"{"|".join(names)}", {OF_CLUSTER}}}) * on () group_left () '

@@ -11,7 +11,8 @@ from stepscope.measurements.scraped import Labels, Moment, Vector
 from stepscope.prometheus.crosscheck.server import Milliseconds
 from stepscope.prometheus.rules.groups import FINDING, STATUS
 from stepscope.rules.parts.base import Rule
-from stepscope.rules.parts.promql import Scraping
+from stepscope.rules.parts.expressions import Expression
+from stepscope.rules.parts.promql import PrometheusRules, Scraping
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,13 @@ class Expected:
 
 def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
     """Judges what was scraped with the code that judges recordings."""
+    rules = _rules(rule, scraping)
     scraped = rule.scraped(now, scraping)
+    expressions = {record.name: record.expression for record in rules.records}
+    records = {
+        **{name: each.value(now) for name, each in expressions.items() if isinstance(each, Expression)},
+        **scraped.records,
+    }
     judged = rule.judge_live(scraped.view, scraping.sample_interval)
     findings = tuple(
         {
@@ -55,13 +62,17 @@ def expected(rule: Rule[Any, Any], now: Moment, scraping: Scraping) -> Expected:
         }
         for condition in judged.conditions
     )
-    return Expected(scraped.records, scraped.targets, findings, _alert_labels(rule, scraping))
+    targets = expressions.get(f"{rules.targets}", rules.targets)
+    assert isinstance(targets, Expression)
+    alert_labels = tuple(frozenset(alert.labels.items()) for alert in rules.alerts)
+    return Expected(records, targets.value(now), findings, alert_labels)
 
 
 @lru_cache(maxsize=256)
-def _alert_labels(rule: Rule[Any, Any], scraping: Scraping) -> tuple[Labels, ...]:
+def _rules(rule: Rule[Any, Any], scraping: Scraping) -> PrometheusRules:
     rules = rule.prometheus_rules(scraping)
-    return tuple(frozenset(alert.labels.items()) for alert in rules.alerts) if rules else ()
+    assert rules is not None
+    return rules
 
 
 def alert_states(

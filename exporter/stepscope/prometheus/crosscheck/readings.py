@@ -31,17 +31,12 @@ class Readings:
     def time(self, index: int) -> float:
         return self._grid.time(index) / 1000
 
-    @property
-    def limits_late(self) -> bool:
-        return self._server.limits_late
-
-    def vector(self, index: int, chosen: Selection, ago: Milliseconds, is_raw: bool) -> Vector:
-        """Returns the values; only current values of raw series are delayed."""
+    def recorded(self, index: int, chosen: Selection, ago: Milliseconds) -> Vector:
+        """Returns the values of recorded series, which are never delayed."""
         selector = self._selector(chosen)
-        earlier = round(ago / self._speed) or (self._delay if is_raw else 0)
-        key = selector, earlier
+        key = selector, round(ago / self._speed)
         if key not in self._read:
-            self._read[key] = self._server.instants(selector, self._grid.earlier(earlier))
+            self._read[key] = self._server.instants(selector, self._grid.earlier(key[1]))
         return self._read[key][index]
 
     def held(self, index: int, chosen: Selection, ago: Milliseconds, hold: Milliseconds) -> Vector:

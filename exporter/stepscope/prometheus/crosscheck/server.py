@@ -112,13 +112,6 @@ class Server:
             return max((float(series.values[0]) for series in found), default=0.0)
 
     @cached_property
-    def version(self) -> tuple[int, ...]:
-        """Returns the server's version, such as (2, 42)."""
-        with self._trusting_nothing():
-            text = self._api.data("status/buildinfo")["version"]
-            return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-    @cached_property
     def closed_on_the_left(self) -> bool:
         """Returns whether a range includes its left end, as before Prometheus 3.
 
@@ -128,14 +121,6 @@ class Server:
             seconds = self._api.now() // 1
             (moments,) = self._api.values("count_over_time(vector(1)[1s:1s])", seconds)
             return float(moments.values[0]) > 1
-
-    @property
-    def limits_late(self) -> bool:
-        """Returns whether `rate` looks for a counter's zero only as far as it extrapolates.
-
-        Prometheus does since https://github.com/prometheus/prometheus/pull/13725 of March 2024.
-        """
-        return self.version >= (2, 52)
 
     def samples(self, selector: str, start: Milliseconds, end: Milliseconds) -> dict[Milliseconds, Vector]:
         """Returns the stored samples of series, by time."""

@@ -12,7 +12,8 @@ from stepscope.prometheus.rules.options import Options
 from stepscope.rules import all_rules
 from stepscope.rules.cpu_bottleneck import CPUBottleneck
 from stepscope.rules.data_starved import DataStarved
-from stepscope.rules.parts.promql import MINUTE, time_span
+from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.promql import MINUTE
 from stepscope.rules.parts.remedies import SLOW_RANK
 from stepscope.rules.straggler import Straggler
 

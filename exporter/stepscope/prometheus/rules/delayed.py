@@ -14,7 +14,7 @@ from re import Match
 from stepscope.common.durations import parse_duration
 from stepscope.prometheus.rules.engines import Engine
 from stepscope.prometheus.rules.groups import FINDING, Entry, Group, selected
-from stepscope.rules.parts.promql import time_span
+from stepscope.rules.parts.expressions import time_span
 
 # Characters of an expression that computes a record from scraped series at once, with all that it builds on.
 # Longer ones build on such records, as VictoriaMetrics accepts no expression of any length.

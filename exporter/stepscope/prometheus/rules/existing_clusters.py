@@ -11,8 +11,9 @@ from typing import Any
 from stepscope.prometheus.rules.groups import Entry, Group, alert_rule, record, status
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.other_exporters import ON_NODE, RUNS, STEPSCOPE, OtherExporters
-from stepscope.rules.parts.promql import PrometheusRules, time_span
+from stepscope.rules.parts.promql import PrometheusRules
 
 COARSE = {"resolution": "scrape"}
 UNKNOWN = {"run": "unknown", **COARSE}
@@ -56,7 +57,7 @@ def _restricted(
         return f"({found})\n* {ON_NODE} group_left (run)\n{RUNS}" if knows_runs else found
 
     alerts = [replace(alert, expression=of_others(alert.expression), lost="") for alert in rules.alerts]
-    return replace(rules, targets=of_others(rules.targets), alerts=alerts)
+    return replace(rules, targets=of_others(f"{rules.targets}"), alerts=alerts)
 
 
 def _rules(rule: Rule[Any, Any], rules: PrometheusRules, options: Options, knows_runs: bool) -> list[Entry]:

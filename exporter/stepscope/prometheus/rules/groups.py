@@ -10,8 +10,9 @@ from typing import Any
 from stepscope.common.errors import UserError
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.expressions import Expression, bracketed, time_span
 from stepscope.rules.parts.parameters import Bounds, specifications
-from stepscope.rules.parts.promql import Alert, PrometheusRules, Severity, time_span
+from stepscope.rules.parts.promql import Alert, PrometheusRules, Severity
 
 Group = dict[str, Any]
 Entry = dict[str, Any]
@@ -41,12 +42,12 @@ def rule_groups(options: Options) -> list[Group]:
     return [_group(rule, rules, options) for rule, rules in rendered if rules is not None]
 
 
-def laid_out(expression: str) -> str:
-    """Removes the indentation of the surrounding code from an expression."""
-    return dedent(expression).strip()
+def laid_out(expression: Expression | str) -> str:
+    """Returns the PromQL of an expression, without the indentation of the surrounding code."""
+    return dedent(f"{expression}").strip()
 
 
-def record(name: str, expression: str, labels: Mapping[str, str] | None = None) -> Entry:
+def record(name: str, expression: Expression | str, labels: Mapping[str, str] | None = None) -> Entry:
     """Returns a recording rule."""
     return {"record": name, "expr": laid_out(expression), **({"labels": dict(labels)} if labels else {})}
 
@@ -141,14 +142,14 @@ def _status_of_findings(name: str, rules: PrometheusRules) -> Entry:
     own = sorted({label for alert in rules.alerts for label in alert.labels})
     if own:
         findings = f"max without ({', '.join(own)}) ({findings})"
-    expression = f"{_clamped(findings, 1)}\nor ignoring (rule)\n{_clamped(rules.targets, 0)}"
+    expression = f"{_clamped(findings, 1)}\nor ignoring (rule)\n{_clamped(bracketed(rules.targets), 0)}"
     return record(STATUS, expression, {"rule": name})
 
 
 def status(name: str, rules: PrometheusRules) -> Entry:
     """Records 1 for targets for which a condition is true, 0 for all others."""
     conditions = [_clamped(alert.expression, 1) for alert in rules.alerts]
-    return record(STATUS, "\nor\n".join([*conditions, _clamped(rules.targets, 0)]), {"rule": name})
+    return record(STATUS, "\nor\n".join([*conditions, _clamped(bracketed(rules.targets), 0)]), {"rule": name})
 
 
 def _clamped(expression: str, value: int) -> str:

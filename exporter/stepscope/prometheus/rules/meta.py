@@ -11,7 +11,8 @@ from stepscope.evaluation.settings import Settings
 from stepscope.prometheus.rules.engines import ENGINES, Engine
 from stepscope.prometheus.rules.groups import DASHBOARD, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
-from stepscope.rules.parts.promql import MINUTE, Alert, Scraping, ratio, time_span
+from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.promql import MINUTE, Alert, Scraping, ratio
 from stepscope.rules.parts.silences import (
     CollectorFailing,
     ExporterDown,

@@ -15,9 +15,10 @@ from stepscope.evaluation.settings import Settings
 from stepscope.prometheus.rules.engines import ENGINES, PROMETHEUS
 from stepscope.rules import all_rules
 from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.other_exporters import GPU_SOURCES, HOST_SOURCES, STEPSCOPE
 from stepscope.rules.parts.parameters import specifications
-from stepscope.rules.parts.promql import MINUTE, Scraping, time_span
+from stepscope.rules.parts.promql import MINUTE, Scraping
 
 ALERT_PREFIX = "Stepscope"
 # Labels of alerts that expressions, Alertmanager's inhibition and notifications rely on.

@@ -11,7 +11,7 @@ import re
 
 from stepscope.common.durations import parse_duration
 from stepscope.prometheus.rules.groups import Entry, Group
-from stepscope.rules.parts.promql import time_span
+from stepscope.rules.parts.expressions import time_span
 
 _DURATION = r"(?:\d+(?:ms|[smhdw]))+"
 _WINDOW = re.compile(rf"(?<=\[){_DURATION}(?=[\]:])|(?<=:){_DURATION}(?=\])|(?<=\boffset ){_DURATION}")

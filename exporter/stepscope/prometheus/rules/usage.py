@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.prometheus.rules.options import Options
+from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS as GPUS_OF_RUNS
-from stepscope.rules.parts.promql import MINUTE, time_span
+from stepscope.rules.parts.promql import MINUTE
 
 IDLE = 0.05  # a GPU below this utilisation counts as idle
 

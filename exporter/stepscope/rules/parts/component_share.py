@@ -6,21 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from stepscope.measurements.measure import Measure, Portion
-from stepscope.measurements.scraped import (
-    STEPS,
-    Moment,
-    Scraped,
-    Window,
-    both,
-    column,
-    divided,
-    dropped,
-    summed,
-    without,
-)
+from stepscope.measurements.scraped import STEPS, Moment, Scraped, column, without
 from stepscope.measurements.steps import RankComponents
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Rule
+from stepscope.rules.parts.expressions import Expression, Gain, Record
 from stepscope.rules.parts.judgement import Judgement, judgement, too_large
 from stepscope.rules.parts.parameters import (
     LIVE_WINDOW,
@@ -34,15 +24,13 @@ from stepscope.rules.parts.promql import (
     MINUTE,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
     compared,
-    gained,
-    gained_like,
     rank_of_run,
     ratio,
 )
 
+END = "stepscope_run_end_time_seconds"
 LONG_STEPS = 5  # enough in a live window if they took half of it
 
 
@@ -51,6 +39,10 @@ class ShareParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires above this share of the step time of a rank"] = 20
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
     live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
+
+
+def _of_all_phases(steps: Expression) -> Expression:
+    return steps.sum_without("phase")
 
 
 class ComponentShare(Rule[ShareParameters, Portion]):
@@ -86,23 +78,19 @@ class ComponentShare(Rule[ShareParameters, Portion]):
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
-        window = self._window(scraping)
-        ended = scraping.held("stepscope_run_end_time_seconds")
+        window = scraping.last(MINUTE * parameters.live_window)
+        ended = scraping.held(END)
         spent = f'stepscope_step_component_seconds_total{{component="{self.component}"}}'
-        phases = "sum without (phase) ({})"
-        took = gained_like(f"{STEPS}_sum", window, phases)
+        steps = Record(self._steps, Gain(f"{STEPS}_count", window, _of_all_phases))
+        took = Record(self._took, Gain(f"{STEPS}_sum", window, _of_all_phases, joined=True) & steps)
         enough = (
-            f"  and ({self._steps} > {parameters.patience} or {self._steps} >= {LONG_STEPS} "
-            f"and {self._took} >= {MINUTE / 2 * parameters.live_window:.12g})"
+            f"  and ({steps} > {parameters.patience} or {steps} >= {LONG_STEPS} "
+            f"and {took} >= {MINUTE / 2 * parameters.live_window:.12g})"
         )
         return PrometheusRules(
-            targets=self._steps,
+            targets=steps,
             every=self.every,
-            records=[
-                Record(self._steps, gained(f"{STEPS}_count", window, phases)),
-                Record(self._took, f"{took}\n  and {self._steps}"),
-                Record(self._record, f"{gained_like(spent, window)}\n  / ignoring (component) {self._took}"),
-            ],
+            records=[steps, took, Record(self._record, Gain(spent, window, joined=True) / took)],
             alerts=[
                 Alert(
                     f"{self._record} > {ratio(parameters.threshold)}\n{enough}"
@@ -117,29 +105,12 @@ class ComponentShare(Rule[ShareParameters, Portion]):
             ],
         )
 
-    def _window(self, scraping: Scraping) -> Window:
-        return scraping.last(MINUTE * self.parameters.live_window)
-
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        window = self._window(scraping)
-        component = "stepscope_step_component_seconds_total", f'component="{self.component}"'
-        spent = dropped(window.gained(now, *component), "component")
-        steps, took = (
-            window.gained(now, f"{STEPS}_{part}", each=lambda phases: summed(phases, "phase"))
-            for part in ("count", "sum")
-        )
-        # Each series follows from what was recorded before it: a scrape may come in between.
         counted, taken, shares = (now.recorded(name) for name in (self._steps, self._took, self._record))
-        expected = {
-            self._steps: steps,
-            self._took: {rank: seconds for rank, seconds in took.items() if rank in counted},
-            self._record: both(spent, taken, divided),
-        }
-        ended = now.held("stepscope_run_end_time_seconds", window.hold) if self.until_the_end else {}
+        ended = now.held(END, scraping.hold) if self.until_the_end else {}
         labels = [rank for rank in shares if rank in taken and without(rank, "rank") not in ended]
         whole = column(taken, labels)
-        view = Portion(column(counted, labels), whole, column(shares, labels) * whole)
-        return Scraped(labels, view, steps, expected)
+        return Scraped(labels, Portion(column(counted, labels), whole, column(shares, labels) * whole))
 
     @property
     def _steps(self) -> str:

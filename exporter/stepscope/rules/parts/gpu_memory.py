@@ -7,9 +7,9 @@ from typing import Any
 
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.memory_growth import MEMORY_GROWTH, Filling, MemoryOfNode
-from stepscope.measurements.scraped import Moment, Vector, both, divided, of_run
 from stepscope.rules.parts.base import P, Verdict, status_of
-from stepscope.rules.parts.gpus import for_each_run
+from stepscope.rules.parts.expressions import Expression
+from stepscope.rules.parts.gpus import ForEachRun
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.promql import Scraping
 from stepscope.rules.parts.tallied import Patient
@@ -52,12 +52,7 @@ class FollowsMemory(Patient[P, Filling]):
         """Returns the finding, from the details of each GPU, if any could be judged."""
 
 
-def share_in_use(scraping: Scraping) -> str:
-    """Returns the PromQL of the share of a GPU's memory that is in use."""
-    return for_each_run(f"{scraping.held(USED)} / {scraping.held(TOTAL)}", scraping)
-
-
-def in_use(now: Moment, readings: Vector, scraping: Scraping) -> Vector:
-    """Returns the values of `share_in_use`."""
-    used, total = (now.held(name, scraping.hold, of_run=False) for name in (USED, TOTAL))
-    return of_run(now, readings, both(used, total, divided), scraping.hold)
+def share_in_use(scraping: Scraping) -> Expression:
+    """Returns the share of a GPU's memory that is in use."""
+    used, total = (scraping.held(name, of_run=False) for name in (USED, TOTAL))
+    return ForEachRun(used / total, scraping)

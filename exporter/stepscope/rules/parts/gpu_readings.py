@@ -18,22 +18,19 @@ from stepscope.measurements.scraped import (
     Moment,
     Scraped,
     enough_readings,
-    share_of_window,
     without,
 )
-from stepscope.measurements.scraped import Window as ScrapedWindow
 from stepscope.measurements.usage import USAGE, GpuUsage
 from stepscope.rules.parts.base import P, Verdict, status_of
+from stepscope.rules.parts.expressions import Expression, Gain, Record
 from stepscope.rules.parts.gpus import GPUS, Judged, going_on, judged_gpus
 from stepscope.rules.parts.judgement import Tallies
 from stepscope.rules.parts.promql import (
     MINUTE,
     Alert,
     PrometheusRules,
-    Record,
     Scraping,
     at_most,
-    share_at_most,
 )
 from stepscope.rules.parts.tallied import Patient
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -68,47 +65,35 @@ class FollowsReadings(Patient[P, RecentReadings | CountedWindow]):
         Runs that have ended are not judged, because their last window contains fewer and fewer samples.
         """
         parameters: Any = self.parameters
-        window, whole = self._window(scraping), parameters.patience >= parameters.window
+        window = scraping.last(scraping.window(parameters.window))
+        whole = parameters.patience >= parameters.window
+
+        def share(quantity: Quantity, bound: str) -> Expression:
+            """Returns the share of the samples in the window that are at or below a bound."""
+            samples, bucket = HISTOGRAMS[quantity], at_most(getattr(parameters, bound), bound)
+            counted, of_all = f"{samples}_bucket{{{bucket}}}", f"{samples}_count"
+            return Gain(counted, window, whole=whole) / Gain(of_all, window, whole=whole)
+
         return PrometheusRules(
             every=4 * MINUTE,
             targets=scraping.held(GPUS),
-            records=[
-                Record(
-                    series,
-                    share_at_most(
-                        HISTOGRAMS[quantity], at_most(getattr(parameters, bound), bound), window, whole
-                    ),
-                )
-                for series, (quantity, bound) in self.recorded.items()
-            ],
+            records=[Record(series, share(*asked)) for series, asked in self.recorded.items()],
             alerts=self.alerts(f"{scraping.held(GPUS)} > {parameters.patience}\n  {going_on(scraping)}"),
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[CountedWindow]:
         parameters: Any = self.parameters
-        window, whole = self._window(scraping), parameters.patience >= parameters.window
-        asked = [
-            (series, quantity, float(getattr(parameters, bound)))
-            for series, (quantity, bound) in self.recorded.items()
-        ]
-        records = {
-            series: share_of_window(now, HISTOGRAMS[quantity], bound, window, whole)
-            for series, quantity, bound in asked
-        }
-        labels = list(records[asked[0][0]])  # GPUs; series of cores have the labels of the node
+        records = [now.recorded(series) for series in self.recorded]
+        labels = list(records[0])  # GPUs; series of cores have the labels of the node
         shares = {
-            (str(quantity), bound): np.array(
-                [records[series].get(gpu, records[series].get(without(gpu, "gpu"), np.nan)) for gpu in labels]
+            (str(quantity), float(getattr(parameters, bound))): np.array(
+                [found.get(gpu, found.get(without(gpu, "gpu"), np.nan)) for gpu in labels]
             )
-            for series, quantity, bound in asked
+            for found, (quantity, bound) in zip(records, self.recorded.values(), strict=True)
         }
         readings = now.held(GPUS, scraping.hold)
         enough = enough_readings(now, readings, labels, parameters.patience, scraping.hold)
-        return Scraped(labels, CountedWindow(enough, shares), readings, records)
-
-    def _window(self, scraping: Scraping) -> ScrapedWindow:
-        parameters: Any = self.parameters
-        return scraping.last(scraping.window(parameters.window))
+        return Scraped(labels, CountedWindow(enough, shares))
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         gpus = judged_gpus(run.facts, run.of(USAGE), tallies)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from stepscope.measurements.scraped import GPU_SAMPLES
+from stepscope.measurements.scraped import GPU_SAMPLES, Moment, Vector, of_run
+from stepscope.rules.parts.expressions import Expression
 from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.promql import Scraping
 from stepscope.runs.model import RunFacts, labelled
@@ -27,6 +28,21 @@ def for_each_run(expression: str, scraping: Scraping) -> str:
     """Returns the value of each GPU for each run that uses it and has not ended."""
     gpus = f"clamp({scraping.held(GPUS)} {going_on(scraping)}, 1, 1)"
     return f"({expression})\n  * ignoring (run) group_right ()\n{gpus}"
+
+
+@dataclass(frozen=True)
+class ForEachRun(Expression):
+    """The value of each GPU for each run that uses it and has not ended."""
+
+    of_gpus: Expression
+    scraping: Scraping
+
+    def __str__(self) -> str:
+        return for_each_run(f"{self.of_gpus}", self.scraping)
+
+    def value(self, now: Moment) -> Vector:
+        readings = now.held(GPUS, self.scraping.hold)
+        return of_run(now, readings, self.of_gpus.value(now), self.scraping.hold)
 
 
 class HasGpus(Protocol[G_co]):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.measurements.measure import Portion, Subject
+from stepscope.measurements.scraped import Scraped, Vector, column
 from stepscope.measurements.state import State
 from stepscope.rules.parts.confidence import EARLY, is_clear
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
@@ -77,6 +78,12 @@ def too_large_live(view: Portion, parameters: ShareLimits, sample_interval: floa
     early = (view.seen >= EARLY / sample_interval) & is_clear(share, view.seen, limit)
     enough = view.seen > live_minimum(parameters, sample_interval)
     return judgement(enough | early, (share, share > limit))
+
+
+def view_of_shares(samples: Vector, shares: Vector) -> Scraped[Portion]:
+    """Returns a view of recorded shares; `samples` is how many were seen."""
+    labels = [series for series in shares if series in samples]
+    return Scraped(labels, Portion(column(samples, labels), np.ones(len(labels)), column(shares, labels)))
 
 
 class Tally(State):

@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.rules.parts.promql import MINUTE, Scraping, ratio, time_span
+from stepscope.rules.parts.expressions import time_span
+from stepscope.rules.parts.promql import MINUTE, Scraping, ratio
 
 STEPSCOPE, DCGM, NODE_EXPORTER = "stepscope", "dcgm", "node-exporter"
 GPU_SOURCES, HOST_SOURCES = (STEPSCOPE, DCGM), (STEPSCOPE, NODE_EXPORTER)
@@ -85,7 +86,7 @@ class OtherExporters:
     def measured_by_us(self, reads_cores: bool) -> str:
         """Returns the nodes that our exporter measures itself: these are judged by its samples."""
         gpus = self.scraping.held("stepscope_gpu_up")
-        return f"({gpus} and {ON_NODE} {self.scraping.held(CORES)})" if reads_cores else gpus
+        return f"({gpus} and {ON_NODE} {self.scraping.held(CORES)})" if reads_cores else f"{gpus}"
 
     def percentile(self, quantile: float, reading: str, samples: int) -> str:
         """Returns a percentile over the time of `samples`."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stepscope.exporter.sampling.sample_tally import BOUNDS, GRID
-from stepscope.measurements.scraped import GAP, SAMPLES, Window
+from stepscope.measurements.scraped import GAP, Window
 from stepscope.rules.parts.confidence import EARLY, margin
+from stepscope.rules.parts.expressions import Expression, LastValues, Record
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
 
 Severity = Literal["info", "warning", "critical"]
@@ -42,12 +43,9 @@ class Scraping:
         """Returns the seconds for which a scraped value counts: over a gap of GAP, to the next scrape."""
         return GAP + 1.5 * self.interval
 
-    def held(self, series: str, ago: float = 0.0) -> str:
-        """Returns the last scraped values of a selector, as of `ago` seconds before.
-
-        Failed scrapes end every series at once; these values last over a gap in scraping.
-        """
-        return _held(series, self.hold, ago)
+    def held(self, series: str, ago: float = 0.0, of_run: bool = True) -> LastValues:
+        """Returns the last scraped values of a selector, as of `ago` seconds before."""
+        return LastValues(series, self.hold, ago, of_run)
 
     def last(self, seconds: float) -> Window:
         """Returns the window of the last `seconds`, in whole scrapes."""
@@ -60,14 +58,6 @@ class Scraping:
         It is half an interval longer, because versions differ in whether a range includes its left end.
         """
         return seconds + self.interval / 2
-
-
-@dataclass(frozen=True)
-class Record:
-    """A recording rule. `name` is level:metric:operations."""
-
-    name: str
-    expression: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ class PrometheusRules:
     that are expensive and change slowly; 0 means every scrape interval.
     """
 
-    targets: str
+    targets: Expression | str
     alerts: Sequence[Alert]
     records: Sequence[Record] = ()
     every: float = 0.0
@@ -146,17 +136,6 @@ def compared(series: str, things: str) -> str:
     return f"{least}{most}{looked_up(f'vector(1) {several}', OF_RUN, '.')}"
 
 
-def time_span(seconds: float) -> str:
-    """Returns "4m15s" for 255, as Prometheus writes it."""
-    left = round(seconds * 1000)
-    parts = []
-    for unit, milliseconds in (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
-        amount, left = divmod(left, milliseconds)
-        if amount:
-            parts.append(f"{amount}{unit}")
-    return "".join(parts) or "0s"
-
-
 def at_most(percent: float, parameter: str) -> str:
     """Returns the matcher of the bucket with the samples at or below `percent`.
 
@@ -184,55 +163,6 @@ def _bound(percent: float, parameter: str, bounds: Sequence[float]) -> float:
     )
 
 
-def _held(series: str, hold: float, ago: float = 0.0) -> str:
-    earlier = f" offset {time_span(ago)}" if ago else ""
-    return f"last_over_time({series}[{time_span(hold)}]{earlier})"
-
-
-def gained(series: str, window: Window, each: str = "{}", whole: bool = False) -> str:
-    """Returns the exact gain of a run's counter in a window, without the extrapolation of `increase`.
-
-    It is the difference of two scraped values. `each` is applied to both, such as "sum without (phase) ({})".
-    A counter without the earlier value counts from its beginning, unless the window must be `whole`. It does
-    so only if it began in the window: its run did, or Prometheus had scraped the run before without it. A
-    counter that fell has no gain, nor has any of an exporter that lost its counts.
-    """
-    now, before = _at_both_ends(series, window, each)
-    if whole:
-        return f"({now} - {before} >= 0)"
-    lost = f"resets({SAMPLES}[{time_span(window.seconds + window.hold)}]) > 0"
-    samples, samples_before = (_held(SAMPLES, window.hold, ago) for ago in (0.0, window.seconds))
-    young = f"{samples} < {window.young:.12g}"
-    # `< 0`: nothing is left of a counter that was 0 and is gone.
-    return (
-        f"(\n  {_added(now, f'-{before} < 0')}\n"
-        f"    and on (cluster, job, instance, run)\n"
-        f"  (({young} or {samples_before}) unless {lost})\n)"
-    )
-
-
-def gained_like(series: str, window: Window, each: str = "{}") -> str:
-    """Returns the gain of a run's counter, for an expression that joins it with a recorded gain of the same.
-
-    It is cheaper than `gained`, and the same: where the run's counters are not known, no gain is recorded.
-    """
-    now, before = _at_both_ends(series, window, each)
-    return _added(now, f"-{before}")
-
-
-def _added(now: str, negative_before: str) -> str:
-    """Returns the sums of two vectors that are not negative; a series may be missing from one of them.
-
-    `now - before or now` would find all series of `now` twice, and finding them is the main cost of a rule.
-    """
-    earlier = f'label_replace({negative_before}, "end", "before", "", "")'
-    return f"(sum without (end) ({now} or {earlier}) >= 0)"
-
-
-def _at_both_ends(series: str, window: Window, each: str) -> tuple[str, str]:
-    return each.format(_held(series, window.hold)), each.format(_held(series, window.hold, window.seconds))
-
-
 def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLimits) -> str:
     """Returns where the recorded `share` of the recorded number of `samples` is above the threshold.
 
@@ -243,12 +173,4 @@ def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLim
         f"{share} > {ratio(percent)} and {samples} > {live_minimum(parameters, interval):.12g}\n"
         f"  or {share} > {ratio(percent)} + {margin(fraction(percent)):.12g} * "
         f"({samples} >= {EARLY / interval:.12g}) ^ -0.5"
-    )
-
-
-def share_at_most(histogram: str, bucket: str, window: Window, whole: bool) -> str:
-    """Returns the share of the samples in a window that are in a bucket."""
-    return (
-        f"{gained(f'{histogram}_bucket{{{bucket}}}', window, whole=whole)}\n"
-        f"  / ignoring (le) {gained(f'{histogram}_count', window, whole=whole)}"
     )

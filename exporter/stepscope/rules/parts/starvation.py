@@ -12,25 +12,16 @@ from stepscope.common.status import Status
 from stepscope.common.words import exact_percent
 from stepscope.measurements.measure import Measure, Portion, RunMeasurements
 from stepscope.measurements.recent_steps import DIGITS
-from stepscope.measurements.scraped import SAMPLES, Moment, Scraped, column, dropped, spellings
+from stepscope.measurements.scraped import SAMPLES, Moment, Scraped
 from stepscope.measurements.starved import StarvedSamples
 from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.base import Verdict, status_of
-from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live
+from stepscope.rules.parts.expressions import Gain, Record
+from stepscope.rules.parts.judgement import Judgement, Tallies, too_large, too_large_live, view_of_shares
 from stepscope.rules.parts.other_exporters import MEMORY_IN_USE, ON_GPU, OtherExporters
 from stepscope.rules.parts.parameters import Parameters
-from stepscope.rules.parts.promql import (
-    MINUTE,
-    Alert,
-    PrometheusRules,
-    Record,
-    Scraping,
-    gained,
-    gained_like,
-    on_grid,
-    ratio,
-)
+from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping, on_grid, ratio
 from stepscope.rules.parts.shares import inside_steps, of_phases
 from stepscope.rules.parts.tallied import Patient
 from stepscope.runs.model import COMPONENTS, PHASES
@@ -96,7 +87,7 @@ class Starvation(Patient[S, Portion]):
         return too_large_live(view, self.parameters, sample_interval)
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
-        record, samples, parameters = self._record, self._samples, self.parameters
+        parameters = self.parameters
         window = scraping.last(MINUTE * parameters.live_window)
         labels = ", ".join(
             (
@@ -105,20 +96,16 @@ class Starvation(Patient[S, Portion]):
                 f'gpu_below="{on_grid(parameters.gpu_threshold, "gpu_threshold")}"',
             )
         )
+        starved = Gain(f"stepscope_gpu_starved_samples_total{{{labels}}}", window, joined=True)
+        samples = Record(self._samples, Gain(SAMPLES, window))
+        share = Record(self._share, starved / samples)
         return PrometheusRules(
             targets=scraping.held(SAMPLES),
             every=2 * MINUTE,
-            records=[
-                Record(samples, gained(SAMPLES, window)),
-                Record(
-                    record,
-                    f"{gained_like(f'stepscope_gpu_starved_samples_total{{{labels}}}', window)}\n"
-                    f"  / ignoring (cause, cause_above, gpu_below) {samples}",
-                ),
-            ],
+            records=[samples, share],
             alerts=[
                 self.alert(
-                    promql.too_large(scraping, record, samples, parameters),
+                    promql.too_large(scraping, self._share, self._samples, parameters),
                     f"in {{{{ $value | humanizePercentage }}}} of the samples of the last "
                     f"{parameters.live_window:g} minutes of run {{{{ $labels.run }}}}",
                 )
@@ -157,31 +144,14 @@ class Starvation(Patient[S, Portion]):
         )
 
     def scraped(self, now: Moment, scraping: Scraping) -> Scraped[Portion]:
-        window = scraping.last(MINUTE * self.parameters.live_window)
-        samples = window.gained(now, SAMPLES)
-        cells = (
-            f'cause="{self.cause}",cause_above=~"{spellings(self.above[1])}",'
-            f'gpu_below=~"{spellings(self.parameters.gpu_threshold)}"'
-        )
-        starved = dropped(
-            window.gained(now, "stepscope_gpu_starved_samples_total", cells),
-            "cause",
-            "cause_above",
-            "gpu_below",
-        )
-        labels = [series for series in starved if series in samples]
-        taken = column(samples, labels)
-        view = Portion(taken, taken, column(starved, labels))
-        shares = dict(zip(labels, view.ratio.tolist(), strict=True))
-        targets = now.held(SAMPLES, window.hold)
-        return Scraped(labels, view, targets, {self._samples: samples, self._record: shares})
+        return view_of_shares(now.recorded(self._samples), now.recorded(self._share))
 
     @property
     def _samples(self) -> str:
         return f"run_instance:stepscope_{self.cause}_starved:samples"
 
     @property
-    def _record(self) -> str:
+    def _share(self) -> str:
         return f"run_instance:stepscope_{self.cause}_starved:ratio"
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.measurements.scraped import Labels, Moment, Vector, both, lowest
-from stepscope.rules.parts.promql import MINUTE, Record, Scraping, time_span
+from stepscope.rules.parts.expressions import Expression, Record, time_span
+from stepscope.rules.parts.promql import MINUTE, Scraping
 
 EACH_PART = 0.5  # of a part's share of steady growth is the least that a part grows
 LONGER = (1, 6, 36)  # times `patience`: how far Prometheus looks back
@@ -123,8 +124,8 @@ class LongGrowth:
         """Returns the evaluation interval in seconds."""
         return dividing(self.windows(scraping)[0].part, 4 * MINUTE)
 
-    def records(self, share: str, scraping: Scraping) -> list[Record]:
-        """Returns the recording rules; `share` is the PromQL of the memory in use."""
+    def records(self, share: Expression, scraping: Scraping) -> list[Record]:
+        """Returns the recording rules; `share` is the memory in use."""
         windows = self.windows(scraping)
         span = time_span(scraping.reach(windows[0].part))
         return [
@@ -134,14 +135,13 @@ class LongGrowth:
             Record(self.growth, "\nor\n".join(f"({window.expression})" for window in windows[::-1])),
         ]
 
-    def recorded(self, now: Moment, share: Vector, scraping: Scraping) -> dict[str, Vector]:
-        """Returns the values of `records`, with the values of the memory in use."""
+    def recorded(self, now: Moment, scraping: Scraping) -> dict[str, Vector]:
+        """Returns the values of `records` without the memory in use."""
         windows = self.windows(scraping)
         longest: Vector = {}
         for window in windows:  # the longest one comes last
             longest |= window.grown(now)
         return {
-            self.share: share,
             self.lowest: lowest(now.recorded_over(self.share, scraping.reach(windows[0].part))),
             **{name: values for window in windows for name, values in window.recorded(now).items()},
             self.growth: longest,
