@@ -241,7 +241,8 @@ def test_without_a_free_descriptor_it_serves_what_it_can_and_recovers(ledgers: P
 
 
 IMPATIENT = (
-    "from stepscope import cli, watchdog; watchdog.PATIENCE_SECONDS = 0.5; raise SystemExit(cli.main())"
+    "from stepscope.commands import cli; from stepscope.common import watchdog; "
+    "watchdog.PATIENCE_SECONDS = 0.5; raise SystemExit(cli.main())"
 )
 
 
