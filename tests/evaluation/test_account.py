@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stepscope.common.status import Status
 from stepscope.demo.scenarios import all_scenarios
-from stepscope.evaluation.account import Account, Key, Leaf, account, name_of, top_places
+from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of, small_problems
@@ -138,7 +138,7 @@ def test_without_steps_the_time_is_what_the_main_thread_did_and_the_rest_is_unkn
         ("unknown", ""): pytest.approx(0.2),
     }
     (running,) = (leaf for leaf in found.leaves if leaf.key.component == "running")
-    assert top_places(running) == [("np_loop.py:14 (preprocess)", 1.0)]
+    assert [(place.words, place.share) for place in running.places] == [("preprocess, np_loop.py:14", 1.0)]
 
 
 def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> None:
@@ -148,7 +148,10 @@ def test_the_places_of_a_leaf_are_lines_of_the_users_code_by_their_time() -> Non
         line("metric.py:14", 1.0, function="confusion"),
     ]
     leaf = Leaf(Key("train", "host"), 8.0, 0.8, 0, 8.0, tuple(lines))
-    assert top_places(leaf) == [("metric.py:13 (confusion)", 0.75), ("metric.py:14 (confusion)", 0.25)]
+    assert [(place.words, place.share) for place in leaf.places] == [
+        ("confusion, metric.py:13", 0.75),
+        ("confusion, metric.py:14", 0.25),
+    ]
     assert name_of(leaf.key) == "Your own code"
     assert name_of(Key("eval", "host")) == "Evaluation steps: your own code"
 
@@ -199,3 +202,12 @@ def test_what_costs_less_than_3_percent_of_the_run_is_small_and_a_risk_never_is(
     assert [one.rule for one in problems_of(replace(run, rules=[cheap, risk]))] == [risk]
     assert [one.rule for one in small_problems(replace(run, rules=[cheap, risk]))] == [cheap]
     assert [one.rule for one in problems_of(replace(run, rules=[dear]))] == [dear]
+
+
+def test_a_loss_whose_cause_is_not_known_is_small_below_10_percent_of_the_run() -> None:
+    run = run_with(train__forward=0.9)
+    unknown = rule("StepOutlier", Status.FOUND, seconds_lost=90.0, cause_known=False)
+    known = replace(unknown, cause_known=True)
+    assert small_problems(replace(run, rules=[unknown]))
+    assert not small_problems(replace(run, rules=[known]))
+    assert not small_problems(replace(run, rules=[replace(unknown, seconds_lost=110.0)]))

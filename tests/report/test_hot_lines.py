@@ -60,11 +60,9 @@ def without_steps(*threads: ThreadTime, use: RunUse | None = None) -> Analysis:
 def test_a_plain_script_s_verdict_names_its_busy_thread_and_line() -> None:
     run = without_steps(thread(line(62), line(38, "data.py:20", library="")), use=used(1.0))
     said = verdict(run).sentences
-    assert said[2] == "One thread is busy on 1 of 8 cores in json.loads (data.py:14)."
-    assert (
-        said[3]
-        == "Its time by lines: 62 % in json.loads, called from data.py:14 and 38 % at data.py:20 (load)."
-    )
+    assert said[0] == ("One thread does all the work on 1 of 8 cores: 62 % in load, data.py:14 (json.loads).")
+    assert said[1] == "No steps were seen, so only the machine was judged."
+    assert said[3] == "Its time by lines: 62 % in load, data.py:14 (json.loads) and 38 % in load, data.py:20."
     assert (
         said[4]
         == "On average its processes use 1 of 8 cores, read 0 B/s from disks and write 0 B/s to disks."
@@ -74,13 +72,17 @@ def test_a_plain_script_s_verdict_names_its_busy_thread_and_line() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("disk", "The main thread waits for a disk 90 % of the time in json.loads (data.py:14)."),
-        ("lock", "The main thread waits for a lock 90 % of the time in json.loads (data.py:14)."),
-        ("child", "The main thread waits for a child process 90 % of the time in json.loads (data.py:14)."),
+        ("disk", "The main thread waits for a disk 90 % of the time: 90 % in load, data.py:14 (json.loads)."),
+        ("lock", "The main thread waits for a lock 90 % of the time: 90 % in load, data.py:14 (json.loads)."),
+        (
+            "child",
+            "The main thread waits for a child process 90 % of the time: "
+            "90 % in load, data.py:14 (json.loads).",
+        ),
         (
             "other",
             "The main thread waits for a timer, a socket or a pipe 90 % of the time"
-            " in json.loads (data.py:14).",
+            ": 90 % in load, data.py:14 (json.loads).",
         ),
     ],
 )
@@ -92,14 +94,15 @@ def test_a_main_thread_that_waits_is_said_to_wait_and_for_what(state: str, words
 def test_a_thread_without_a_core_is_not_called_busy() -> None:
     starved = thread(line(100), ran_seconds=15.0, core_wait_seconds=85.0)
     assert process_verdict(without_steps(starved, use=used(0.15, allowed=2)))[0] == (
-        "The main thread waits for a core 85 % of the time in json.loads (data.py:14): "
-        "something else uses the cores."
+        "The main thread waits for a core 85 % of the time, because something else uses the cores: "
+        "100 % in load, data.py:14 (json.loads)."
     )
 
 
 def test_several_busy_cores_are_no_single_thread() -> None:
     assert process_verdict(without_steps(thread(line(100)), use=used(5.2)))[0] == (
-        "5.2 of 8 cores are busy; the main thread is busy in json.loads (data.py:14)."
+        "5.2 of 8 cores are busy. The main thread works on one of them: "
+        "100 % in load, data.py:14 (json.loads)."
     )
 
 
@@ -153,8 +156,7 @@ def test_the_slow_rank_is_compared_with_the_rank_in_the_middle() -> None:
     found = parts(ranks(slow=3))
     data = next(part for part in found if part.component == "data_wait")
     assert data.words == (
-        "data, rank 3: 75 % in json.loads, called from data.py:14 "
-        "and 25 % in json.loads, called from data.py:20"
+        "data, rank 3: 75 % in load, data.py:14 (json.loads) and 25 % in load, data.py:20 (json.loads)"
     )
     assert (data.typical_rank, data.lines[0].typical_share) == (0, 0.5)
 
@@ -182,7 +184,7 @@ def test_time_outside_components_is_never_called_training(phase: str, component:
 
 def test_every_format_shows_the_lines() -> None:
     run = ranks(slow=3)
-    assert "json.loads, called from data.py:14" in render_html(run)
+    assert "load, data.py:14 (json.loads)" in render_html(run)
     assert "Data, rank 3: 75 %" in render_markdown(run)
     top = document(run)["top_lines"][0]
     assert {"rank", "component", "lines", "words"} <= top.keys()

@@ -259,7 +259,7 @@ def test_the_shares_of_each_table_of_a_scenario_sum_to_its_whole(
         assert sum(part.seconds for part in whole.parts) == pytest.approx(whole.seconds)
         assert sum(part.fraction for part in whole.parts) == pytest.approx(1)
     run, phases, inside, passes, *low = wholes
-    assert run.seconds == pytest.approx(shares.run_seconds(analysis))
+    assert run.seconds == pytest.approx(analysis.run_seconds)
     assert phases.seconds == pytest.approx(sum(analysis.phase_seconds.values()))
     in_steps = sum(part.seconds for part in phases.parts if part.key in PHASES)
     assert inside.seconds == pytest.approx(in_steps)

@@ -90,7 +90,7 @@ def test_the_run_is_split_only_where_steps_were_recorded() -> None:
 
 def test_a_run_that_goes_on_lasts_until_what_was_last_seen_and_has_no_finalization() -> None:
     going_on = made.slow_loader(end=None, finished=False, last_step_end=made.START + 700.0)
-    assert shares.run_seconds(going_on) == pytest.approx(717.0)  # the start of the last column of samples
+    assert going_on.run_seconds == pytest.approx(717.0)  # the start of the last column of samples
     assert [part.key for part in shares.parts_of_the_run(going_on).parts] == [
         "initialization",
         "training_loop",

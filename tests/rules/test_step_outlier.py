@@ -16,7 +16,7 @@ from stepscope.measurements.steps import ScrapedSteps
 from stepscope.rules.step_outlier import StepOutlier
 from stepscope.runs.model import Steps
 
-from tests.support.source import START, MemorySource, node_steps
+from tests.support.source import INTERVAL, START, MemorySource, node_samples, node_steps
 
 
 def analysis(*steps: Steps, **parameters: Any) -> Analysis:
@@ -279,3 +279,26 @@ def test_rare_long_steps_are_those_of_the_rank_that_the_others_wait_for() -> Non
 @pytest.mark.parametrize(("others", "named"), [(0.49, True), (0.51, False), (1.0, False)])
 def test_ranks_that_are_slow_together_wait_for_nobody(others: float, named: bool) -> None:
     assert ("culprit" in result(*waiting_for(2, others)).details) == named
+
+
+def test_what_others_took_from_full_cores_is_no_loss_of_long_steps() -> None:
+    """Every 16th step takes 1.6 s longer, 48 s in all; others use the node's 4 cores for 30 core seconds."""
+    values = np.full(480, 0.1)
+    values[15::16] = 1.7
+    rows = 401
+
+    def with_others(others: float, own: float) -> RuleResult:
+        use = {
+            "allowed_cores": np.full(rows, 4.0),
+            "cpu_seconds": own * INTERVAL * np.arange(rows),
+            "other_cpu_seconds": others * INTERVAL * np.arange(rows),
+        }
+        samples = node_samples(np.zeros((rows, 4)), of_run=use)
+        found = evaluate(MemorySource(samples, node_steps(values)), Settings.parse([]))
+        return next(one for one in found.rules if one.rule == "StepOutlier")
+
+    free, full = with_others(0.15, 1.0), with_others(0.15, 3.85)
+    taken = 0.15 * INTERVAL * (rows - 1)
+    assert full.seconds_lost == pytest.approx(free.seconds_lost - taken)
+    assert "may be due to cores that others used" in full.finding
+    assert "others used" not in free.finding

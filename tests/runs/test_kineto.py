@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from stepscope.commands.cli import main
 from stepscope.common.errors import UserError
 from stepscope.evaluation.engine import evaluate
-from stepscope.report.shares import run_seconds
 from stepscope.runs.model import COMPONENTS, RunFacts, Steps
 from stepscope.runs.traces.events import load
 from stepscope.runs.traces.intervals import Intervals
@@ -248,7 +247,7 @@ def test_the_time_between_captures_belongs_to_no_figure(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.json", [marked(number, start, start + 10)])
     source = KinetoTraces(tmp_path)
     analysis = evaluate(source)
-    assert run_seconds(analysis) == pytest.approx(0.020, abs=1e-6)
+    assert analysis.run_seconds == pytest.approx(0.020, abs=1e-6)
     assert analysis.phase_seconds["other"] == pytest.approx(0, abs=1e-6)
 
 

@@ -294,7 +294,7 @@ def test_a_long_name_loses_whole_parts_at_its_beginning() -> None:
     ("file", "function", "library"),
     [
         (f"{LIBRARY}/json/__init__.py", "loads", "json.loads"),
-        ("/x/site-packages/torch/nn/modules/module.py", "_call_impl", "torch.nn.modules.module._call_impl"),
+        ("/x/site-packages/torch/optim/sgd.py", "SGD.step", "torch.optim.sgd.SGD.step"),
         ("/x/python3.zip/queue.py", "get", "queue.get"),
         ("<frozen importlib._bootstrap>", "_find_and_load", "import"),
         ("<frozen runpy>", "run_path", "runpy.run_path"),
@@ -306,6 +306,26 @@ def test_a_function_of_a_library_has_the_name_of_its_module(file: str, function:
     assert found == dict(
         zip(layout.FIELDS, ("train.py:7", "step", library, "train.py:9", "<module>"), strict=True)
     )
+
+
+def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -> None:
+    packages = "/x/site-packages"
+    frames = [
+        (f"{LIBRARY}/csv.py", 1, "DictWriter.writerows"),
+        (f"{packages}/lightning/fabric/loggers/csv_logs.py", 2, "save"),
+        (f"{packages}/lightning/pytorch/trainer/trainer.py", 3, "Trainer.fit"),
+        ("train.py", 4, "main"),
+    ]
+    assert named(*frames)["library"] == "lightning.fabric.loggers.csv_logs.save"
+
+
+def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:
+    began = (f"{LIBRARY}/multiprocessing/process.py", 3, "BaseProcess._bootstrap")
+    loop = ("/x/site-packages/torch/utils/data/_utils/worker.py", 1, "_worker_loop")
+    waits = (f"{LIBRARY}/multiprocessing/queues.py", 1, "Queue.get")
+    found = named(waits, loop, began, ("train.py", 9, "main"))
+    assert (found["place"], found["library"]) == ("", "multiprocessing.queues.Queue.get")
+    assert named(waits, ("train.py", 7, "Rows.__getitem__"), loop, began)["place"] == "train.py:7"
 
 
 def test_a_hook_between_the_user_and_the_library_is_not_the_function_that_was_called() -> None:

@@ -25,7 +25,6 @@ from stepscope.compare.compared_run import ComparedRun, read_run
 from stepscope.compare.comparison import compare
 from stepscope.evaluation.engine import SCAN_INTERVAL
 from stepscope.evaluation.settings import Settings
-from stepscope.report import shares
 from stepscope.rules.parts.parameters import Value
 from stepscope.runs.model import NodeSamples, Source, Steps
 from stepscope.runs.open import open_source
@@ -94,7 +93,7 @@ class Run:
     @property
     def duration(self) -> float | None:
         """Returns the seconds from the run's start to its end, or to its last sample; None if unknown."""
-        return shares.run_seconds(self._evaluated.analysis)
+        return self._evaluated.analysis.run_seconds
 
     @property
     def nodes(self) -> list[str]:

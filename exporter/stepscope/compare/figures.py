@@ -138,7 +138,7 @@ def _values(run: ComparedRun, phase: str | None, items: float | None) -> dict[st
     """Returns the values by key. `items`: those of a step; None unless they are known in both runs."""
     analysis = run.analysis
     values: dict[str, float | None] = {
-        "duration": shares.run_seconds(analysis),
+        "duration": analysis.run_seconds,
         "cost": cost_of_run(analysis, run.price),
         "energy": analysis.energy.joules if analysis.energy else None,
     }

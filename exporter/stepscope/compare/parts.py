@@ -111,7 +111,7 @@ def difference_of_the_run(
     `work`: how many times the work of A was done by B. The steps of A count that often, so that what is left
     is the difference for the same work. What is outside the steps counts as it was.
     """
-    whole_a, whole_b = shares.run_seconds(a.analysis), shares.run_seconds(b.analysis)
+    whole_a, whole_b = a.analysis.run_seconds, b.analysis.run_seconds
     times = _phase_seconds(a, phase), _phase_seconds(b, phase)
     if whole_a is None or whole_b is None or not (times[0] and times[1]):
         return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime, Times
 
 BEFORE, BETWEEN, UNFINISHED, AFTER = (
@@ -24,7 +25,6 @@ PARTS = (BEFORE, *PHASES, BETWEEN, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
 HOST = "host"  # in a step, and in no component: the user's own code, or waiting for the device
 CORE = "core"  # of a main thread: ready to run, but no core was free
 USEFUL = frozenset({"forward", "backward", "optimizer"})
-MAIN_THREADS = ("training", "script")  # roles
 
 
 class Key(NamedTuple):
@@ -43,7 +43,13 @@ class Leaf:
     share: float  # of the run, 0..1
     rank: int | None  # that spent most time here; None: a run without ranks
     rank_seconds: float  # its seconds
-    lines: tuple[LineTime, ...] = ()  # most time first; of main threads, and of loader workers while waiting
+    lines: tuple[LineTime, ...] = ()  # of main threads; of loader workers while waiting for data
+
+    @property
+    def places(self) -> list[Place]:
+        """Returns where the time passed in the user's code, most time first."""
+        part, component = self.key
+        return places(self.lines, component if part == WITHOUT_STEPS and component != CORE else "")
 
 
 @dataclass(frozen=True)
@@ -207,16 +213,16 @@ def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
     return {**leaves, Key(UNKNOWN): max(seconds - sum(leaves.values()), 0.0)}
 
 
-def _lines(key: Key, threads: Iterable[ThreadTime]) -> list[LineTime]:
+def _lines(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     part, component = key
-    found = [
-        line
-        for thread in threads
-        for line in thread.lines
-        if (thread.role in MAIN_THREADS and _is_of(line, part, component))
-        or (thread.role == "loader worker" and component == "data_wait")
-    ]
-    return sorted(found, key=lambda line: -line.total)
+    if component == "data_wait":
+        workers = (thread for thread in threads if thread.role == "loader worker")
+        if fetched := [line for thread in workers for line in thread.lines if line.place]:
+            yield from fetched
+            return
+    for thread in threads:
+        if thread.role in MAIN_THREADS:
+            yield from (line for line in thread.lines if _is_of(line, part, component))
 
 
 def _is_of(line: LineTime, part: str, component: str) -> bool:
@@ -267,19 +273,3 @@ def name_of(key: Key) -> str:
     if not component or key.part == "train":
         return component or NAMES[key.part]
     return f"{NAMES[key.part]}: {component[0].lower()}{component[1:]}"
-
-
-def top_places(leaf: Leaf, most: int = 3) -> list[tuple[str, float]]:
-    """Returns "train.py:30 (main)" and its share of the leaf's lines, for the places with most time."""
-    whole = sum(line.total for line in leaf.lines)
-    by_place: dict[str, list[LineTime]] = defaultdict(list)
-    for line in leaf.lines:
-        by_place[line.place or line.library].append(line)
-    sums = sorted(((sum(line.total for line in by_place[at]), at) for at in by_place if at), reverse=True)
-    return [(_called(at, by_place[at]), seconds / whole) for seconds, at in sums[:most]]
-
-
-def _called(place: str, lines: Sequence[LineTime]) -> str:
-    """Adds the function with most time, unless it is a comprehension, a lambda or the module."""
-    names = [line.function for line in lines if line.function and not line.function.startswith("<")]
-    return f"{place} ({names[0]})" if names and lines[0].place else place

@@ -58,6 +58,7 @@ class RuleResult:
     debugger_parameters: dict[str, float | int | str | None] | None = None  # if Debugger names others
     debugger_triggered: int | None = None  # RuleTriggered, if it is not `triggered`
     bands: list[Band] = field(default_factory=list)  # by start; none overlap for one subject
+    cause_known: bool = True  # whether it was measured what took the time
 
     @property
     def definition(self) -> RuleClass:
@@ -83,6 +84,7 @@ class RuleResult:
             debugger_parameters=rule.debugger_parameters(),
             debugger_triggered=verdict.debugger_triggered,
             bands=sorted(bands, key=lambda band: (band.start, band.node, band.subject)),
+            cause_known=verdict.cause_known,
         )
 
 
@@ -220,6 +222,13 @@ class Analysis:
         samples = [heatmap.times[-1] for heatmap in self.heatmaps if heatmap.times]
         steps = [] if self.last_step_end is None else [self.last_step_end]
         return max(samples + steps, default=None)
+
+    @property
+    def run_seconds(self) -> float | None:
+        """Returns the run's seconds, until `last_seen` at least; the time between captures is left out."""
+        if self.start is None or self.last_seen is None:
+            return None
+        return max(0.0, self.last_seen - self.start - self.unobserved_seconds)
 
     def result_of(self, rule: RuleClass) -> RuleResult | None:
         """Returns the result of a rule; None if it was not evaluated."""

@@ -12,8 +12,9 @@ from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
-# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
+SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
+# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
 
 
@@ -66,7 +67,7 @@ def problems_of(analysis: Analysis) -> list[Problem]:
 
 
 def small_problems(analysis: Analysis) -> list[Problem]:
-    """Returns what was found, but cost less than `SMALL` of the run."""
+    """Returns what was found, but cost less than `SMALL` of the run, or `SMALL_WITHOUT_CAUSE`."""
     return [problem for problem in _of_run(analysis) if _is_small(problem, analysis)]
 
 
@@ -75,10 +76,10 @@ def _of_run(analysis: Analysis) -> list[Problem]:
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:
-    start, end = analysis.start, analysis.last_seen
-    if problem.is_risk or not problem.seconds_lost or start is None or end is None:
+    if problem.is_risk or not problem.seconds_lost or analysis.run_seconds is None:
         return False
-    return problem.seconds_lost < SMALL * (end - start)
+    limit = SMALL if problem.rule.cause_known else SMALL_WITHOUT_CAUSE
+    return problem.seconds_lost < limit * analysis.run_seconds
 
 
 def in_order(results: Iterable[RuleResult]) -> list[RuleResult]:

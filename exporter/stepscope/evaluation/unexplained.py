@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from stepscope.common.status import Status
 from stepscope.common.words import duration, share
-from stepscope.evaluation.account import BETWEEN, HOST, UNKNOWN, USEFUL, Account, Key, name_of, top_places
+from stepscope.evaluation.account import BETWEEN, HOST, UNKNOWN, USEFUL, Account, Key, name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import Place
 from stepscope.rules.parts.topics import About
 from stepscope.runs.model import PHASES
 
@@ -41,15 +42,14 @@ class _Found(NamedTuple):
     share: float  # of the run
     remedy: str
     evidence: str
-    places: Sequence[tuple[str, float]] = ()
+    places: Sequence[Place] = ()
 
 
 def unexplained(analysis: Analysis) -> list[RuleResult]:
     """Returns a finding for each large part that no rule has judged, the largest first."""
-    account = analysis.account
-    if account is None or analysis.last_seen is None or analysis.start is None:
+    account, run_seconds = analysis.account, analysis.run_seconds
+    if account is None or run_seconds is None:
         return []
-    run_seconds = analysis.last_seen - analysis.start
     found = sorted((*_components(account, analysis), *_evaluation(account)), key=lambda one: -one.share)
     return [_finding(one, run_seconds) for one in found]
 
@@ -71,7 +71,7 @@ def _components(account: Account, analysis: Analysis) -> Iterator[_Found]:
             continue
         if part == main and component in REMEDIES:
             evidence = f"{share(leaf.share, of_main)} of the time of steps"
-            yield _Found(leaf.key, leaf.share, REMEDIES[component], evidence, top_places(leaf))
+            yield _Found(leaf.key, leaf.share, REMEDIES[component], evidence, leaf.places)
         elif part == BETWEEN:
             yield _Found(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
 
@@ -87,8 +87,8 @@ def _evaluation(account: Account) -> Iterator[_Found]:
 
 def _finding(found: _Found, run_seconds: float) -> RuleResult:
     title, seconds = name_of(found.key), found.share * run_seconds
-    shown = [(place, part) for place, part in found.places[:2] if part >= LARGE]
-    places = " and ".join(f"{share(part, 1.0)} of it at {place}" for place, part in shown)
+    shown = [place for place in found.places[:2] if place.share >= LARGE]
+    places = " and ".join(f"{share(place.share, 1.0)} of it in {place.words}" for place in shown)
     return RuleResult(
         rule=ACCOUNT,
         question="Where did the time go?",
@@ -103,5 +103,5 @@ def _finding(found: _Found, run_seconds: float) -> RuleResult:
         parameters={},
         about=About(title, topic=f"account: {title}"),
         seconds_lost=seconds,
-        details={"place": shown[0][0] if shown else ""},
+        details={"place": shown[0].words if shown else ""},
     )

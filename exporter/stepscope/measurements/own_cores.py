@@ -10,6 +10,8 @@ from stepscope.measurements.measure import Measure, Measurement, Portion, Portio
 from stepscope.measurements.state import Last, Scans, increases
 from stepscope.runs.model import NodeSamples, Times
 
+FULL = 0.9  # of the cores
+
 
 class Contention(NamedTuple):
     """Counts since the run began, (scans,) each; a window is the difference of two. Seconds are of cores."""
@@ -50,6 +52,7 @@ class OwnCores(Measurement[Contention]):
     def __init__(self) -> None:
         self.so_far = np.zeros(len(Contention._fields))
         self.seconds = 0.0  # of the samples that are counted
+        self.taken = 0.0  # CPU time of everything else while hardly a core of the run was free
         self.allowed = self.limit = np.nan  # cores, the last that were read; the limit is NaN without one
         self._last = [Last() for _ in _COUNTERS]
         self._last_time = Last()
@@ -61,7 +64,11 @@ class OwnCores(Measurement[Contention]):
             gains.append(_gains(samples.of_run(name), last))
         until = self.so_far + np.concatenate((np.zeros((1, len(gains))), np.cumsum(gains, axis=1).T))
         self.so_far = until[-1]
-        self.seconds += float(increases(samples.times[there], self._last_time, after_reset=False).sum())
+        elapsed = increases(samples.times[there], self._last_time, after_reset=False)
+        self.seconds += float(elapsed.sum())
+        _, own, others, *_ = (gain[there] for gain in gains)
+        full = own + others >= FULL * elapsed * samples.of_run("allowed_cores")[there]
+        self.taken += float(others[full].sum())
         known = ~np.isnan(allowed := samples.of_run("allowed_cores"))
         if known.any():
             self.allowed = float(allowed[known][-1])

@@ -11,7 +11,7 @@ from typing import Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import JOULES_PER_KWH
-from stepscope.evaluation.account import Account, top_places
+from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.as_json import json_value
 from stepscope.evaluation.problems import problems_of
@@ -27,6 +27,7 @@ from stepscope.report.track_record import NO_RECORD, TrackRecord
 from stepscope.report.verdict import verdict
 from stepscope.runs.model import DeviceTime, ThreadTime
 
+PLACES = 3  # per part of the account
 LINES = 50  # per rank and role; a recording has more
 
 # Increases if a field disappears or changes its meaning, not for a new field.
@@ -96,7 +97,7 @@ def _run(analysis: Analysis) -> dict[str, Any]:
         "last_step_end": analysis.last_step_end,
         "no_steps": analysis.no_steps,
         "end": analysis.end_date,
-        "seconds": shares.run_seconds(analysis),
+        "seconds": analysis.run_seconds,
         "framework": analysis.framework,
         **({"gauges": analysis.gauges} if analysis.gauges else {}),
         **({"counted": [asdict(each) for each in analysis.counted]} if analysis.counted else {}),
@@ -134,7 +135,7 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
 
 
 def _share_of_run(analysis: Analysis, rule: RuleResult) -> float | None:
-    whole = shares.run_seconds(analysis)
+    whole = analysis.run_seconds
     return rule.seconds_lost / whole if whole and 0 < rule.seconds_lost <= whole else None
 
 
@@ -153,7 +154,7 @@ def _account(account: Account | None) -> dict[str, Any] | None:
                 "share": leaf.share,
                 "rank": leaf.rank,
                 "rank_seconds": leaf.rank_seconds,
-                "lines": [{"place": place, "share": share} for place, share in top_places(leaf)],
+                "lines": [{"place": place.words, "share": place.share} for place in leaf.places[:PLACES]],
             }
             for leaf in account.leaves
         ],
@@ -206,12 +207,12 @@ def _part(part: Part) -> dict[str, Any]:
         "typical_rank": part.typical_rank,
         "lines": [
             {
-                "place": hot.line.place,
-                "function": hot.line.function,
-                "library": hot.line.library,
-                "caller_place": hot.line.caller_place,
-                "caller": hot.line.caller,
-                "share": hot.share,
+                "place": hot.place.line.place,
+                "function": hot.place.function,
+                "library": hot.place.line.library,
+                "caller_place": hot.place.line.caller_place,
+                "caller": hot.place.line.caller,
+                "share": hot.place.share,
                 "typical_share": hot.typical_share,
             }
             for hot in part.lines
@@ -272,6 +273,6 @@ def _cost(analysis: Analysis, price: float | None) -> dict[str, Any] | None:
         "currency": "USD",
         "price_per_node_hour": price,
         "nodes": len(analysis.nodes),
-        "seconds": shares.run_seconds(analysis),
+        "seconds": analysis.run_seconds,
         "amount": amount,
     }

@@ -58,7 +58,7 @@ def gpu_utilization_mean(analysis: Analysis) -> float | None:
 
 
 METRICS: dict[str, Callable[[Analysis], float | None]] = {
-    "run_seconds": shares.run_seconds,
+    "run_seconds": lambda analysis: analysis.run_seconds,
     "step_seconds_mean": step_seconds_mean,
     "gpu_utilization_mean": gpu_utilization_mean,
     "cost": lambda _: None,  # needs a price
@@ -101,7 +101,7 @@ def cost(nodes: int, seconds: float, price_per_hour: float) -> float:
 
 def cost_of_run(analysis: Analysis, price_per_hour: float | None) -> float | None:
     """Returns the cost of all nodes that were seen; None without a price or a known duration."""
-    seconds = shares.run_seconds(analysis)
+    seconds = analysis.run_seconds
     if price_per_hour is None or seconds is None or not analysis.nodes:
         return None
     return cost(len(analysis.nodes), seconds, price_per_hour)
@@ -112,7 +112,7 @@ def cost_of_finding(analysis: Analysis, rule: RuleResult, price_per_hour: float 
 
     None without a price, an estimate of the lost time, or a known duration.
     """
-    whole = shares.run_seconds(analysis)
+    whole = analysis.run_seconds
     if price_per_hour is None or rule.seconds_lost <= 0 or whole is None or not analysis.nodes:
         return None
     return cost(len(analysis.nodes), min(rule.seconds_lost, whole), price_per_hour)

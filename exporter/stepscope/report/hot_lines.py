@@ -12,6 +12,7 @@ from statistics import median_low
 
 from stepscope.common.words import listing, percent, rate, share
 from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import LineTime, ThreadTime
 
@@ -42,27 +43,15 @@ WAITS = {
 
 @dataclass(frozen=True)
 class HotLine:
-    """A line, and its share of the time of its part; `typical_share`: of the rank in the middle."""
+    """A place, with its share of the time of its part; `typical_share`: of the rank in the middle."""
 
-    line: LineTime
-    share: float
+    place: Place
     typical_share: float | None = None
 
     @property
     def words(self) -> str:
-        """Returns "62 % in json.loads, called from dataset.py:14"."""
-        return f"{percent(100 * self.share)} {called(self.line)}"
-
-    @property
-    def place(self) -> str:
-        """Returns "json.loads, called from dataset.py:14", "train.py:30 (main)"."""
-        return called(self.line).removeprefix("in ").removeprefix("at ")
-
-    @property
-    def caller(self) -> str:
-        """Returns "train.py:30 (main)"; "" if nobody is known."""
-        line = self.line
-        return f"{line.caller_place} ({line.caller})" if line.caller_place else ""
+        """Returns "62 % in load, data.py:14 (json.loads)"."""
+        return f"{percent(100 * self.place.share)} in {self.place.words}"
 
 
 @dataclass(frozen=True)
@@ -98,17 +87,8 @@ class Part:
 
     @property
     def words(self) -> str:
-        """Returns "data, rank 3: 62 % in json.loads, called from dataset.py:14"."""
+        """Returns "data, rank 3: 62 % in load, dataset.py:14 (json.loads)"."""
         return f"{self.name}: {listing([line.words for line in self.lines])}"
-
-
-def called(line: LineTime) -> str:
-    """Returns "in json.loads, called from dataset.py:14", "at train.py:30 (main)"."""
-    if not line.place:
-        return f"in {line.library}" if line.library else "in other lines"
-    if line.library:
-        return f"in {line.library}, called from {line.place}"
-    return f"at {line.place}" + (f" ({line.function})" if line.function else "")
 
 
 def parts(analysis: Analysis) -> list[Part]:
@@ -149,22 +129,16 @@ def _parts(thread: ThreadTime, typical: ThreadTime | None) -> Iterable[Part]:
         seconds = sum(line.total for line in lines)
         if not whole or seconds < LEAST * whole:
             continue
-        typical_lines = {_place(line): line.total for line in others.get(key, [])}
-        typical_seconds = sum(typical_lines.values())
-        shown = sorted(lines, key=lambda line: -line.total)[:SHOWN]
+        typical_shares = {_key(place): place.share for place in places(others.get(key, []))}
         yield Part(
             thread,
             *key,
             seconds=seconds,
             share=seconds / whole,
             lines=[
-                HotLine(
-                    line,
-                    line.total / seconds,
-                    typical_lines.get(_place(line), 0.0) / typical_seconds if typical_seconds else None,
-                )
-                for line in shown
-                if line.total >= LEAST * seconds
+                HotLine(place, typical_shares.get(_key(place), 0.0) if typical_shares else None)
+                for place in places(lines)[:SHOWN]
+                if place.share >= LEAST
             ],
             typical_rank=typical.rank if typical is not None else None,
         )
@@ -177,8 +151,8 @@ def _by_part(lines: Iterable[LineTime]) -> Mapping[tuple[str, str], list[LineTim
     return found
 
 
-def _place(line: LineTime) -> tuple[str, str]:
-    return line.place, line.library
+def _key(place: Place) -> str:
+    return place.line.place or place.line.library
 
 
 # ----------------------------------------------------------------------------------------- processes
@@ -193,21 +167,18 @@ def process_verdict(analysis: Analysis) -> list[str]:
     if main is None and math.isnan(own):
         return []
     sentences = [
-        *_gpus(analysis),
         _thread_words(main, own, allowed) if main else _cores_words(analysis, own, allowed),
+        *_gpus(analysis),
     ]
-    if main is not None and (lines := [line for part in _parts(main, None) for line in part.lines]):
-        shown = sorted(lines, key=lambda line: -line.line.total)[:SHOWN]
-        whole = sum(line.total for line in main.lines)
-        words = [f"{share(line.line.total, whole)} {called(line.line)}" for line in shown]
+    shown = [] if main is None else [place for place in places(main.lines)[:SHOWN] if place.share >= LEAST]
+    if len(shown) > 1:
+        words = [f"{share(place.share, 1.0)} in {place.words}" for place in shown]
         sentences.append(f"Its time by lines: {listing(words)}.")
     return [*sentences, *_use(analysis, own, allowed)]
 
 
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
-    threads = [
-        thread for thread in analysis.threads if thread.role in ("script", "training") and thread.seconds
-    ]
+    threads = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
     return max(threads, key=lambda thread: thread.seconds, default=None)
 
 
@@ -230,14 +201,14 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
         ran = states["running"]
     if waited > WAITS_FOR_A_CORE and waited > ran / 2:
         return (
-            f"The main thread waits for a core {percent(100 * waited)} of the time{_in(thread, 'running')}: "
-            "something else uses the cores."
+            f"The main thread waits for a core {percent(100 * waited)} of the time, because something else "
+            f"uses the cores{_in(thread, 'running')}."
         )
     of = "" if math.isnan(allowed) else f" of {allowed:g} {'core' if allowed == 1 else 'cores'}"
     if ran > BUSY:
         if math.isnan(own) or own < MORE_THAN_ONE:
-            return f"One thread is busy on 1{of}{_in(thread, 'running')}."
-        return f"{own:.1f}{of} are busy; the main thread is busy{_in(thread, 'running')}."
+            return f"One thread does all the work on 1{of}{_in(thread, 'running')}."
+        return f"{own:.1f}{of} are busy. The main thread works on one of them{_in(thread, 'running')}."
     if own >= max(MORE_THAN_ONE, ALL_CORES * allowed):
         return f"All {allowed:g} cores are busy{_in(thread, 'lock')}."
     state = max(WAITS, key=lambda name: states[name])
@@ -245,12 +216,11 @@ def _thread_words(thread: ThreadTime, own: float, allowed: float) -> str:
 
 
 def _in(thread: ThreadTime, state: str) -> str:
-    """Returns where the thread mostly is in this state: " in json.loads (data.py:14)"."""
-    line = max(thread.lines, key=lambda line: (line.seconds.get(state, 0.0), line.total), default=None)
-    if line is None or not (line.place or line.library):
+    """Returns where the thread mostly is in this state: ": 62 % in load, data.py:14 (json.loads)"."""
+    most = next(iter(places(thread.lines, state)), None)
+    if most is None:
         return ""
-    name = line.library or line.function
-    return f" in {name} ({line.place})" if name and line.place else f" in {name or line.place}"
+    return f": {share(most.seconds, sum(line.total for line in thread.lines))} in {most.words}"
 
 
 def _cores_words(analysis: Analysis, own: float, allowed: float) -> str:

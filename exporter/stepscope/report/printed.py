@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepscope.common.console import BOLD, COLOURS, Console
+from stepscope.common.status import Status
 from stepscope.common.words import count, duration
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import problems_of
 from stepscope.report.ended import status_in_words
 from stepscope.report.hot_lines import parts, process_verdict
-from stepscope.report.shares import run_seconds
 from stepscope.report.verdict import RunVerdict, verdict
 
 FINDINGS = 3  # with their evidence and advice; the report has all
@@ -22,7 +22,7 @@ def print_summary(console: Console, analysis: Analysis, report: Path, price: flo
     """Prints the end of a run as a block: verdict, evidence, advice, duration, exit status and paths."""
     said = verdict(analysis, price)
     colour = COLOURS[said.status]
-    lasted = duration(run_seconds(analysis))
+    lasted = duration(analysis.run_seconds)
     status = "" if analysis.exit_status is None else f", exit status {analysis.exit_status}"
     facts = {
         "duration": lasted,
@@ -45,9 +45,8 @@ def print_verdict(console: Console, analysis: Analysis, price: float | None = No
 
 
 def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[str]:
-    word = f"{said.status}: "
-    sentence = said.sentence if said.sentence.lower().startswith(str(said.status)) else word + said.sentence
-    first, *rest = console.wrapped(sentence, first=2, rest=2)
+    word = f"{said.status}: " if said.status is Status.FOUND else ""
+    first, *rest = console.wrapped(word + said.sentence, first=2, rest=2)
     yield console.state(said.status, first)
     yield from rest
     hot = [] if process_verdict(analysis) else [part.words for part in parts(analysis)[:FINDINGS]]

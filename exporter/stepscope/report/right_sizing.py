@@ -24,7 +24,7 @@ from stepscope.common.words import (
     share,
 )
 from stepscope.evaluation.analysis import Analysis
-from stepscope.report import figures, shares
+from stepscope.report import figures
 from stepscope.report.figures import cost
 from stepscope.report.step_model import (
     Factor,
@@ -362,7 +362,7 @@ def _widened(change: _Change, more: float) -> _Change:
 
 
 def _predictions(analysis: Analysis, change: _Change, price: float | None) -> Iterator[Prediction]:
-    step, run = figures.step_seconds_mean(analysis), shares.run_seconds(analysis)
+    step, run = figures.step_seconds_mean(analysis), analysis.run_seconds
     # The script decides what a step is on fewer devices: one large step, or several small ones.
     if step is not None and change.name not in ("fewer_gpus", "fewer_nodes"):
         bounds = [step * factor for factor in _bounds(change.step or change.factor)]

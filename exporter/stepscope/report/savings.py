@@ -9,7 +9,6 @@ from types import MappingProxyType
 from stepscope.common.words import count, duration, money, number, rough_duration, rough_energy, rough_money
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.problems import Problem, problems_of
-from stepscope.report import shares
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.right_sizing import Prediction
 from stepscope.rules.batch_size import BatchSize
@@ -75,7 +74,7 @@ def savings(
 def _of_problem(
     analysis: Analysis, problem: Problem, predicted: Sequence[Prediction], price: float | None, link: str
 ) -> Saving:
-    lost, whole = problem.seconds_lost, shares.run_seconds(analysis)
+    lost, whole = problem.seconds_lost, analysis.run_seconds
     if not whole or lost > whole:  # of all ranks and GPUs together: no time of the run
         best = Amounts(None, lost, cost_of_finding(analysis, problem.estimate, price), None)
         return Saving(problem.title, link, None, best)

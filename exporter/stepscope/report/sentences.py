@@ -113,7 +113,7 @@ def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) ->
     """Returns the cost of a finding: time, share of the run and money, if known."""
     if rule.seconds_lost <= 0:
         return []
-    whole = shares.run_seconds(analysis)
+    whole = analysis.run_seconds
     bill = cost_of_finding(analysis, rule, price)
     of_the_run = whole is not None and rule.seconds_lost <= whole
     return [
@@ -125,7 +125,7 @@ def amounts(analysis: Analysis, rule: RuleResult, price: float | None = None) ->
 
 def cost(analysis: Analysis, rule: RuleResult) -> str | None:
     """Writes the estimate that orders the verdict, as time and as share of the run."""
-    whole = shares.run_seconds(analysis)
+    whole = analysis.run_seconds
     if rule.seconds_lost <= 0:
         return None
     if whole is None or rule.seconds_lost > whole:
@@ -163,7 +163,7 @@ def evidence_of_gpus(analysis: Analysis) -> list[str]:
 
 
 def run_summary(analysis: Analysis) -> list[str]:
-    whole = shares.run_seconds(analysis)
+    whole = analysis.run_seconds
     lasted = duration(whole) if whole is not None else "an unknown time"
     verb = "took" if analysis.finished else "has been observed for"
     if analysis.is_trace:
@@ -188,7 +188,7 @@ def traced(analysis: Analysis) -> str:
         count(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {steps[-1]} steps" if steps else ""
     )
     of = f" of each of {analysis.ranks} ranks" if analysis.ranks > 1 else ""
-    seconds = duration(shares.run_seconds(analysis))
+    seconds = duration(analysis.run_seconds)
     return f"The trace covers {seconds} with {number_of or 'no known step'}{of}, on {hardware(analysis)}"
 
 

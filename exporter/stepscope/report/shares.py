@@ -57,14 +57,6 @@ class Whole:
         return next((part.fraction for part in self.parts if part.key == key), 0.0)
 
 
-def run_seconds(analysis: Analysis) -> float | None:
-    """Returns the run's seconds from start to end, or to its last step or sample if the end is unknown."""
-    end = analysis.last_seen
-    if analysis.start is None or end is None:
-        return None
-    return max(0.0, end - analysis.start - analysis.unobserved_seconds)
-
-
 def parts_of_the_run(analysis: Analysis) -> Whole:
     """Returns initialization, training loop and finalization; empty without steps, and for a trace.
 

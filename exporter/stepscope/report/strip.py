@@ -128,7 +128,7 @@ def _axis(analysis: Analysis) -> _Axis | None:
     if not spans:
         return None
     start = min(start for start, _ in spans) if analysis.start is None else analysis.start
-    lasted = shares.run_seconds(analysis)
+    lasted = analysis.run_seconds
     end = max(end for _, end in spans)
     if lasted and not analysis.unobserved_seconds:
         end = start + lasted

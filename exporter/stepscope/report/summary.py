@@ -53,9 +53,7 @@ def at_a_glance(analysis: Analysis, price: float | None = None) -> list[Figure]:
 def _duration(analysis: Analysis) -> Figure:
     name = "Duration" if analysis.finished else "Duration so far"
     ranks = count(analysis.ranks, "rank") if analysis.ranks else "no rank seen"
-    return Figure(
-        name, duration(shares.run_seconds(analysis)), f"{count(len(analysis.nodes), 'node')}, {ranks}"
-    )
+    return Figure(name, duration(analysis.run_seconds), f"{count(len(analysis.nodes), 'node')}, {ranks}")
 
 
 def _bill(analysis: Analysis, price: float | None) -> list[Figure]:
@@ -154,7 +152,7 @@ def facts(analysis: Analysis, price: float | None = None) -> list[tuple[str, str
         ("Command", analysis.command or UNKNOWN),
         ("Start", moment(analysis.date)),
         ("End", end),
-        ("Duration", duration(shares.run_seconds(analysis))),
+        ("Duration", duration(analysis.run_seconds)),
         ("Exit status", status_in_words(analysis)),
         ("Framework", analysis.framework or UNKNOWN),
         ("Gauges", _gauges(analysis)),

@@ -24,7 +24,6 @@ from stepscope.evaluation.account import name_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import Problem, problems_of, small_problems
 from stepscope.evaluation.unexplained import is_accounted
-from stepscope.report import shares
 from stepscope.report.devices import headline
 from stepscope.report.ended import failed, failure, how_to_find_out
 from stepscope.report.figures import cost_of_finding
@@ -61,6 +60,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     """Returns the verdict on a run, finished or not. `price`: dollars per hour of one node."""
     status = status_of_run(analysis)
     found = problems_of(analysis)
+    does = process_verdict(analysis)
     if status is Status.FAILED:
         sentence, details = f"Failed: {uncapitalised(failure(analysis))}", [how_to_find_out(analysis)]
         details += [f"Until then: {uncapitalised(text)}" for text in _found(analysis, found, price)]
@@ -72,6 +72,9 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     else:
         missing, remedy = _missing(analysis)
         sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
+        if does:
+            first, *does = does
+            sentence, details = first, [f"{capitalised(missing)}.", *details]
         if _knows_where_time_goes(analysis):
             details.insert(0, f"What was recorded looks healthy: {_judged(analysis)}")
     if status is not Status.NOT_ENOUGH_DATA and (unjudged := _unjudged(analysis)):
@@ -79,7 +82,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
-    details += [*process_verdict(analysis), *_small(analysis), *only_at_times(analysis)]
+    details += [*does, *_small(analysis), *only_at_times(analysis)]
     shown = [evidence(analysis, problem) for problem in found]
     return RunVerdict(status, sentence, details, shown)
 
@@ -105,7 +108,7 @@ def status_of_run(analysis: Analysis) -> Status:
 
 def unrecorded(analysis: Analysis) -> float:
     """Returns the share of the run's samples that is missing, 0..1; 0 if its duration is not known."""
-    whole = (shares.run_seconds(analysis) or 0.0) * len(analysis.nodes)
+    whole = (analysis.run_seconds or 0.0) * len(analysis.nodes)
     missing = sum(gap.count or 0 for gap in analysis.gaps if gap.what == "samples")
     return min(missing * analysis.interval / whole, 1.0) if whole > 0 else 0.0
 
@@ -128,7 +131,7 @@ def _spent(analysis: Analysis) -> str:
 
 
 def _small(analysis: Analysis) -> list[str]:
-    whole = shares.run_seconds(analysis) or math.inf
+    whole = analysis.run_seconds or math.inf
     said = [f"{one.title} {share(one.seconds_lost, whole)}" for one in small_problems(analysis)]
     return [f"Small things: {listing(said)} of the run."] if said else []
 
@@ -182,7 +185,7 @@ def _found(analysis: Analysis, found: list[Problem], price: float | None) -> lis
     sentences = [_first(analysis, first, price)]
     if more and more[0].seconds_lost > 0:
         second, *more = more
-        whole = shares.run_seconds(analysis)
+        whole = analysis.run_seconds
         lost, bill = second.seconds_lost, _bill(analysis, second.estimate, price)
         of = f", {share(lost, whole)} of the run" if whole and lost <= whole else " of all ranks and GPUs"
         sentences.append(f"{second.title} cost about {duration(lost)}{of}{bill}.")
@@ -205,7 +208,7 @@ def _first(analysis: Analysis, problem: Problem, price: float | None) -> str:
 
 def _lost(analysis: Analysis, problem: Problem, price: float | None) -> str:
     """Writes "Your run spent about 55 % of its time, 1 min 17 s of 2 min 20 s, waiting for data."."""
-    seconds, whole = problem.seconds_lost, shares.run_seconds(analysis)
+    seconds, whole = problem.seconds_lost, analysis.run_seconds
     has, so_far = ("", "") if analysis.finished else ("has ", " so far")
     bill = _bill(analysis, problem.estimate, price)
     if whole is None or seconds > whole:  # the sum over ranks is no share of the run

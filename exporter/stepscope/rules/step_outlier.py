@@ -18,6 +18,7 @@ import numpy as np
 from stepscope.common.status import Status
 from stepscope.common.words import duration, ordinal, percent
 from stepscope.measurements.measure import RunMeasurements
+from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.scraped import (
     STEPS,
     Labels,
@@ -92,6 +93,7 @@ LONG_STEPS = 30  # that a live window needs at least, if steps are long
 MISSING = 0.6
 COMMUNICATION = COMPONENTS.index("communication")
 OWN_SHARE = 0.5  # of the variance of steps: above it, their rank is long by itself
+LEAST_LOST = 1e-3  # seconds: a finding of which waiting for a core explains all is a small one
 APART = 0.428  # two neighbouring bounds of the histogram are at least this share of the upper one apart
 
 
@@ -106,7 +108,10 @@ class StepOutlierParameters(Parameters):
 
 @rule
 class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
-    """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most."""
+    """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most.
+
+    What others took from its cores is subtracted: it is known as a sum only, and may all be theirs.
+    """
 
     parameters_type = StepOutlierParameters
     subject = "Single long steps"
@@ -121,6 +126,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     only_pauses = True
 
     measure = STEP_DURATIONS
+    details_of = (OWN_CORES,)
 
     def debugger_parameters(self) -> dict[str, float | int | str | None]:
         """Returns Debugger's parameters, which contain the number of standard deviations twice."""
@@ -350,9 +356,12 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         culprit = _culprit(worst.phase, series) if worst is not None else None
         if culprit is not None:
             worst = culprit.series if culprit.series in fired else worst
+        waited = 0.0 if worst is None else min(_without_core(run, worst), worst.excess_seconds)
         if worst is not None:
             alone = len({(steps.node, steps.rank) for steps in series}) == 1
             finding = worst.words(alone) + (f" {culprit.words()}" if culprit else "")
+            if waited:
+                finding += f" Up to {duration(waited)} of that may be due to cores that others used."
         elif status is Status.HEALTHY:
             finding = f"Outliers cost no rank more than {self.parameters.time_lost:g} % of its steps' time."
         else:
@@ -365,7 +374,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
             triggered,
             sum(steps.outliers for steps in series),
             sum(steps.count for steps in series),
-            worst.excess_seconds if worst else 0.0,
+            max(worst.excess_seconds - waited, LEAST_LOST) if worst else 0.0,
             worst.recommendation() if worst else None,
             {
                 "step_details": {
@@ -375,6 +384,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 **_what_ran(fired),
             },
             debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),
+            cause_known=worst is None or bool(culprit or worst.component() or worst.period()),
         )
 
     def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:
@@ -564,6 +574,23 @@ def _culprit(phase: str, series: Sequence[Series]) -> Culprit | None:
     if not own[most] > excess / 2 > 0 or others > own[most] / 2:
         return None
     return Culprit(series[most], own[most], others)
+
+
+def _without_core(run: RunMeasurements, series: Series) -> float:
+    """Returns for how long the rank may have lacked a core in the whole run.
+
+    That is the wait of its main thread, or the time for which others used cores while none was free: the
+    main thread waits for its other threads then, those of OpenMP for example.
+    """
+    waited = (
+        thread.core_wait_seconds
+        for thread in run.facts.threads
+        if thread.node == series.node
+        and thread.rank in (series.rank, None)
+        and thread.role != "loader worker"
+    )
+    cores = run.of(OWN_CORES).get(series.node)
+    return max(0.0 if cores is None else cores.taken, *waited, 0.0)
 
 
 def _bound(labels: Labels) -> float:

@@ -1,5 +1,7 @@
 """Names what a thread executes: the user's own line, and the function of a library that it called.
 
+If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is named.
+
 The user's own is the main module, and every file outside the standard library, of `site-packages` and
 `dist-packages`, and of Stepscope. Only names and line numbers are used, never source text.
 """
@@ -20,6 +22,25 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 # The characters of each field: together they fit into line_layout.TEXT_BYTES unless they are not ASCII.
 _PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
 _LINE_NUMBER = 8
+# Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
+_RUNNERS = frozenset(
+    [
+        "train",
+        "fit",
+        "fit_transform",
+        "evaluate",
+        "validate",
+        "predict",
+        "test",
+        "generate",
+        "run",
+        "__call__",
+        "__next__",
+        "_call_impl",
+        "_wrapped_call_impl",
+    ]
+)
+_FORKED_IN = f"{os.sep}multiprocessing{os.sep}process.py"
 _NO_CODE = ("__init__", "<shim>")  # files of frames that CPython 3.12 and later put between those of code
 
 
@@ -40,9 +61,12 @@ class LineNames:
     def of(self, frames: Iterable[Frame]) -> str:
         """Returns the fields of line_layout.FIELDS for the frames of a thread, innermost first."""
         innermost = called = own = caller = None
+        inner: dict[str, Frame] = {}  # the innermost frame of each package
         for frame in frames:
             if frame[0] in _NO_CODE:
                 continue
+            if frame[0].endswith(_FORKED_IN) and frame[2].endswith("_bootstrap"):
+                break  # what is outside are the parent's frames, at the moment of the fork
             innermost = innermost or frame
             if self._is_own(frame[0]):
                 if own is not None:
@@ -51,10 +75,19 @@ class LineNames:
                 own = frame
             elif own is None and not frame[0].startswith(self._ours):
                 called = frame  # not a hook between the user and the library
+                inner.setdefault(self._package(frame[0]), frame)
+        if called and _function(called).rpartition(".")[2] in _RUNNERS:
+            called = inner[self._package(called[0])]
         if own is None:
             return f"\n\n{self._function_of_library(innermost) if innermost is not None else ''}\n\n"
         fields = [*self._place_and_function(own), self._function_of_library(called) if called else ""]
         return "\n".join(fields + (self._place_and_function(caller) if caller else ["", ""]))
+
+    def _package(self, name: str) -> str:
+        """Returns the top package, or the module, of a library's file."""
+        for part in (*_PACKAGES, self._library):
+            name = name.rpartition(part)[2]
+        return name.partition(os.sep)[0]
 
     def _is_own(self, name: str) -> bool:
         own = self._known.get(name)

@@ -35,6 +35,7 @@ class Verdict:
     details: dict[str, Any] = field(default_factory=dict)
     debugger_triggered: int | None = None  # the scans that fire by Debugger's definition, if ours differs
     held: Sequence[Interval] = ()  # the bands of a rule without live windows
+    cause_known: bool = True  # whether it was measured what took the time, not only that it was lost
 
 
 class Rule(ABC, Generic[P, V]):
