@@ -11,10 +11,12 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.exporter.collectors.training import TrainingCollector
 from stepscope.exporter.ledgers.ages import HOST, INITIALIZATION, Now, Place
 from stepscope.exporter.ledgers.reader import LedgerReader, LedgerTotals, open_ledgers
 from stepscope.exporter.ledgers.run_totals import Ledger
 from stepscope.exporter.ledgers.spent import Spent
+from stepscope.exporter.sampling.sample import Sample
 from stepscope.training import layout
 from stepscope.training.layout import COMPONENTS, PHASES
 
@@ -178,6 +180,62 @@ def test_of_a_ledger_of_earlier_writers_components_of_evaluation_are_not_known(
     spent = Spent()
     spent.look(CLOCK, totals, None, 0.0, 9.0)
     assert spent.seconds == pytest.approx({"train/data_wait": 1.5, "train/forward": 4.5, "eval/host": 3})
+
+
+# -- over restarts -------------------------------------------------------------------------------------
+
+
+class Exporter:
+    """A collector on the clock of the training processes, which keeps its note in `state`."""
+
+    def __init__(self, ledgers: Path, state: Path) -> None:
+        state.mkdir(exist_ok=True)
+        self._now = CLOCK
+        self.collector = TrainingCollector(ledgers, monotonic=lambda: self._now)
+        self.collector.remember_in(state)
+
+    def at(self, seconds: float) -> dict[str, float]:
+        """Returns what is published so many seconds after the start."""
+        self._now = CLOCK + seconds
+        self.collector.collect(Sample(time=self._now))
+        (family,) = (
+            each for each in self.collector.families if each.name == "stepscope_account_seconds_total"
+        )
+        return {part: value for (_, _, part), value in family.samples.items()}
+
+
+def test_a_killed_rank_that_starts_again_continues_its_counters(ledgers: Path, tmp_path: Path) -> None:
+    exporter = Exporter(ledgers, tmp_path / "state")
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.do(batch("train", 1, 2, 0, 0))
+        trainer.do(
+            "stepscope.begin_step('train'); stepscope.begin_component('communication'); clock.now += 4"
+        )
+        assert exporter.at(7) == {"train/data_wait": 1, "train/forward": 2, "train/communication": 4}
+        trainer.kill()
+    killed = exporter.at(8)
+    assert sum(killed.values()) == 8
+    with TrainingProcess(ledgers, clock=CLOCK + 9) as trainer:
+        trainer.do(batch("train", 1, 2, 0, 0))
+        again = exporter.at(12)
+        assert again == {**killed, "train/data_wait": 2, "train/forward": 4}
+        trainer.do("clock.now += 400")
+        later = exporter.at(412)  # the first ledger is removed
+        assert len(exporter.collector.ledgers) == 1
+        assert later == {**again, "between_steps": 400}
+
+
+def test_an_exporter_that_starts_again_in_a_long_step_continues(ledgers: Path, tmp_path: Path) -> None:
+    exporter = Exporter(ledgers, tmp_path / "state")
+    with TrainingProcess(ledgers, clock=CLOCK) as trainer:
+        trainer.do("stepscope.begin_step('train'); stepscope.begin_component('forward'); clock.now += 20")
+        exporter.at(20)
+        trainer.do("stepscope.end_component(); stepscope.begin_component('backward'); clock.now += 10")
+        before = exporter.at(30)
+        assert before == {"train/forward": 20, "train/backward": 10}
+        exporter.collector.close()
+        exporter = Exporter(ledgers, tmp_path / "state")
+        assert exporter.at(30.5) == {"train/forward": 20, "train/backward": 10.5}
 
 
 # -- whatever a process says of itself -----------------------------------------------------------------

@@ -88,10 +88,13 @@ class Spent:
 
 
 def _known(start: float, totals: LedgerTotals) -> dict[Key, float]:
-    """Returns what is known for good, up to the end of the last step or the begin of the first."""
-    first = totals.first_step_start or totals.open_since or totals.waiting_since
+    """Returns what is known for good, up to the begin of the open step, otherwise the end of the last."""
+    begun, phases = totals.open_since or totals.waiting_since, dict(totals.phase_seconds)
+    first, last = totals.first_step_start or begun, totals.last_step_end
+    if begun is not None and last is not None:
+        phases[OTHER] = phases.get(OTHER, 0.0) + max(begun - last, 0.0)
     before = {} if first is None else {Key(BEFORE): max(first - start, 0.0)}
-    return before | from_first_step_to_last(totals.phase_seconds, totals.component_seconds, totals.inside)
+    return before | from_first_step_to_last(phases, totals.component_seconds, totals.inside)
 
 
 def _now(totals: LedgerTotals, place: Place | None) -> tuple[Key, Key]:
