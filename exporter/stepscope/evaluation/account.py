@@ -88,7 +88,8 @@ def account(
 
 def _account(seconds: Mapping[int | None, Mapping[Key, float]], threads: Sequence[ThreadTime]) -> Account:
     whole = sum(sum(leaves.values()) for leaves in seconds.values())
-    keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > 0}
+    rounding = 1e-9 * whole
+    keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > rounding}
     found = []
     for key in sorted(keys, key=_place):
         of_ranks = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
