@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stepscope.commands.demo import simulated_directory
 from stepscope.common.status import Status
+from stepscope.demo.clock import SimulatedClock
+from stepscope.demo.node import INTERVAL, make_exporter
 from stepscope.demo.scenarios import all_scenarios
+from stepscope.demo.simulation import Simulation
+from stepscope.demo.write import Written
 from stepscope.evaluation.account import Account, Key, Leaf, account, name_of
 from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
@@ -84,6 +91,34 @@ def test_the_account_of_a_scenario_knows_where_its_time_went(scenarios: WrittenS
     wall = (found.last_seen - found.start) * found.ranks
     assert sum(leaf.seconds for leaf in found.account.leaves) == pytest.approx(wall, rel=0.01)
     assert found.account.share("unknown") < 0.05
+
+
+@pytest.mark.parametrize("name", ["straggler", "step-outliers", "fluctuating"])
+def test_the_account_agrees_with_what_the_exporter_counted_meanwhile(tmp_path: Path, name: str) -> None:
+    seconds, recording = 120.0, tmp_path / "recording"
+    with simulated_directory() as directory:
+        clock, scenario = SimulatedClock(START, 1.0), all_scenarios()[name]()
+        simulation = Simulation(scenario, 0, "run", START, seconds, directory)
+        written = Written(scenario, 0, "run", START, recording)
+        exporter = make_exporter(simulation, clock, directory, recording)
+        for _ in range(round(seconds / INTERVAL) + 2):
+            exporter.tick()
+            clock.advance(INTERVAL)
+        exporter.close()
+        written.end(START + seconds, well=True)
+    (family,) = (each for each in exporter.families() if each.name == "stepscope_account_seconds_total")
+    counted: dict[str, float] = defaultdict(float)
+    for (_, _, part), value in family.samples.items():
+        counted[part] += value
+    found = evaluate(open_source(recording)).account
+    assert found is not None
+    accounted = {leaf.key.label: leaf.seconds for leaf in found.leaves}
+    after = accounted.pop("after_last_step", 0.0)  # which nobody knew while it passed
+    accounted["between_steps"] = accounted.get("between_steps", 0.0) + after
+    within = 0.01 * found.seconds
+    assert found.seconds == pytest.approx(sum(counted.values()), rel=0.01)
+    assert {part: counted[part] for part in accounted} == pytest.approx(accounted, abs=within)
+    assert sum(value for part, value in counted.items() if part not in accounted) < within
 
 
 def test_components_of_evaluation_are_those_of_its_recorded_steps_and_training_has_the_rest() -> None:

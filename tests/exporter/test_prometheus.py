@@ -57,3 +57,39 @@ def test_prometheus_scrapes_a_run_with_its_histograms_counters_and_exemplars(tmp
             assert steps <= set(range(20))
             (target,) = prometheus.get("targets")["activeTargets"]
             assert target["lastError"] == ""
+
+
+def test_the_parts_of_the_time_sum_to_the_life_of_a_process_and_never_fall(tmp_path: Path) -> None:
+    ledgers, account = tmp_path / "ledgers", "stepscope_account_seconds_total"
+    with (
+        ExporterProcess("--ledger-dir", ledgers, "--sample-interval=100ms") as node,
+        TrainingProcess(ledgers) as trainer,
+        scraping(node.url.removeprefix("http://"), tmp_path) as prometheus,
+    ):
+        trainer.do(
+            "import time\n"
+            "stepscope.start()\n"
+            "def steps(phase, count):\n"
+            "    for _ in range(count):\n"
+            "        with stepscope.step(phase), stepscope.component('forward'):\n"
+            "            time.sleep(0.05)\n"
+            "steps('train', 10); steps('eval', 5)\n"
+            "with stepscope.component('checkpoint'): time.sleep(0.5)\n"
+            "steps('train', 10); time.sleep(0.5)\n"
+            "stepscope.begin_step('train'); stepscope.begin_component('communication'); time.sleep(1)\n"
+        )
+        prometheus.wait_for(f'{account}{{part="train/communication"}} > 1')
+        # It stands still, and both sides are of the same scrape.
+        whole = f"sum by (run) ({account}) / on (run) stepscope_run_age_seconds"
+        ((_, share),) = (found["value"] for found in prometheus.query(whole))
+        assert float(share) == pytest.approx(1, rel=0.01)
+        assert prometheus.query(f"resets({account}[10m]) > 0") == []
+        parts = {found["metric"]["part"]: float(found["value"][1]) for found in prometheus.query(account)}
+        trainer.kill()
+        ended = prometheus.wait_for("stepscope_run_end_time_seconds")
+        assert ended[0]["metric"]["run"] == RESNET
+        assert prometheus.query(f"resets({account}[10m]) > 0") == []
+    assert parts["train/forward"] >= 1.0
+    assert parts["eval/forward"] >= 0.25
+    assert parts["train/checkpoint"] >= 0.5
+    assert parts["between_steps"] >= 0.5

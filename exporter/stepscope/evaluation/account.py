@@ -9,29 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
 
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
+from stepscope.exporter.ledgers.ages import HOST as HOST
+from stepscope.exporter.ledgers.spent import BEFORE, from_first_step_to_last, main_phase
+from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
+from stepscope.exporter.ledgers.spent import Key as Key
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime, Times
 
-BEFORE, BETWEEN, UNFINISHED, AFTER = (
-    "before_first_step",
-    "between_steps",
-    "unfinished_step",
-    "after_last_step",
-)
+UNFINISHED, AFTER = "unfinished_step", "after_last_step"
 WITHOUT_STEPS, UNKNOWN = "without_steps", "unknown"
 PARTS = (BEFORE, *PHASES, BETWEEN, UNFINISHED, AFTER, WITHOUT_STEPS, UNKNOWN)
-HOST = "host"  # in a step, and in no component: the user's own code, or waiting for the device
 CORE = "core"  # of a main thread: ready to run, but no core was free
 USEFUL = frozenset({"forward", "backward", "optimizer"})
-
-
-class Key(NamedTuple):
-    """A part of the run, and a component of it: of steps, or the state of a main thread without steps."""
-
-    part: str
-    component: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,9 +66,7 @@ class Account:
     @property
     def main_phase(self) -> str:
         """Returns the phase that the run is for: training, or otherwise the one with most time."""
-        if self.share("train"):
-            return "train"
-        return max(PHASES, key=self.share)
+        return main_phase({phase: self.share(phase) for phase in PHASES})
 
 
 def account(
@@ -106,7 +94,8 @@ def account(
 
 def _account(seconds: Mapping[int | None, Mapping[Key, float]], threads: Sequence[ThreadTime]) -> Account:
     whole = sum(sum(leaves.values()) for leaves in seconds.values())
-    keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > 0}
+    rounding = 1e-9 * whole
+    keys = {key for leaves in seconds.values() for key, value in leaves.items() if value > rounding}
     found = []
     for key in sorted(keys, key=_place):
         of_ranks = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
@@ -157,37 +146,15 @@ def _of_rank(
             phases[phase] += amount
         for component, amount in attempt.component_seconds.items():
             components[component] += amount
-    in_steps = {Key(BETWEEN): phases["other"]}
-    in_steps |= dict(_in_steps(attempts[0].rank, phases, components, recorded))
-    counted = sum(in_steps.values())
+    inside = {phase: sums.tolist() for (rank, phase), sums in recorded.items() if rank == attempts[0].rank}
+    if any(attempt.records_lost for attempt in attempts):
+        inside.pop(main_phase(phases), None)
+    spent = from_first_step_to_last(phases, components, inside)
+    counted = sum(spent.values())
     shrink = min(1.0, within / counted) if counted else 1.0  # attempts that overlap, or two clocks
-    for key, amount in in_steps.items():
+    for key, amount in spent.items():
         found[key] += shrink * amount
     return _closed(found, end - start)
-
-
-def _in_steps(
-    rank: int,
-    phases: Mapping[str, float],
-    components: Mapping[str, float],
-    recorded: Mapping[tuple[int, str], Times],
-) -> Iterator[tuple[Key, float]]:
-    """Yields the seconds of each component in each phase. What the records lack is the main phase's."""
-    here = [phase for phase in PHASES if phases.get(phase, 0.0) > 0]
-    left = {name: components.get(name, 0.0) for name in COMPONENTS}
-    main = "train" if "train" in here else max(here, key=lambda phase: phases[phase], default="")
-    for phase in sorted(here, key=lambda phase: phase == main):
-        if phase == main:
-            inside = {name: max(seconds, 0.0) for name, seconds in left.items()}
-        else:
-            sums = recorded.get((rank, phase))
-            inside = {} if sums is None else dict(zip(COMPONENTS, sums.tolist(), strict=True))
-            left = {name: seconds - inside.get(name, 0.0) for name, seconds in left.items()}
-        named = sum(inside.values())
-        shrink = min(1.0, phases[phase] / named) if named else 1.0  # two clocks: parts may exceed the step
-        for name, seconds in inside.items():
-            yield Key(phase, name), seconds * shrink
-        yield Key(phase, HOST), max(phases[phase] - named, 0.0)
 
 
 def _main_thread(threads: Iterable[ThreadTime], seconds: float) -> dict[Key, float]:

@@ -26,7 +26,15 @@ COST_SHARE = f"{LOST}{{{OF_PROBLEMS}, {OF_RUN}}}"
 NODES = (
     f"scalar(count(count by (cluster, instance) ({last(f'stepscope_run_start_time_seconds{{{OF_RUN}}}')})))"
 )
-SECONDS_LOST = f"max by (rule) (sum_over_time({COST_SHARE}[$__range:$__interval])) * $__interval_ms / 1000"
+# Windows of rules outlive the run, which costs nothing any more.
+LIVING = (
+    f"(stepscope_run_age_seconds{{{OF_RUN}}}"
+    f" unless on (cluster, instance) stepscope_run_end_time_seconds{{{OF_RUN}}})"
+)
+SECONDS_LOST = (
+    f"max by (rule) (sum_over_time(({COST_SHARE} and on () {LIVING})[$__range:$__interval]))"
+    " * $__interval_ms / 1000"
+)
 SINCE = f"1000 * min by (rule) (min_over_time(timestamp({FOUND})[$__range:$__interval]))"
 # Without a series, the panel would show no words at all.
 NO_ADVICE = (

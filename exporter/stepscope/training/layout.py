@@ -137,12 +137,14 @@ LOADER_BATCH_SIZE = 6  # 0: unknown
 LOADER_WAIT_COUNTS = 8
 WAIT_BUCKETS = len(WAIT_BOUNDS) + 1
 LOADER_DOUBLES = LOADER_WAIT_COUNTS + WAIT_BUCKETS
-COUNTER_DOUBLES = COUNTER_LOADERS + len(PHASES) * LOADER_DOUBLES
+# Component seconds within steps, one block per phase; the newest record's phase has the rest of its totals.
+COUNTER_PHASE_COMPONENTS = COUNTER_LOADERS + len(PHASES) * LOADER_DOUBLES
+COUNTER_DOUBLES = COUNTER_PHASE_COMPONENTS + len(PHASES) * len(COMPONENTS)
 UNKNOWN = -1.0  # a loader's setting that was not given
 
 
 def _of_loaders(name: str, first: int, items: int, most: float, falls: bool) -> tuple[Field, ...]:
-    at = range(COUNTER_LOADERS + first, COUNTER_DOUBLES, LOADER_DOUBLES)
+    at = range(COUNTER_LOADERS + first, COUNTER_PHASE_COMPONENTS, LOADER_DOUBLES)
     return tuple((name, start, items, most, falls) for start in at)
 
 
@@ -171,6 +173,7 @@ FIELDS: tuple[Field, ...] = (
     *_of_loaders("sum of seconds of waits", LOADER_WAIT_SUM, 1, LARGEST, False),
     *_of_loaders("batch size", LOADER_BATCH_SIZE, 1, MOST, True),
     *_of_loaders("count of waits", LOADER_WAIT_COUNTS, WAIT_BUCKETS, MOST, False),
+    ("sum of seconds", COUNTER_PHASE_COMPONENTS, len(PHASES) * len(COMPONENTS), LARGEST, False),
 )
 
 # -- worker slots ------------------------------------------------------------------------------------

@@ -197,6 +197,7 @@ def make_recorder(
     recorded = others = 0.0  # records written; how many of them are of other phases
     seconds = squares = 0.0  # running totals of this phase
     t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0  # running seconds of each component within steps
+    at_entry = _NOTHING  # the running seconds of each component when this phase was entered
     own_seconds = own_squares = 0.0  # running totals without communication: of training, or of the rest
     own_at = layout.COUNTER_OWN  # where they are
     low = high = _NEVER  # the bucket of the step before: most steps fall into the same bucket
@@ -939,9 +940,13 @@ def make_recorder(
     def enter_phase(name: str) -> None:
         """Stores the totals of the phase so far and loads the totals of this phase."""
         nonlocal phase_name, phase_number, others, seconds, squares, low, high
-        nonlocal own_at, own_seconds, own_squares
+        nonlocal own_at, own_seconds, own_squares, at_entry
         if phase_name:
             at = PHASE_INDEX[phase_name]
+            totals = t0, t1, t2, t3, t4, t5, t6, t7, t8
+            for i, total in enumerate(totals):
+                counters[layout.COUNTER_PHASE_COMPONENTS + at * _ALL + i] += total - at_entry[i]
+            at_entry = totals
             counters[layout.COUNTER_PHASE_STEPS + at] = recorded - others
             counters[layout.COUNTER_PHASE_SECONDS + at] = seconds
             counters[layout.COUNTER_PHASE_SQUARES + at] = squares
@@ -1004,7 +1009,7 @@ def make_recorder(
     def attach(ledger: mmap.mmap) -> None:
         """Records into this (new) ledger from now on."""
         nonlocal memory, counters, owner, trainer, asked, phase_name, recorded, ring_place, looks
-        nonlocal by_hand, marked, timed, passing
+        nonlocal by_hand, marked, timed, passing, at_entry
         nonlocal t0, t1, t2, t3, t4, t5, t6, t7, t8
         memory = ledger
         counters = memoryview(ledger)[layout.COUNTERS_AT : layout.WORKERS_AT].cast("d")
@@ -1012,6 +1017,7 @@ def make_recorder(
         unknown.clear()
         parts[:] = _NOTHING
         t0 = t1 = t2 = t3 = t4 = t5 = t6 = t7 = t8 = 0.0
+        at_entry = _NOTHING
         by_hand = marked = timed = passing = False
         asked = recorded = 0.0
         trainer = 0

@@ -312,6 +312,13 @@ class Families:
         self.device = self._add(
             "step_component_device_seconds_total", "counter", "Device time in each component.", component
         )
+        self.account = self._add(
+            "account_seconds_total",
+            "counter",
+            "Time of the rank's processes by part, as it passes. The parts sum to their wall time: before the"
+            " first step, each component of each phase (host: in none), and between steps.",
+            ("run", "rank", "part"),
+        )
         self.own = self._add(
             "step_own_seconds_total",
             "counter",
@@ -391,6 +398,7 @@ class Families:
         self.phase.publish(_flat({key: total.phase_seconds for key, total in totals.items()}))
         self.component.publish(_flat({key: total.component_seconds for key, total in totals.items()}))
         self.device.publish(_flat({key: total.device_seconds for key, total in totals.items()}))
+        self.account.publish(_flat({key: total.spent for key, total in totals.items()}))
         self.counted.publish(_flat({key: total.counts for key, total in totals.items()}))
         own = {key: total for key, total in totals.items() if "train" in total.steps}
         own = {key: total for key, total in own.items() if not isnan(total.own_seconds)}

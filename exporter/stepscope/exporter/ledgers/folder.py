@@ -130,12 +130,15 @@ class LedgerFolder:
                 self._count_to_the_end(name)
         if not self._counted:
             return
-        unclaimed = {} if self._complete else self.note.runs
-        kept = {name: inode for name, inode in self.note.counted.items() if name in self._files}
-        if self.note.save({**kept, **self._counted}, {**unclaimed, **self.runs}):
+        if self._save():
             deadline = monotonic() + LOOK_SECONDS
             while self._counted and monotonic() < deadline:
                 self._remove(*self._counted.popitem())
+
+    def _save(self) -> bool:
+        unclaimed = {} if self._complete else self.note.runs
+        kept = {name: inode for name, inode in self.note.counted.items() if name in self._files}
+        return self.note.save({**kept, **self._counted}, {**unclaimed, **self.runs})
 
     def left_out(self) -> dict[str, Counter[str]]:
         """Returns how many ledgers of each run a limit leaves out, by limit."""
@@ -172,6 +175,8 @@ class LedgerFolder:
             del self.runs[ledger.key], self.labels[ledger.key]
 
     def close(self) -> None:
+        if self.ledgers:  # an exporter that starts again continues the time of their processes
+            self._save()
         for ledger in self.ledgers:
             ledger.reader.close()
         self.note.close()
@@ -381,6 +386,9 @@ class LedgerFolder:
             self.labels[key] = self._label(key)
         if expires < inf:
             reader.close()  # one look may admit more than there are descriptors; it is read once more
+        inode, seconds = self.note.spent.pop(name, (0, {}))
+        if inode == reader.inode[1]:
+            ledger.spent.seconds = seconds
         self._files[name] = _File(self._files[name].inode, "read")
         self._left_out.discard(name)
         self.ledgers.append(ledger)

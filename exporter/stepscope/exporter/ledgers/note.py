@@ -1,4 +1,4 @@
-"""The exporter's own note on ledgers, for after its restart: what it has counted to the end.
+"""The exporter's own note on ledgers, for after its restart: what it has counted.
 
 The totals of a live run include ledgers of its ranks' earlier processes, whose files are gone. And a dead
 ledger that the exporter may not remove must not return with its alerts. The note has both.
@@ -30,6 +30,7 @@ class LedgerNote:
     def __init__(self, directory: Path | None = None) -> None:
         self.counted: dict[str, int] = {}  # inode by name, of files that may still be there
         self.runs: dict[RunKey, Run] = {}
+        self.spent: dict[str, tuple[int, dict[str, float]]] = {}  # inode and Spent.seconds, by name
         self._file = StateFile(directory / NAME) if directory else None
         self._complaint = ""
         if self._file is not None:
@@ -53,6 +54,11 @@ class LedgerNote:
                 for key, run in runs.items()
                 if run.retired
             ],
+            "spent": {
+                ledger.reader.path.name: (ledger.reader.inode[1], ledger.spent.seconds)
+                for run in runs.values()
+                for ledger in run.ledgers
+            },
         }
         try:
             self._file.write(json.dumps(state, separators=(",", ":")).encode())
@@ -74,6 +80,8 @@ class LedgerNote:
             if state["boot"] != boot_id():  # the ledgers were in memory
                 return
             self.counted = {str(name): int(inode) for name, inode in state["counted"].items()}
+            for name, (inode, seconds) in state.get("spent", {}).items():  # earlier notes lack it
+                self.spent[str(name)] = int(inode), {str(part): float(s) for part, s in seconds.items()}
             for run in state["runs"]:
                 ranks = {int(rank): RankTotals.from_json(totals) for rank, totals in run["ranks"].items()}
                 start, first, last = run["times"]

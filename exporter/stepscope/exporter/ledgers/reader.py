@@ -8,12 +8,12 @@ Nothing in a ledger is trusted: whatever it holds, the answer is valid values or
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
 from functools import partial
 from math import nan
-from operator import gt
+from operator import gt, sub
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -136,6 +136,8 @@ class LedgerTotals:
     component: str = ""  # that training is in now; "": none of them, or not known
     component_since: float | None = None  # since the epoch; None: this writer does not say
     operation: str = ""  # of OPERATIONS that it waits in; "": not known
+    # Within steps, seconds of each of COMPONENTS by phase. Without a phase: this writer does not say.
+    inside: dict[str, Sequence[float]] = field(default_factory=dict)
 
 
 def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
@@ -438,7 +440,26 @@ class LedgerReader:
             component=("", *COMPONENTS)[int(counters[layout.COUNTER_COMPONENT])],
             component_since=self._moment(counters[layout.COUNTER_COMPONENT_SINCE]),
             operation=_operation(counters),
+            inside=self._inside(counters, newest),
         )
+
+    def _inside(
+        self, counters: tuple[float, ...], newest: tuple[float, ...] | None
+    ) -> dict[str, Sequence[float]]:
+        """Returns the component seconds of each phase; the newest record's has what the others lack."""
+        if newest is None or self._sections.counters.items < layout.COUNTER_DOUBLES:
+            return {}
+        values, count = counters[layout.COUNTER_PHASE_COMPONENTS :], len(COMPONENTS)
+        inside = {
+            phase: block
+            for i, phase in enumerate(PHASES)
+            if any(block := values[i * count : (i + 1) * count])
+        }
+        inside.pop(PHASES[int(newest[3])], None)
+        left = list(newest[7:])
+        for block in inside.values():
+            left = list(map(sub, left, block))
+        return inside | {PHASES[int(newest[3])]: [max(0.0, seconds) for seconds in left]}
 
     def _moment(self, clock: float) -> float | None:
         """Returns seconds since the epoch of a moment on the writer's clock; None for 0."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from stepscope.exporter.ledgers.ages import Ages, Now
 from stepscope.exporter.ledgers.presence import RUNNING, Presence, left, presence
 from stepscope.exporter.ledgers.reader import LedgerHeader, LedgerReader, LedgerTotals, StepRecord
+from stepscope.exporter.ledgers.spent import Spent
 from stepscope.exporter.sampling.families import Exemplar, HistogramValue
 from stepscope.training.layout import FETCH_BOUNDS, STEP_BOUNDS, WAIT_BOUNDS
 
@@ -32,6 +33,7 @@ class Ledger:
         self.key = RunKey(reader.header.run, reader.owner)
         self.totals: LedgerTotals = reader.totals()
         self.ages = Ages()
+        self.spent = Spent()
         self.presence = Presence(RUNNING)
         self.alive = False
         self.pid: int | None = None  # of its process in the exporter's procfs; None: not known
@@ -54,8 +56,15 @@ class Ledger:
         if not alive:
             self.end_at(now.wall if was_alive else self.totals.last_step_end or self.header.start, now.wall)
         self.alive, self.failing_since = alive, None
+        self._spend(now)
         counted, self._counts_losses = self._counts_losses, True
         return records, lost if counted else 0
+
+    def _spend(self, now: Now) -> None:
+        start, ages = self.header.start, self.ages
+        wall = now.monotonic - ages.start if self.end is None else self.end - start
+        stay = now.monotonic - ages.place_began if self.alive and ages.place else 0.0
+        self.spent.look(start, self.totals, ages.place, stay, wall)
 
     def look(self, now: float, state: Callable[[Ledger], str]) -> None:
         """Notes what its process does at `now`, on the monotonic clock; `state` reads that of its thread."""
@@ -92,12 +101,13 @@ class RankTotals:
     component_seconds: dict[str, float] = field(default_factory=dict)
     device_seconds: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)  # of the script, by name
+    spent: dict[str, float] = field(default_factory=dict)  # see Spent
     own_seconds: float = 0.0  # of training steps; NaN: not known of one of its processes
     own_squared_seconds: float = 0.0
     waits: Histogram | None = None  # None: no loader is watched
     fetches: Histogram = field(default_factory=lambda: Histogram([0] * (len(FETCH_BOUNDS) + 1)))
 
-    def add(self, totals: LedgerTotals) -> None:
+    def add(self, totals: LedgerTotals, spent: Mapping[str, float]) -> None:
         for phase, (counts, seconds) in totals.step_histogram.items():
             self.steps.setdefault(phase, Histogram([0] * len(counts))).add(counts, seconds)
         _add_to(self.squared_seconds, totals.step_squared_seconds)
@@ -105,6 +115,7 @@ class RankTotals:
         _add_to(self.component_seconds, totals.component_seconds)
         _add_to(self.device_seconds, totals.component_device_seconds)
         _add_to(self.counts, totals.counts)
+        _add_to(self.spent, spent)
         self.own_seconds += totals.own_seconds
         self.own_squared_seconds += totals.own_squared_seconds
         for loader in totals.loaders:
@@ -128,7 +139,8 @@ class RankTotals:
             steps=steps,
             waits=waits,
             fetches=Histogram(**state["fetches"]),
-            counts=dict(state.get("counts", {})),  # it, and the next two, are missing in earlier notes
+            counts=dict(state.get("counts", {})),  # it, and the next three, are missing in earlier notes
+            spent=dict(state.get("spent", {})),
             own_seconds=state.get("own_seconds", nan),
             own_squared_seconds=state.get("own_squared_seconds", nan),
             **sums,
@@ -176,7 +188,7 @@ class Run:
         self.ledgers.remove(ledger)
         if not counted:
             return
-        self.retired.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
+        self.retired.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals, ledger.spent.seconds)
         if not ledger.alive:
             self._left[ledger.header.rank] = left(ledger.totals)
         self.retired_times = _widest([*self._retired_times(), _times(ledger)])
@@ -185,7 +197,7 @@ class Run:
         """Returns the totals of each rank over all of its processes."""
         totals = {rank: retired.copy() for rank, retired in self.retired.items()}
         for ledger in self.ledgers:
-            totals.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals)
+            totals.setdefault(ledger.header.rank, RankTotals()).add(ledger.totals, ledger.spent.seconds)
         return totals
 
     def newest(self) -> dict[int, Ledger]:

@@ -98,6 +98,12 @@ def names() -> str:
     return f"topk by (cluster, run) (1, max by (cluster, run, name, user) ({info}))"
 
 
+def useful() -> str:
+    """Returns the useful share of the time range, by run and user."""
+    share = f"avg by (cluster, run) (avg_over_time({of_run(usage.RUN_USEFUL)}[$__range]))"
+    return f"{share} * on (cluster, run) group_right () {names()}"
+
+
 def energy() -> str:
     """Returns kWh of GPUs by run, within the time range."""
     kilowatts = f"sum by (cluster, run) (sum_over_time({of_run(usage.RUN_POWER)}{EACH_POINT})) / 1000"
@@ -242,6 +248,16 @@ def _runs() -> list[Panel]:
             lines(f"max by (cluster, run) ({of_run(usage.RUN_STEPS)})", "{{run}} {{cluster}}"),
             logarithmic=True,
             lowest=None,
+        ),
+        bars(
+            "Where did the time go?",
+            """Share of the time of a run's ranks that was useful: in forward, backward or the optimizer. The
+            lowest ones come first. The same panel of the run itself shows what the rest was.""",
+            now(f"sort({useful()})", "{{run}}, {{user}}"),
+            unit="percentunit",
+            width=24,
+            highest=1,
+            nothing="no training process, or exporters with the lean profile",
         ),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.common.status import Status
+from stepscope.evaluation.account import HOST, Key
 from stepscope.grafana import findings, slow_rank, verdict
 from stepscope.grafana.catalogue import histograms, system
 from stepscope.grafana.catalogue import steps as steps_of_run
@@ -35,7 +36,7 @@ from stepscope.prometheus.rules.usage import (
 from stepscope.rules import all_rules
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
 from stepscope.rules.parts.promql import Scraping
-from stepscope.training.layout import PHASES
+from stepscope.training.layout import COMPONENTS, PHASES
 
 UID = "stepscope-run"
 ALL_PHASES = (*PHASES, "other", "initialization", "finalization")
@@ -59,6 +60,8 @@ STATES = words(
     }
 )
 
+ACCOUNT = f"stepscope_account_seconds_total{{{OF_RUN}}}"
+PARTS = [Key("train", component).label for component in (*COMPONENTS, HOST)]
 DURATION = "stepscope_step_duration_seconds"
 STEPS = f'{DURATION}_count{{{OF_RUN}, phase="train"}}'
 JUDGED = f"{STATUS}{{{OF_RUN}}}"
@@ -295,19 +298,20 @@ def _time() -> list[Panel]:
             overrides=coloured(ALL_PHASES),
         ),
         shares(
-            "Share of time by phase",
-            """Phases of the ranks over time. 100 % train is best. Periodic gaps of "other" are checkpoints
-            or evaluations that are not marked as a phase.""",
+            "Where did the time go?",
+            """Time of the ranks as it passes: before their first step, in each component of each phase, and
+            between steps. "host" is in a step, but in no component: your own code. Only forward,
+            backward and optimizer compute. A rank that stalls counts where it is.""",
             lines(
                 f"""
-                sum by (phase) (rate({phase_seconds}[$__rate_interval]))
-                  / on () group_left () sum(rate({phase_seconds}[$__rate_interval]))
+                sum by (part) (rate({ACCOUNT}[$__rate_interval]))
+                  / on () group_left () sum(rate({ACCOUNT}[$__rate_interval]))
                 """,
-                "{{phase}}",
+                "{{part}}",
             ),
             width=8,
             stacked=True,
-            overrides=coloured(ALL_PHASES),
+            overrides=coloured(PARTS),
         ),
         time_series(
             "Throughput",

@@ -7,12 +7,14 @@ of a node every four minutes, for charts of weeks. Prometheus does not allow muc
 
 from __future__ import annotations
 
+from stepscope.evaluation.account import USEFUL
 from stepscope.prometheus.rules.groups import Entry, Group, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.gpus import GPUS as GPUS_OF_RUNS
 from stepscope.rules.parts.promql import MINUTE
 
+ACCOUNT = "stepscope_account_seconds_total"
 IDLE = 0.05  # a GPU below this utilisation counts as idle
 
 GPU_UTILIZATION = "instance:stepscope_gpu_utilization:mean_ratio"
@@ -31,6 +33,7 @@ RUN_UTILIZATION = "run_instance:stepscope_run_gpu_utilization:mean_ratio"
 RUN_STEPS = "run_instance:stepscope_train_steps:rate5m"
 # A GPU that waits in a collective counts as busy: of what it does, this share of the steps is no work.
 RUN_WAITING = "run_instance:stepscope_run_waiting:mean_ratio"
+RUN_USEFUL = "run_instance:stepscope_run_useful:mean_ratio"  # of the time of its ranks, also outside steps
 
 LONG_GPU_SAMPLES = "run_instance_le:stepscope_gpu_utilization_samples_bucket:sum"
 LONG_GPU_MEMORY_SAMPLES = "run_instance_le:stepscope_gpu_memory_samples_bucket:sum"
@@ -85,6 +88,13 @@ def _recent() -> list[Entry]:
               rate(stepscope_step_component_seconds_total{component=~"communication|data_wait"}[5m])
             )
               / sum without (rank, phase) (rate(stepscope_step_duration_seconds_sum[5m]))
+            """,
+        ),
+        record(
+            RUN_USEFUL,
+            f"""
+            sum without (rank, part) (rate({ACCOUNT}{{part=~".*/({"|".join(sorted(USEFUL))})"}}[5m]))
+              / (sum without (rank, part) (rate({ACCOUNT}[5m])) > 0)
             """,
         ),
     ]
