@@ -8,7 +8,7 @@ NEWER := $(VENV)/newer-servers
 NPM := tests/axe tests/operator-models
 # The tests marked `trial` are those of `make trials`. What is marked `alone` says why in its file.
 PYTEST := $(BIN)/python -m pytest
-TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder  # the film is not the last
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint bench bench-scale trials truth golden pictures servers lock sbom clean

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import compileall
 import os
+import sys
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -15,10 +17,13 @@ from selenium import webdriver
 from tests.support.browser import chromium, in_dark_mode
 from tests.support.scenarios import WrittenScenarios
 from tests.support.servers import NEWER
+from tests.support.world import ROOT
 
 # Each test meets the newer servers, if they are there, before it looks for servers on the PATH.
 if NEWER.is_dir():
     os.environ["PATH"] = f"{NEWER}{os.pathsep}{os.environ['PATH']}"
+
+sys.dont_write_bytecode = False  # of the tests, which each worker and call imports
 
 # How long an example takes is the machine's business: no test asserts it. `make test` tries the same examples
 # each time, so that what passes always passes; `make trials` tries others, and more of them.
@@ -27,7 +32,15 @@ settings.register_profile("other", deadline=None, max_examples=150)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        # Thousands of processes import the package: none compiles it, nor writes half of that to a full disk.
+        compileall.compile_dir(ROOT / "exporter", quiet=1)
     settings.load_profile("other" if "hypothesis" in config.getoption("-m") else "same")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts larger files first: what is left at the end, when one worker waits for the other, is short."""
+    items.sort(key=lambda item: item.path.stat().st_size, reverse=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -83,6 +83,7 @@ def test_a_consequence_explains_itself_on_the_same_run_only() -> None:
 
 @pytest.mark.servers
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+@pytest.mark.trial
 def test_the_short_form_finds_each_fault_and_accuses_nobody_else() -> None:
     scores = simulate(make_short_plan())
     assert {rule for rule, score in scores.items() if not score.holds} == set()

@@ -13,8 +13,21 @@ from trials.__main__ import PAGE, main, perform, write_page
 TRIALS = all_trials()
 
 
-@pytest.mark.alone("trials use up what other tests need: processes, connections, shared memory")
-@pytest.mark.parametrize("name", TRIALS)
+USES_UP = pytest.mark.alone("it uses up what other tests need: processes, connections, shared memory, cores")
+ALONE = {
+    "crowded_node",
+    "dead_ledgers",
+    "hostile_clients",
+    "hostile_neighbour",
+    "line_sampling",
+    "simultaneous_runs",
+    "soak",
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[USES_UP] if name in ALONE else []) for name in TRIALS]
+)
 def test_the_promise_holds_in_the_trials_short_form(name: str, tmp_path: Path) -> None:
     trial = TRIALS[name]
     try:

@@ -41,7 +41,7 @@ from trials.truth.rival import wrapped
 FAULT = Case("fault", "DDP", 1, "forward", 2, 0.05)
 HEALTHY = healthy(1, 1)[0]
 NOTHING_ELSE_MAY_DELAY_A_RANK = pytest.mark.alone("a rank that other tests hold up is slow too")
-SMALLEST = (0, 3, 4)  # of the short form: a slow rank under DDP and under FSDP2, and a healthy run
+SMALLEST = (0, 4)  # of the short form: a slow rank and a healthy run
 NAMED = Seen(FAULT.name, (2, "forward"), "found", "Rank 2 ...", False, "verdict: rank 2 is slow", 240, 9.0)
 
 

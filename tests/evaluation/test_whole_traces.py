@@ -89,7 +89,7 @@ def test_two_long_steps_do_not_hide_each_other() -> None:
     assert (found.status, found.violations) == ("found", 2)
 
 
-@pytest.mark.parametrize("seed", smallest(range(100)))
+@pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_steps_that_vary_by_a_tenth_have_no_outlier(seed: int) -> None:
     steps = node_steps(np.random.default_rng(seed).normal(1.0, 0.1, 6).clip(0.5))
     assert result(whole(steps), "StepOutlier").status == "healthy"

@@ -41,7 +41,7 @@ def fired(reports: dict[str, dict[str, Any]]) -> set[str]:
     ("way", "rules", "words"),
     [
         ("augmentation", {"DataStarved"}, "the transform is too heavy for the cores"),
-        ("storage", {"DataStarved"}, "storage is slow"),
+        pytest.param("storage", {"DataStarved"}, "storage is slow", marks=pytest.mark.trial),
         ("none", set(), "✓ Healthy"),
     ],
 )
@@ -57,6 +57,7 @@ def test_the_report_names_the_cause(
         assert words in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.trial
 def test_the_report_counts_the_stalls_and_says_when_they_come(data: Path, tmp_path: Path) -> None:
     words = ("--slow", "stall", "--steps", "192", "--batch", "32")
     said, reports = observe(data, tmp_path / "run", *words)

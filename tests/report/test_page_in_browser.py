@@ -22,6 +22,7 @@ from stepscope.report.html import render_html
 from tests.support import analysis as made
 from tests.support.browser import console_errors, in_dark_mode, open_page
 from tests.support.scenarios import WrittenScenarios
+from tests.support.smallest import smallest
 
 pytestmark = pytest.mark.browser
 PageOf = Callable[[Analysis], Path]
@@ -85,7 +86,7 @@ def test_a_page_of_any_run_reads_well(
     check_as_a_reader(browser, page_of(analysis()))
 
 
-@pytest.mark.parametrize("name", sorted(all_scenarios()))
+@pytest.mark.parametrize("name", smallest(sorted(all_scenarios()), range(3)))
 def test_the_page_of_a_scenario_reads_well(
     browser: webdriver.Chrome, page_of: PageOf, name: str, scenarios: WrittenScenarios
 ) -> None:
@@ -328,7 +329,9 @@ class LivePage:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         self.thread.start()
 
     @property

@@ -43,7 +43,7 @@ def verdict(job: Job, directory: Path) -> Verdict:
     return conclude(facts_of(job.write(directory)))
 
 
-@pytest.mark.parametrize("seed", smallest(range(100)))
+@pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -> None:
     job = one_slow(seed)
     found = verdict(job, tmp_path)
@@ -53,7 +53,7 @@ def test_the_slow_rank_of_8_is_named_with_its_cause(seed: int, tmp_path: Path) -
     assert [row["rank"] for row in found.details["ranks"] if row["triggered"]] == [job.slow[0]]
 
 
-@pytest.mark.parametrize("seed", smallest(range(100)))
+@pytest.mark.parametrize("seed", smallest(range(100), range(2)))
 def test_nobody_is_named_among_8_healthy_ranks(seed: int, tmp_path: Path) -> None:
     found = verdict(Job.random(seed), tmp_path)
     assert found.status == "healthy", found.finding
@@ -86,7 +86,7 @@ def test_one_step_is_enough_and_cannot_show_whether_it_is_always_that_rank(tmp_p
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", smallest(range(5), {0}))
 def test_sequences_of_uneven_length_are_no_slow_rank(ranks: int, seed: int, tmp_path: Path) -> None:
     found = verdict(Job(seed=seed, steps=6, ranks=ranks, uneven=0.1), tmp_path)
     assert "rank" not in found.details, found.finding
@@ -135,7 +135,7 @@ def test_a_slow_rank_of_a_stage_is_compared_with_its_own_stage(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", smallest(range(5), {0}))
 def test_groups_are_found_from_who_communicates_with_whom(seed: int, tensor: int, tmp_path: Path) -> None:
     job = Job(seed=seed, described=False, tensor=tensor)
     assert verdict(job, tmp_path).status == "healthy"
@@ -150,7 +150,7 @@ def told(found: Verdict) -> tuple[Any, ...]:
     return (found.status, *named, round(details.get("excess_seconds", 0.0), 6), seconds)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", smallest(range(6), {0}))
 def test_the_order_of_files_and_ranks_changes_nothing(seed: int, tmp_path: Path) -> None:
     facts = facts_of(one_slow(seed).write(tmp_path / "first"))
     names = [f"{index}-of-a-capture.pt.trace.json" for index in range(8)]
@@ -162,7 +162,7 @@ def test_the_order_of_files_and_ranks_changes_nothing(seed: int, tmp_path: Path)
     assert conclude(replace(facts, traces=facts.traces[::-1])) == conclude(facts)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", smallest(range(6), {0}))
 @pytest.mark.parametrize("make", [one_slow, Job.random])
 def test_a_shifted_clock_changes_nothing(seed: int, make: Any, tmp_path: Path) -> None:
     facts = facts_of(make(seed).write(tmp_path))
@@ -175,7 +175,7 @@ def shift(trace: RankTrace, seconds: float) -> RankTrace:
     return replace(trace, **moved)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", smallest(range(6), {0}))
 def test_doubled_times_double_the_seconds_and_accuse_the_same_rank(seed: int, tmp_path: Path) -> None:
     facts = facts_of(one_slow(seed).write(tmp_path))
     names = ("starts", "ends", "exposed", "durations", "communicated", "work")
@@ -215,7 +215,7 @@ def test_traces_without_a_common_collective_are_not_judged() -> None:
     assert conclude(run_facts()).status == "not enough data"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", smallest(range(10), range(2)))
 def test_communication_is_at_most_the_step_and_a_balanced_job_could_save_no_more(
     seed: int, tmp_path: Path
 ) -> None:
@@ -225,7 +225,7 @@ def test_communication_is_at_most_the_step_and_a_balanced_job_could_save_no_more
     assert found.seconds_lost <= min(row["exposed_seconds"] for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", smallest(range(5), {0}))
 @pytest.mark.parametrize("make", [Job.random, one_slow])
 def test_less_communication_could_save_no_more_than_the_transfers_took(
     seed: int, make: Any, tmp_path: Path

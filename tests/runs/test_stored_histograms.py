@@ -94,7 +94,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         target = f"127.0.0.1:{server.server_address[1]}"
         jobs = []

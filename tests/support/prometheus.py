@@ -57,7 +57,7 @@ class Prometheus:
         deadline = time.monotonic() + SECONDS
         while not (result := self.query(expression)):
             assert time.monotonic() < deadline, f"{expression} stays empty: {self.get('targets')}"
-            time.sleep(0.1)
+            time.sleep(0.02)
         return result
 
 

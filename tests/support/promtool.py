@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,14 +18,20 @@ JUST_EQUAL = 1e-9
 
 
 class RuleTest:
-    """One storage, filled with series, in which the rules of some files are evaluated from 0 s on."""
+    """One storage, filled with series, in which the rules of some files are evaluated from 0 s on.
+
+    Of the groups, only those are evaluated that what is expected reads, and those that these read.
+    """
 
     def __init__(self, *rule_files: Path, interval: float = 15) -> None:
         self.rule_files, self.interval = rule_files, interval
+        self._groups: list[Any] = [
+            group for file in rule_files for group in yaml.load(file.read_text(), yaml.CSafeLoader)["groups"]
+        ]
         self._series: dict[str, str] = {}
         self._expressions: list[dict[str, Any]] = []
         self._alerts: list[dict[str, Any]] = []
-        self._described: list[dict[str, Any]] = []  # the rule files whose descriptions are expected
+        self._describes = False
 
     def add(self, series: Mapping[str, Values]) -> None:
         """Series by name and labels."""
@@ -61,24 +68,37 @@ class RuleTest:
 
         Other annotations are left out of the rule files, so no `alerts` may be expected at the same time.
         """
-        if not self._described:
-            self._described = [yaml.safe_load(file.read_text()) for file in self.rule_files]
-        every = [entry for file in self._described for group in file["groups"] for entry in group["rules"]]
+        self._describes = True
+        every = [entry for group in self._groups for entry in group["rules"]]
         own = [entry["labels"] for entry in every if entry.get("alert") == f"{ALERT_PREFIX}{rule}"]
         (labels,) = (found for found in own if {**found, **where}.items() >= found.items())
         annotations = {"description": description}
         self.alerts(rule, at, {"labels": {**labels, **where}, "annotations": annotations})
 
-    def _files(self, folder: Path) -> list[Path]:
-        """Returns the rule files, with no annotations but descriptions if these are expected."""
-        if not self._described:
-            return list(self.rule_files)
-        for number, file in enumerate(self._described):
-            for entry in (entry for group in file["groups"] for entry in group["rules"]):
-                if "annotations" in entry:
-                    entry["annotations"] = {"description": entry["annotations"]["description"]}
-            (folder / f"described-{number}.json").write_text(json.dumps(file))
-        return [folder / f"described-{number}.json" for number in range(len(self._described))]
+    def _read_groups(self) -> list[Any]:
+        """Returns the groups that what is expected reads, with those that these read, in their order."""
+        read = [each["expr"] for each in self._expressions]
+        read += [f'ALERTS{{alertname="{each["alertname"]}"}}' for each in self._alerts]
+        chosen: list[Any] = []
+        while more := [
+            group
+            for group in self._groups
+            if group not in chosen and any(_reads(text, rule) for rule in group["rules"] for text in read)
+        ]:
+            chosen += more
+            rules = [rule for group in more for rule in group["rules"]]
+            read = [text for rule in rules for text in (rule["expr"], *rule.get("annotations", {}).values())]
+        return [group for group in self._groups if group in chosen]
+
+    def _file(self, folder: Path) -> Path:
+        """Writes the groups that are read, with no annotations but descriptions if these are expected."""
+        groups = self._read_groups()
+        for entry in (entry for group in groups for entry in group["rules"]):
+            if self._describes and "annotations" in entry:
+                entry["annotations"] = {"description": entry["annotations"]["description"]}
+        path = folder / "rules.json"
+        path.write_text(json.dumps({"groups": groups}))
+        return path
 
     def run(self, folder: Path) -> None:
         """Raises AssertionError with promtool's words where an expectation was not met."""
@@ -90,7 +110,7 @@ class RuleTest:
             "alert_rule_test": self._alerts,
         }
         content = {
-            "rule_files": [str(path) for path in self._files(folder)],
+            "rule_files": [str(self._file(folder))] if self.rule_files else [],
             "evaluation_interval": f"{self.interval:g}s",
             "tests": [test],
         }
@@ -109,6 +129,18 @@ class RuleTest:
                 "exp_samples": [{"labels": labels, "value": value} for labels, value in samples],
             }
         )
+
+
+def _reads(text: str, rule: Mapping[str, Any]) -> bool:
+    """Returns whether an expression may select what the rule records or fires."""
+    labels = {name: text for name, text in rule.get("labels", {}).items() if "$" not in text}
+    name = rule.get("record", "ALERTS")
+    labels |= {"alertname": rule["alert"]} if "alert" in rule else {}
+    for match in re.finditer(rf"(?<![\w:]){name}(?![\w:])(\{{[^}}]*)?", text):
+        asked = re.findall(r'(\w+)=\\?"([^"\\]*)', match[1] or "")
+        if all(labels.get(label, value) == value for label, value in asked):
+            return True
+    return False
 
 
 def _written(value: float | None) -> str:

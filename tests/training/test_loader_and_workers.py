@@ -9,6 +9,7 @@ import pytest
 from stepscope.common.shared_files import is_locked, open_private
 from stepscope.training import layout
 
+from tests.support.smallest import smallest
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
 
 WAIT = 0  # place of data_wait in COMPONENTS
@@ -319,7 +320,7 @@ def worker_started(worker):
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", smallest(["fork", "spawn"], {0}))
 def test_a_pytorch_loader_tells_its_settings_and_its_workers_fetches_are_timed(
     method: str, ledgers: Path, tmp_path: Path
 ) -> None:

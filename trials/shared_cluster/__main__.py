@@ -39,9 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         action="append",
         help="of a cluster, may be repeated; 1 to 100 are for tuning (default: those held back)",
     )
-    parser.add_argument(
-        "--short", action="store_true", help="two nodes for half an hour, as `make test` does"
-    )
+    parser.add_argument("--short", action="store_true", help="two nodes for half an hour")
     parser.add_argument("--markdown", action="store_true", help=f"also write the table into {PAGE.name}")
     arguments = parser.parse_args(words)
     plans = [make_short_plan()] if arguments.short else map(make_plan, arguments.seed or HELD_BACK)

@@ -13,7 +13,6 @@ from stepscope.runs.debugger.source import DebuggerOutput
 from stepscope.runs.flight_recorder.source import FlightRecorderDumps, dump_files
 from stepscope.runs.model import Source
 from stepscope.runs.prometheus.address import EXAMPLE, PREFIX, without_secrets
-from stepscope.runs.prometheus.source import PrometheusRun
 from stepscope.runs.recording.directory import RecordingDirectory
 from stepscope.runs.recording.files import holds_recording
 from stepscope.runs.traces.nsight import is_export
@@ -40,6 +39,8 @@ def open_source(place: Path | str, progress: Callable[[int, int], None] | None =
     """
     if isinstance(place, str) and "://" in place:
         if place.startswith(PREFIX):
+            from stepscope.runs.prometheus.source import PrometheusRun  # its HTTP client takes long to import
+
             run = PrometheusRun(place)
             if run.earlier:
                 print(f"stepscope: {run.earlier}", file=sys.stderr)

@@ -150,7 +150,7 @@ def prometheus() -> Iterator[Answers]:
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         answers = Answers(f"http://127.0.0.1:{server.server_port}")
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield answers
         server.shutdown()

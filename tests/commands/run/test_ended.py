@@ -66,19 +66,22 @@ def scrape(address: str) -> str:
         return ""
 
 
+STEP = "with stepscope.step('train'): pass"
+
+
 @pytest.mark.parametrize(
-    ("end", "expected"),
+    ("steps", "end", "expected"),
     [
-        ("", "finished"),
-        ("raise SystemExit(7)", "exit status 7"),
-        ("os.kill(os.getpid(), 9)", "signal SIGKILL"),
+        (STEP, "", "finished"),
+        (STEP, "raise SystemExit(7)", "exit status 7"),
+        (STEP, "os.kill(os.getpid(), 9)", "signal SIGKILL"),
+        ("pass", "", "finished"),
     ],
 )
-@pytest.mark.parametrize("steps", ["with stepscope.step('train'): pass", ""])
 def test_a_server_that_scrapes_the_run_reads_how_it_ended(
     end: str, expected: str, steps: str, tmp_path: Path
 ) -> None:
-    script = f"import os, pathlib, time, stepscope\n{steps or 'pass'}\n"
+    script = f"import os, pathlib, time, stepscope\n{steps}\n"
     script += "while not pathlib.Path('go').exists(): time.sleep(0.02)\n" + end
     found: list[str] = []
 

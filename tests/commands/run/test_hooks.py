@@ -215,7 +215,7 @@ def test_a_word_that_is_no_file_is_not_waited_for(tmp_path: Path, word: str) -> 
 
 
 def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) -> None:
-    command = ["env", "-i", sys.executable, "-c", "import time; time.sleep(3)"]
+    command = ["env", "-i", sys.executable, "-c", "import time; time.sleep(2)"]
     ended = subprocess.run(
         [*RUN, "--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run", "--", *command],
         capture_output=True,
@@ -234,7 +234,7 @@ def test_terminal_and_report_say_loudly_that_no_steps_were_seen(tmp_path: Path) 
 
 def test_why_no_lines_were_sampled_is_said_after_the_command_and_not_in_its_output(tmp_path: Path) -> None:
     limited = ("sh", "-c", 'ulimit -f 8; exec "$@"', "sh")  # too few blocks for a file of line samples
-    script = "import sys, time; time.sleep(3); print('out'); print('last words', file=sys.stderr)"
+    script = "import sys, time; time.sleep(2); print('out'); print('last words', file=sys.stderr)"
     flags = ("--interval", "100ms", "--listen", "127.0.0.1:0", "--out", tmp_path / "run")
     ended = subprocess.run(
         [*RUN, *flags, "--", *limited, sys.executable, "-c", script],

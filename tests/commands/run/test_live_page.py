@@ -59,7 +59,7 @@ def scrape(address: str) -> requests.Response:
     ("end", "state", "words"),
     [
         ("0", "finished", "waiting for data"),
-        ("3", "✕ failed", "exit status 3"),
+        pytest.param("3", "✕ failed", "exit status 3", marks=pytest.mark.trial),
         ("Ctrl-C", "✕ failed", "was stopped by SIGINT"),
     ],
 )
@@ -96,8 +96,6 @@ def test_the_live_page_fits_a_phone(browser: webdriver.Chrome, tmp_path: Path) -
         line = browser.find_element("id", "state").value_of_css_property("line-height")
         product = browser.find_element("css selector", ".product")
         assert product.size["height"] < 1.5 * float(line.removesuffix("px")), "not one letter per line"
-        (tmp_path / "end").write_text("0")
-        observed.status()
 
 
 def test_metrics_end_with_the_measuring_after_the_end_of_the_run_was_read(

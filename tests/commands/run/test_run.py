@@ -19,17 +19,20 @@ from stepscope.training.layout import RUN_BYTES
 
 from tests.support.observing import PATIENCE, RUN, Observed, wait_until
 from tests.support.recording import Seen
+from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
 
 UNTIL_SIGNALLED = """
 import signal, sys, time
 def said(number, frame):
     print(signal.Signals(number).name, flush=True)
-    sys.exit(40)
+    if number == signal.SIGUSR2:
+        sys.exit(40)
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"):
     signal.signal(getattr(signal, name), said)
 print("ready", flush=True)
-time.sleep(100)
+while True:
+    time.sleep(100)
 """
 
 STEPS = """
@@ -50,14 +53,14 @@ def run_file(directory: Path) -> dict[str, object]:
 # What comes out of the command comes out of us.
 
 
-@pytest.mark.parametrize(("script", "status"), [("", 0), ("raise SystemExit(7)", 7), ("1/0", 1)])
+@pytest.mark.parametrize(("script", "status"), [("", 0), ("raise SystemExit(7)", 7)])
 def test_the_exit_status_is_the_commands(tmp_path: Path, script: str, status: int) -> None:
     with Observed(tmp_path / "run", script) as observed:
         assert observed.status() == status
     assert run_file(tmp_path / "run")["exit_status"] == status
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", smallest([signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], {0}))
 def test_a_command_that_a_signal_ended_gives_128_and_the_signal(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -133,17 +136,15 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
         assert observed.printed == "resnet\nTrue\nset()\n"
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2],
-    ids=lambda number: str(number.name),
-)
-def test_a_signal_sent_to_us_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_signals_sent_to_us_are_passed_on(tmp_path: Path) -> None:
+    names = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"]
     with Observed(tmp_path / "run", UNTIL_SIGNALLED) as observed:
-        observed.until_printed("ready")
-        observed.send(number)
+        observed.until_printed("ready\n")
+        for name in names:
+            observed.send(signal.Signals[name])
+            observed.until_printed(f"{name}\n")
         assert observed.status() == 40
-        assert observed.printed == f"ready\n{number.name}\n"
+        assert observed.printed.split() == ["ready", *names]
     assert run_file(tmp_path / "run")["end"] is not None
 
 
@@ -409,7 +410,7 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, hard))  # inherited by all that we start
     try:
-        with Observed(tmp_path / "run", "import time; time.sleep(4); raise SystemExit(5)") as observed:
+        with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(5)") as observed:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             assert observed.status() == 5
             assert observed.said.count("stopped: File too large") == 1
@@ -421,7 +422,7 @@ def test_a_full_disk_ends_the_recording_and_neither_the_training_nor_its_status(
 
 
 def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(3); raise SystemExit(6)") as observed:
+    with Observed(tmp_path / "run", "import time; time.sleep(2); raise SystemExit(6)") as observed:
         observed.until_samples(2)
         (node,) = (path for path in observed.directory.iterdir() if path.is_dir())
         (node / "steps-000009.00000000.parquet").write_bytes(b"no part")
@@ -566,6 +567,6 @@ def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:
 def test_lines_are_recorded_unless_they_are_switched_off(
     tmp_path: Path, flags: tuple[str, ...], sampled: bool
 ) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(3)", *flags) as observed:
+    with Observed(tmp_path / "run", "import time; time.sleep(2)", *flags) as observed:
         assert observed.status() == 0
     assert bool(list((tmp_path / "run").rglob("lines.json"))) == sampled

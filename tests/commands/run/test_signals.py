@@ -14,6 +14,7 @@ from stepscope.common.signals import PASSED_ON
 from stepscope.rules.parts.registry import FOLDERS
 
 from tests.support.observing import PATIENCE, Observed
+from tests.support.smallest import smallest
 
 OTHERS = sorted(PASSED_ON - {signal.SIGINT})
 
@@ -135,7 +136,9 @@ def test_how_the_command_ended_is_recorded_before_anything_else(tmp_path: Path) 
     assert (told["exit_status"], told["ended"]) == (5, "exit status 5")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 6])
+@pytest.mark.parametrize(
+    "number", smallest([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGRTMIN + 6], {0, 3})
+)
 def test_a_signal_before_the_command_is_started_ends_us_with_its_status_and_leaves_nothing(
     number: int, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from stepscope.commands.run.pulse import Pulse
 from stepscope.commands.run.status_line import fitting
 
+from tests.support.smallest import smallest
 from tests.support.terminal import Terminal, on_terminal
 
 LOOP = """
@@ -26,7 +27,7 @@ for number in range(300):
 """
 
 
-@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("columns", smallest([80, 140], {0}))
 def test_the_last_row_has_the_status_and_the_output_above_it_is_whole(tmp_path: Path, columns: int) -> None:
     terminal = Terminal(on_terminal(tmp_path, LOOP, "--steps", "300"), tmp_path, columns)
     terminal.until(lambda: " steps/s" in terminal.screen.row(23))
@@ -44,8 +45,9 @@ def test_the_last_row_has_the_status_and_the_output_above_it_is_whole(tmp_path: 
     assert all(len(line) <= columns for line in lines)
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 30), (80, 18), (120, 24), (60, 40)])
-def test_a_terminal_may_change_its_size(tmp_path: Path, columns: int, rows: int) -> None:
+@pytest.mark.parametrize("size", smallest([(80, 18), (60, 40), (80, 30), (120, 24)], range(2)))
+def test_a_terminal_may_change_its_size(tmp_path: Path, size: tuple[int, int]) -> None:
+    columns, rows = size
     """The command waits while the size changes, so that no row is on its way."""
     script = """
 import time, stepscope

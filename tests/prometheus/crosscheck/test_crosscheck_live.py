@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -71,8 +72,15 @@ def test_without_rules_the_parameters_are_those_of_a_render_without_flags(server
     assert crosscheck("--prometheus", servers.right.url).returncode == 0
 
 
-def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(servers: Servers) -> None:
-    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+@pytest.fixture(scope="module")
+def of_wrong_rules(servers: Servers) -> subprocess.CompletedProcess[str]:
+    return crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+
+
+def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(
+    of_wrong_rules: subprocess.CompletedProcess[str],
+) -> None:
+    answer = of_wrong_rules
     assert answer.returncode == 1, answer.stdout
     wrong = "CPUBottleneck, CollectiveHang, MaxInitializationTime, TrainingStalled"
     assert answer.stdout.splitlines()[-1] == f"Disagreements: {wrong}."
@@ -86,18 +94,20 @@ def test_one_threshold_changed_by_hand_is_a_disagreement_that_names_the_rule(ser
     assert re.search(r"stepscope:rule_status\{.*\}: expected 1, Prometheus has 0", answer.stdout)
 
 
-def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(servers: Servers) -> None:
-    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
+def test_a_rule_that_is_loaded_but_says_nothing_is_a_disagreement(
+    of_wrong_rules: subprocess.CompletedProcess[str],
+) -> None:
     assert re.search(
         r"(?m)^MaxInitializationTime: \S+Z stepscope:rule_status\{.*\}: "
         r"expected a status, Prometheus has nothing$",
-        answer.stdout,
+        of_wrong_rules.stdout,
     )
 
 
-def test_every_rule_that_is_checked_had_values_to_be_checked(servers: Servers) -> None:
-    answer = crosscheck("--prometheus", servers.wrong.url, "--rules", servers.short_windows)
-    rows = table(answer)
+def test_every_rule_that_is_checked_had_values_to_be_checked(
+    of_wrong_rules: subprocess.CompletedProcess[str],
+) -> None:
+    rows = table(of_wrong_rules)
     assert rows.keys() == ALERTING
     in_cgroup = {"CPUThrottled", "MemoryPressure"}  # the run is in none
     assert {rule: rows[rule]["values"] for rule in in_cgroup} == dict.fromkeys(in_cgroup, 0)

@@ -30,7 +30,7 @@ class Page(BaseHTTPRequestHandler):
 @pytest.fixture
 def page() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"

@@ -59,9 +59,9 @@ def suspended(now: float) -> Now | None:
 CLOCKS = pytest.mark.parametrize(
     ("clocks", "scrape"),
     [
-        pytest.param(ahead(0), 15, id="right"),
-        pytest.param(ahead(0), 60, id="scraped every 60 s"),
-        pytest.param(ahead(90), 15, id="90 s ahead"),
+        pytest.param(ahead(0), 15, id="right", marks=pytest.mark.trial),
+        pytest.param(ahead(0), 60, id="scraped every 60 s", marks=pytest.mark.trial),
+        pytest.param(ahead(90), 15, id="90 s ahead", marks=pytest.mark.trial),
         pytest.param(ahead(-90), 60, id="90 s behind, scraped every 60 s"),
         pytest.param(stepping(3600), 15, id="steps by an hour"),
         pytest.param(stepping(-3600), 15, id="steps back by an hour"),

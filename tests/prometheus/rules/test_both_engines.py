@@ -36,7 +36,7 @@ WINDOW = 510  # of whole scrapes
 RUNS = 12  # in a batch
 
 few_examples = settings(
-    max_examples=4,
+    max_examples=settings().max_examples // 20,  # a batch in `make test`
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a seed does not get simpler by being smaller

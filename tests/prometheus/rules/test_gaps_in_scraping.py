@@ -13,6 +13,7 @@ from stepscope.prometheus.rules.groups import FINDING, STATUS
 from tests.support.demo import simulated
 from tests.support.promtool import RuleTest
 from tests.support.scrapes import Series
+from tests.support.smallest import smallest
 
 pytestmark = [
     pytest.mark.servers,
@@ -64,7 +65,7 @@ def times() -> Iterator[int]:
     yield from range(GAP + 14 * MINUTE, LENGTH, SCRAPE)
 
 
-@pytest.mark.parametrize("scenario", ["cpu-bottleneck", "imbalance", "thermal"])
+@pytest.mark.parametrize("scenario", smallest(["cpu-bottleneck", "imbalance", "thermal"], {0}))
 def test_a_gap_of_60_s_changes_no_verdict_before_during_and_one_window_after_it(
     scenario: str, rules: Path, tmp_path: Path
 ) -> None:

@@ -132,9 +132,9 @@ def test_it_judges_the_last_15_minutes_and_ends_within_them(rules: Path, tmp_pat
     test.run(tmp_path)
 
 
-@pytest.mark.parametrize("slow", [120, 240, 900])
+@pytest.mark.parametrize("slow", [120, 900])
 def test_steps_that_are_slow_for_a_time_are_no_outliers(slow: int, rules: Path, tmp_path: Path) -> None:
-    """20 minutes at 0.4 s, then 2, 4 or 15 minutes at 6 s, and 20 minutes at 0.4 s again."""
+    """20 minutes at 0.4 s, then 2 or 15 minutes at 6 s, and 20 minutes at 0.4 s again."""
     calm = np.full(3000, 0.4)
     test = RuleTest(rules)
     test.add(step_series(np.concatenate((calm, np.full(slow // 6, 6.0), calm)), "run", 230))

@@ -9,7 +9,7 @@ from tests.support.torch_script import Trained, train
 pytest.importorskip("torch")
 
 SLOW = 0.05  # seconds that rank 1 sleeps in a pass
-STEPS = 8
+STEPS = 6
 ACCUMULATED = 3  # batches per step of the loops that accumulate
 
 # Each loop is a run of its own, in the same two processes.

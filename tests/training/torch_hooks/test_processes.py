@@ -9,6 +9,7 @@ import pytest
 from stepscope.exporter.ledgers.line_files import read_line_file
 from stepscope.training import line_layout
 
+from tests.support.smallest import smallest
 from tests.support.torch_script import LEAVE, train
 
 pytest.importorskip("torch")
@@ -46,7 +47,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("launch", [STARTED_AGAIN, SPAWNED], ids=["started again", "spawned"])
+@pytest.mark.parametrize("launch", smallest([STARTED_AGAIN, SPAWNED], {0}), ids=["started again", "spawned"])
 def test_ranks_are_those_of_the_process_group_if_the_environment_has_none(
     launch: str, tmp_path: Path
 ) -> None:
@@ -109,7 +110,7 @@ if __name__ == "__main__":
     for method in ("fork", "spawn"):
         loader = DataLoader(Slow(), batch_size=4, num_workers=2, multiprocessing_context=method,
                             persistent_workers=True)
-        for epoch in range(12):  # 2.9 s per worker: files are written after one
+        for epoch in range(8):  # 1.9 s per worker: files are written after one
             for x, y in loader:
                 loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
         del loader
@@ -130,7 +131,7 @@ def test_the_lines_of_forked_and_spawned_workers_are_those_that_load_the_data(tm
             for line, counts in worker.counts.lines.items()
             if line.function == "decode" and line.caller.endswith("__getitem__")
         )
-        assert waited > 20  # ticks; of 58
+        assert waited > 13  # ticks; of 38
 
 
 ERROR = """
