@@ -18,7 +18,7 @@ def time_worker_fetches(loader: object) -> None:
     """Times the fetches of a DataLoader (one batch each): in each worker, through its `worker_init_fn`.
 
     Without workers, this process fetches: its CPU time distinguishes storage from the transform. That counts
-    until a loader has workers, so that an evaluation without them is not taken for their work. Does nothing
+    until a loader has workers, so that an evaluation without them does not count as their work. Does nothing
     for other loaders.
     """
     global _has_workers

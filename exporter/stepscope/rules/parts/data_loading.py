@@ -116,7 +116,7 @@ class Loading:
 
     @property
     def workers_suggested(self) -> int | None:
-        """Returns how many workers to use: as many as keep up, if the cores bear them.
+        """Returns how many workers to use: as many as keep up, if there are cores for them.
 
         Workers that sleep in reads hardly use a core, so there can be more of them than cores. Returns None
         if more workers are no remedy, or if that is not known.
@@ -246,7 +246,7 @@ class Loading:
             return (
                 f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
                 "starting them, or handing over batches, takes long",
-                "Hand over fewer and larger arrays, and collate in the workers. If they start anew in each "
+                "Hand over fewer and larger arrays, and collate in the workers. If they start again in each "
                 "epoch, keep them alive (persistent_workers).",
             )
         if timed:
