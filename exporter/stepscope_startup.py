@@ -8,6 +8,7 @@ Nothing here raises into the script: what fails is reported once and left out.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -15,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from types import ModuleType, TracebackType
 
 # What to call, without arguments, once a module is completely imported.
 _HOOKS = "stepscope.training.frameworks"
@@ -27,6 +28,7 @@ HOOKS = {
     f"pytorch_lightning.{_LIGHTNING}": f"{_HOOKS}.lightning:install",
     "accelerate.accelerator": f"{_HOOKS}.accelerate:install",
     "deepspeed.runtime.engine": f"{_HOOKS}.deepspeed:install",
+    "multiprocessing.util": "stepscope.training.last_exception:watch_children",
 }
 
 # What to call at the start, under STEPSCOPE_LINES.
@@ -35,6 +37,7 @@ LINE_SAMPLER = "stepscope.training.line_sampler:start"
 INSTRUMENT, LINES, ALL = "STEPSCOPE_INSTRUMENT", "STEPSCOPE_LINES", "STEPSCOPE"  # environment variables
 LEDGERS, WORDS = "STEPSCOPE_LEDGER_DIR", "startup"  # environment variable, and its folder of words
 NO_LINES = "no_lines"  # a word: why lines are not sampled
+EXCEPTION, EXCEPTIONS = "exception", 64  # the first part of words, and how many there can be
 
 # Programs, and modules after -m, that start trainings or do something else, but never train themselves.
 _NEVER_TRAIN = (
@@ -143,11 +146,16 @@ class AfterImport:
             _not_hooked(name, error)
 
 
-def leave_word(word: str, text: str = "") -> None:
+def exception_word() -> str:
+    """Returns the word of the exception that ends this process."""
+    return f"{EXCEPTION}-{os.getpid() % EXCEPTIONS}"
+
+
+def leave_word(word: str, text: str = "", again: bool = False) -> None:
     """Leaves a file for `stepscope run`, which then knows why it saw no steps. Only the first one counts.
 
-    The words are `python` (of a process that loaded the hooks), an imported module of `HOOKS`, `failed`, and
-    `no_lines`.
+    The words are `python` (of a process that loaded the hooks), an imported module of `HOOKS`, `failed` and
+    `no_lines`. `exception-N` is of a process that an exception ended. With `again`, only the last one counts.
     """
     try:
         # The folder is there under `stepscope run`. Elsewhere another user may have put anything there.
@@ -155,7 +163,8 @@ def leave_word(word: str, text: str = "") -> None:
         folder = os.open(os.path.join(os.environ[LEDGERS], WORDS), flags)
         try:
             if os.fstat(folder).st_uid == os.geteuid():
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+                flags |= os.O_TRUNC if again else os.O_EXCL
                 file = os.open(word, flags, 0o644, dir_fd=folder)
                 try:
                     os.write(file, text.encode("utf-8", "replace"))
@@ -226,11 +235,34 @@ def _begin(trains: bool = True) -> None:
     sys.meta_path.append(_Ourselves())
     if trains:
         hook()
+        _keep_exception()
     if _is_on(os.environ.get(LINES, "")):
         try:
             _Call(LINE_SAMPLER)()
         except Exception as error:  # noqa: BLE001 - nothing may raise into the script
             leave_word(NO_LINES, f"of process {os.getpid()}: {type(error).__name__}: {error}")
+
+
+def _keep_exception() -> None:
+    """Keeps the exception that ends the script, and leaves what is printed of it as it is."""
+    before = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:  # noqa: SIM105 - contextlib takes long to import
+            _Call("stepscope.training.last_exception:note")(error)
+        except Exception:  # noqa: BLE001 - nothing may raise into the script
+            pass
+        before(kind, error, trace)
+
+    def at_end() -> None:
+        if getattr(sys, "last_value", None) is not None:  # also if the script has replaced the hook
+            try:  # noqa: SIM105 - contextlib takes long to import
+                _Call("stepscope.training.last_exception:note_last")()
+            except Exception:  # noqa: BLE001 - nothing may raise into the script
+                pass
+
+    sys.excepthook = excepthook
+    atexit.register(at_end)
 
 
 class _Call:
@@ -239,10 +271,10 @@ class _Call:
     def __init__(self, function: str) -> None:
         self._function = function
 
-    def __call__(self) -> None:
+    def __call__(self, *arguments: object) -> None:
         module, _, function = self._function.partition(":")
         __import__(module)
-        getattr(sys.modules[module], function)()
+        getattr(sys.modules[module], function)(*arguments)
 
 
 class _Ourselves:

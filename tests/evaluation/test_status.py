@@ -1,4 +1,4 @@
-"""The five states: what a rule came to, in the words that every surface uses."""
+"""The states: what a rule came to, in the words that every surface uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.source import START, MemorySource, node_samples, node_steps, 
 
 
 def test_a_state_is_its_word_wherever_it_is_written() -> None:
-    words = ["found", "healthy", "not enough data", "collecting", "failed"]
+    words = ["found", "healthy", "not enough data", "collecting", "failed", "stopped"]
     assert [f"{state}" for state in Status] == [str(state) for state in Status] == words
     assert json.loads(json.dumps(list(Status))) == words
 

@@ -21,6 +21,7 @@ from stepscope.report.figures import (
     step_seconds_mean,
 )
 from stepscope.report.right_sizing import Prediction, predictions
+from stepscope.rules.parts.data_loading import SHORT_FETCH
 
 from tests.support import analysis as made
 from tests.support.scenarios import WrittenScenarios
@@ -41,16 +42,20 @@ def run(
 ) -> Analysis:
     """Ten minutes of training on even nodes; utilisations in percent. `loading` is a row of DataStarved's."""
     names = [f"node-{number}" for number in range(nodes)]
-    its = {
+    its: dict[str, Any] = {
         "data_wait_seconds": 1.0,
         "percent": 1.0,
         "cause": None,
         "workers": 4,
         "cores": 4.0,
         "workers_needed": 2,
-    }
+        "steps": STEPS,
+        "step_seconds": STEPS * STEP,
+    } | loading
+    few, needed = its["cause"] == "too few workers", its["workers_needed"]
+    suggested = {"workers_suggested": None if not few or needed is None else min(needed, 4)}
     rules = [
-        made.rule("DataStarved", details={"ranks": [its | loading]}),
+        made.rule("DataStarved", details={"ranks": [suggested | its]}),
         *(made.rule(name) for name in ("LowGPUUtilization", "BatchSize", "CPUBottleneck")),
     ]
     step = made.steps(count=STEPS)
@@ -182,7 +187,19 @@ def test_workers_are_never_more_than_the_cores_of_a_rank() -> None:
 def test_a_rank_that_loads_by_itself_gets_a_worker() -> None:
     analysis = run(percent=50.0, cause="too few workers", workers=0, workers_needed=1, **STARVED)
     assert changes(analysis) == {"more_workers": (0, 1)}
-    assert row(analysis, "more_workers", "step_seconds_mean").expected == 0.5 * STEP
+    step = row(analysis, "more_workers", "step_seconds_mean")
+    assert step.expected == 0.5 * STEP
+    assert step.high == pytest.approx(STEP + SHORT_FETCH), "a worker hands batches over"
+
+
+def test_a_rank_that_waits_for_storage_by_itself_gets_workers() -> None:
+    waits: dict[str, Any] = {"percent": 80.0, "cause": "slow storage", "workers_suggested": 6, **STARVED}
+    assert changes(run(workers=0, **waits)) == {"more_workers": (0, 6)}
+
+
+def test_batches_that_are_fetched_sooner_than_handed_over_get_no_worker() -> None:
+    short: dict[str, Any] = {"percent": 50.0, "cause": "too few workers", "workers_suggested": None}
+    assert changes(run(workers=0, **short, **STARVED)) == {}
 
 
 def test_a_heavy_transform_gets_more_cores_and_is_told_how_many_would_keep_up() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from stepscope.common.console import Console
 from stepscope.common.status import Status
-from stepscope.evaluation.analysis import Analysis
+from stepscope.evaluation.analysis import Analysis, RunUse
 from stepscope.measurements.last_steps import LastStep
 from stepscope.report.document import document
 from stepscope.report.html import render_html
@@ -31,12 +32,18 @@ def failed_run() -> Analysis:
     return replace(made.nothing_found(), exit_status=137, ended="signal SIGKILL", last_steps=steps)
 
 
+def stopped_run() -> Analysis:
+    """A run in which nothing was found until Ctrl-C."""
+    return replace(failed_run(), exit_status=130, ended="signal SIGINT", stopped_by="terminal")
+
+
 RUNS: dict[Status, Callable[[], Analysis]] = {
     Status.FOUND: made.slow_loader,
     Status.HEALTHY: made.nothing_found,
     Status.NOT_ENOUGH_DATA: made.no_gpu,
     Status.COLLECTING: made.one_sample,
     Status.FAILED: failed_run,
+    Status.STOPPED: stopped_run,
 }
 
 
@@ -122,7 +129,6 @@ def test_the_verdict_counts_the_rules_without_a_judgement_and_says_where_the_rea
     [
         ({"exit_status": 1, "ended": "exit status 1"}, "ended with exit status 1 at"),
         ({"exit_status": 1, "ended": "out of memory"}, "ran out of memory (the kernel killed one"),
-        ({"exit_status": 143, "ended": "signal SIGTERM"}, "was stopped by SIGTERM at"),
         ({"exit_status": 139, "ended": ""}, "ended with exit status 139 (128 + 11: SIGSEGV) at"),
         ({"exit_status": 3, "ended": "", "ranks": 1}, "after 12 min, before its first step"),
     ],
@@ -132,6 +138,82 @@ def test_each_way_to_fail_has_its_words(changes: dict[str, object], words: str) 
     assert said.status is Status.FAILED
     assert words in said.sentence
     assert said.details[0] != ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ended": "signal SIGINT", "stopped_by": "terminal"}, "Stopped by you (Ctrl-C) at "),
+        ({"ended": "signal SIGQUIT", "stopped_by": "terminal"}, "Stopped by you (Ctrl-\\) at "),
+        ({"ended": "signal SIGHUP", "stopped_by": "terminal"}, "Stopped because its terminal was closed at "),
+        ({"ended": "signal SIGTERM", "stopped_by": "slurmstepd"}, "Stopped by SIGTERM from slurmstepd at "),
+        (
+            {"ended": "signal SIGTERM", "stopped_by": "outside"},
+            "Stopped by SIGTERM from a process outside its container at ",
+        ),
+        ({"ended": "signal SIGTERM"}, "Stopped by SIGTERM at "),
+    ],
+)
+def test_a_run_that_was_stopped_says_by_whom_and_then_what_was_found(
+    changes: dict[str, object], words: str
+) -> None:
+    said = verdict(made.slow_loader(exit_status=143, **changes))
+    assert said.status is Status.STOPPED
+    assert said.sentence.startswith(words)
+    found = said.details if "stopped_by" in changes else said.details[1:]
+    assert found[0].startswith("Until then: your run spent about"), "nothing is left to find out"
+    assert document(made.slow_loader(exit_status=143, **changes))["run"]["ending"]["failed"] is False
+
+
+KEY_ERROR = {"type": "KeyError", "message": "'dog'", "place": "crash.py:18", "rank": "3"}
+
+
+@pytest.mark.parametrize(
+    ("exception", "ranks", "words"),
+    [
+        (KEY_ERROR, 8, "Failed: KeyError: 'dog', crash.py:18, rank 3"),
+        (KEY_ERROR, 1, "Failed: KeyError: 'dog', crash.py:18"),
+        ({**KEY_ERROR, "message": "", "place": ""}, 1, "Failed: KeyError"),
+    ],
+)
+def test_the_exception_that_ended_a_run_comes_first(
+    exception: dict[str, str], ranks: int, words: str
+) -> None:
+    analysis = made.slow_loader(exit_status=1, ended="exit status 1", exception=exception, world_size=ranks)
+    said = verdict(analysis)
+    assert said.sentence == words
+    assert said.details[0].startswith("The command ended with exit status 1 at ")
+    for surface, text in surfaces(analysis).items():
+        assert plain(words) in text, surface
+
+
+USE = RunUse("node-a", 1.0, 4.0, 0.0, 0.0, 0.0, memory=7.6e9, memory_capacity=8e9, memory_growth=1e6)
+
+
+@pytest.mark.parametrize(
+    ("ended", "use", "words"),
+    [
+        (
+            "out of memory",
+            USE,
+            "When last seen, its processes held 7.60 GB of the 8.00 GB that they may use. Its memory had "
+            "grown by 1.00 MB per step. Give the run more memory, or let it use less.",
+        ),
+        (
+            "out of memory",
+            replace(USE, memory_growth=math.nan),
+            "When last seen, its processes held 7.60 GB of the 8.00 GB that they may use. Give the run",
+        ),
+        ("out of memory", replace(USE, memory=math.nan), "How much memory the run held is not known. Give"),
+        ("signal SIGKILL", USE, "The kernel may have killed it because memory ran out: `dmesg` has it. When"),
+        ("signal SIGKILL", replace(USE, memory=1e9), "The sender of SIGKILL is not known"),
+    ],
+)
+def test_a_run_without_memory_says_how_much_it_had(ended: str, use: RunUse, words: str) -> None:
+    steps = {"first_step_start": made.START, "last_step_end": made.START + 100}
+    last = [LastStep("node-a", 0, "train", 99, made.START + 100)]
+    analysis = made.slow_loader(exit_status=1, ended=ended, run_use=[use], last_steps=last, **steps)
+    assert verdict(analysis).details[0].startswith(words)
 
 
 def test_a_run_of_which_only_the_start_and_pauses_were_judged_is_not_healthy() -> None:

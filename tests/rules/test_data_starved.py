@@ -10,6 +10,7 @@ from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.report.right_sizing import predictions
+from stepscope.rules.parts.data_loading import CoresInUse, Loading
 from stepscope.runs.model import Loader, NodeSamples, RunFacts, Steps
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
@@ -170,6 +171,83 @@ def test_words_name_the_cause_and_the_fix() -> None:
     slow = run(2, 195, 20, cores=2, cpu=0.3)
     assert "storage is slow: workers spend 90 % of a fetch waiting" in slow.finding
     assert "local storage" in slow.recommendation
+
+
+def test_a_rank_that_waits_for_storage_by_itself_gets_as_many_workers_as_keep_up() -> None:
+    """A wait without workers is the fetch: 1.5 s per second of computing, of which 1.2 s sleep."""
+    slow = run(0, 300, 60, cores=1)
+    assert slow.details["cause"] == "slow storage"
+    assert "storage is slow: the rank spends 80 % of a fetch waiting" in slow.finding
+    (row,) = slow.details["ranks"]
+    assert row["workers_suggested"] == row["workers_needed"] == 2, "of one core: they sleep"
+    assert f"num_workers={row['workers_needed']}" in (slow.recommendation or "")
+    assert "fetch was timed" not in slow.finding
+
+
+def loading(**changes: Any) -> Loading:
+    fields: dict[str, Any] = {
+        "workers": 0,
+        "fetches": 100,
+        "fetch_seconds": 10.0,
+        "fetch_cpu_seconds": 10.0,
+        "fetch_core_wait_seconds": 0.0,
+        "step_seconds": 15.0,
+        "wait_seconds": 10.0,
+        "cores": 8.0,
+        "cpu_busy": 0.2,
+        "io_wait": 0.0,
+    }
+    return Loading(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "suggested"),
+    [
+        ({}, 2),
+        ({"cores": 1.0}, 1),
+        (
+            {"fetch_seconds": 100.0, "fetch_cpu_seconds": 1.0, "wait_seconds": 100.0, "step_seconds": 105.0},
+            20,
+        ),
+        ({"fetch_seconds": 100.0, "fetch_cpu_seconds": 100.0}, 2),  # nine tenths were for evaluation
+        ({"fetches": 10_000}, None),  # of 1 ms each
+        ({"fetch_seconds": 0.0, "fetch_cpu_seconds": 0.0}, None),
+        ({"workers": None}, None),
+        ({"workers": 1, "fetch_cpu_seconds": 0.1}, None),  # of storage that may be busy
+        ({"workers": 1, "fetch_seconds": 14.0, "fetch_cpu_seconds": 5.0, "fetch_core_wait_seconds": 6.0}, 2),
+    ],
+)
+def test_as_many_workers_are_suggested_as_keep_up_and_cores_bear(
+    changes: dict[str, Any], suggested: int | None
+) -> None:
+    assert loading(**changes).workers_suggested == suggested
+
+
+def test_neighbours_are_not_the_cause_of_fetches_that_sleep_longer_than_they_wait_for_a_core() -> None:
+    full = CoresInUse(allowed=2.0, loaders=0.1, rest=0.3, others=1.6)
+    waits = {"fetch_cpu_seconds": 1.0, "in_use": full}
+    assert loading(fetch_core_wait_seconds=2.5, **waits).cause() == "slow storage"
+    assert loading(fetch_core_wait_seconds=6.0, **waits).cause() == "neighbours"
+
+
+def test_batches_of_a_few_milliseconds_get_another_remedy_than_workers() -> None:
+    cause, remedy = loading(fetches=10_000).words()
+    assert cause == "the rank fetches each batch itself, in 1.00 ms"
+    assert remedy.startswith("Fetch whole batches at once")
+    assert "num_workers" not in remedy
+
+
+def test_one_worker_that_is_busy_is_never_said_to_keep_up() -> None:
+    one = loading(workers=1, fetch_seconds=14.0, fetch_cpu_seconds=5.0, fetch_core_wait_seconds=6.0)
+    cause, remedy = one.words()
+    assert cause == "there are too few loader workers: 1 worker on a share of 8 cores, busy 93 % of the time"
+    assert remedy == "Give the loader 2 workers (num_workers=2)."
+
+
+def test_workers_with_several_threads_are_told_to_use_one() -> None:
+    heavy = loading(workers=2, cores=2.0, fetch_seconds=28.0, fetch_cpu_seconds=56.0)
+    assert heavy.cause() == "heavy transform"
+    assert heavy.words()[1].startswith("Each worker uses 2.0 cores at once: give it one thread")
 
 
 def test_without_timed_fetches_it_says_what_is_unknown_and_how_to_find_out() -> None:

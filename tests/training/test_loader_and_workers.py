@@ -368,7 +368,55 @@ if __name__ == "__main__":
     train, evaluation = run.totals.loaders
     assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
     assert (train.batch_size, evaluation.batch_size) == (4, 4)
-    assert sum(run.totals.fetch_counts) == 3
+    assert sum(run.totals.fetch_counts) == 6, "three by the process itself, before there were workers"
     with only_ledger(ledgers) as reader:
         assert reader.header.framework == "pytorch"
         assert reader.header.framework_version.startswith("2.")
+
+
+IN_PROCESS = """
+import warnings
+warnings.simplefilter("ignore")
+from torch.utils.data import DataLoader
+class Data:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        {work}
+        return index
+for batch in stepscope.watch(DataLoader(Data(), batch_size=2)):
+    with stepscope.step(): pass
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize(("work", "computes"), [("time.sleep(0.02)", False), ("sum(range(200_000))", True)])
+def test_the_fetches_of_a_loader_without_workers_are_its_waits_and_say_whether_they_compute(
+    work: str, computes: bool, ledgers: Path
+) -> None:
+    totals = run_to_end(IN_PROCESS.format(work=work), ledgers).totals
+    assert sum(totals.fetch_counts) == 4
+    assert totals.fetch_sum <= totals.loaders[0].wait_sum
+    busy = totals.fetch_cpu_seconds / (totals.fetch_sum - totals.fetch_core_wait_seconds)
+    assert (busy > 0.5) == computes
+
+
+IN_WORKER = """
+import threading, warnings
+warnings.simplefilter("ignore")
+from torch.utils.data import DataLoader
+def spin(): sum(range(3_000_000))
+class Data(list):
+    def __getitem__(self, index):
+        thread = threading.Thread(target=spin)
+        thread.start()
+        thread.join()
+        return index
+for batch in stepscope.watch(DataLoader(Data([1, 2]), batch_size=1, num_workers=1)):
+    with stepscope.step(): pass
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_the_threads_of_a_worker_compute_for_its_fetches(ledgers: Path) -> None:
+    totals = run_to_end(IN_WORKER, ledgers).totals
+    assert totals.fetch_cpu_seconds > 0.02, "spinning twice takes longer on any machine"

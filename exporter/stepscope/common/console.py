@@ -19,6 +19,7 @@ COLOURS = {
     Status.NOT_ENOUGH_DATA: "34",  # blue
     Status.COLLECTING: "36",  # cyan
     Status.FAILED: "1;31",  # red
+    Status.STOPPED: "90",  # grey
 }
 # Terminals that show OSC 8 links set them. Others ignore them or print rubbish, and none can be asked.
 LINKING = ("KITTY_WINDOW_ID", "KONSOLE_VERSION", "VTE_VERSION", "WEZTERM_PANE", "WT_SESSION")

@@ -13,13 +13,15 @@ class Status(StrEnum):
     NOT_ENOUGH_DATA = "not enough data"  # to judge it: missing data never looks healthy
     COLLECTING = "collecting"  # not enough data yet, but the run continues
     FAILED = "failed"  # the run or the rule ended with an error
+    STOPPED = "stopped"  # somebody, or a scheduler, ended the run
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def icon(self) -> str:
-        return {"found": "▲", "healthy": "✓", "collecting": "…", "failed": "✕"}.get(self.value, "?")
+        icons = {"found": "▲", "healthy": "✓", "collecting": "…", "failed": "✕", "stopped": "■"}
+        return icons.get(self.value, "?")
 
     @property
     def css_class(self) -> str:

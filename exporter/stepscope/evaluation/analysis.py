@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from math import nan
 from typing import Any, Literal
 
 from stepscope.common.status import Status
@@ -150,6 +151,9 @@ class RunUse:
     waited_share: float  # of the time in which their main threads could run: they had no core
     read_per_second: float  # bytes from disks
     written_per_second: float
+    memory: float = nan  # bytes that they held at the end, without those of files
+    memory_capacity: float = nan  # bytes that they may use: their limit, or the node's memory
+    memory_growth: float = nan  # bytes per second, if it was steady
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,8 @@ class Analysis:
     flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
     threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
     ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    stopped_by: str = ""  # as in run.json
+    exception: dict[str, str] = field(default_factory=dict)  # as in run.json
     last_steps: list[LastStep] = field(default_factory=list)  # by rank
     is_trace: bool = False  # it has neither the run's start nor samples
     unobserved_seconds: float = 0.0  # between captures of traces: no part of the run's duration

@@ -25,6 +25,7 @@ from stepscope.measurements.heatmap import HeatmapOfNode
 from stepscope.measurements.last_steps import LAST_STEPS
 from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
+from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
@@ -51,7 +52,7 @@ SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
 REPORTED: tuple[Measure[Any], ...] = (
-    *(USAGE, OWN_CORES, RUN_USE, LOAD),
+    *(USAGE, OWN_CORES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
     *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, TIMELINE),
 )
 T = TypeVar("T")
@@ -251,6 +252,8 @@ def _analysis(
         command=facts.command,
         exit_status=facts.exit_status,
         ended=facts.ended,
+        stopped_by=facts.stopped_by,
+        exception=facts.exception,
         last_steps=sorted(
             (step for name, node in nodes.items() for step in node.measured[LAST_STEPS].of_node(name)),
             key=lambda step: (step.rank, step.node),
@@ -313,6 +316,9 @@ def _analysis(
                 waited_share=use.waited_share,
                 read_per_second=use.per_second("disk_read_bytes"),
                 written_per_second=use.per_second("disk_written_bytes"),
+                memory=use.held,
+                memory_capacity=use.capacity,
+                memory_growth=use.capacity * node.measured[HOST_MEMORY_GROWTH].per_second(),
             )
             for name, node in nodes.items()
             if (use := node.measured[RUN_USE]).seconds["cpu_seconds"]

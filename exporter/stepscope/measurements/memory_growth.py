@@ -154,6 +154,10 @@ class MemoryOfRun(MemoryOfNode):
         held, capacity = (samples.of_run(f"{name}_bytes") for name in ("anonymous_memory", "memory_capacity"))
         return (held / np.where(capacity > 0, capacity, np.nan)).astype(np.float32)[:, None]
 
+    def per_second(self) -> float:
+        """Returns the steady growth per second, as a share of all memory; NaN if it is not steady."""
+        return float(next(iter(self.lows.growth().slope), np.nan))
+
 
 MEMORY_GROWTH = Measure(MemoryOfGpus)
 HOST_MEMORY_GROWTH = Measure(MemoryOfRun)

@@ -6,7 +6,7 @@ import numpy as np
 
 from stepscope.measurements.measure import Measure, Measurement, Views
 from stepscope.measurements.state import Last, Scans, increases
-from stepscope.runs.model import NodeSamples
+from stepscope.runs.model import NodeSamples, Times
 
 COUNTERS = (
     "cpu_seconds",
@@ -24,6 +24,7 @@ class RunUse(Measurement[None]):
         self.totals = dict.fromkeys(COUNTERS, 0.0)
         self.seconds = dict.fromkeys(COUNTERS, 0.0)
         self.allowed = np.nan  # cores, the last that was read
+        self.held, self.capacity = np.nan, np.nan  # bytes of memory, likewise
         self._first: float | None = None  # sample
         self._from_start = False  # whether the counters began with the samples
         self._last = {name: Last() for name in COUNTERS}
@@ -31,9 +32,9 @@ class RunUse(Measurement[None]):
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[None]:
         del scans
-        known = ~np.isnan(allowed := samples.of_run("allowed_cores"))
-        if known.any():
-            self.allowed = float(allowed[known][-1])
+        self.allowed = _last(samples.of_run("allowed_cores"), self.allowed)
+        self.held = _last(samples.of_run("anonymous_memory_bytes"), self.held)
+        self.capacity = _last(samples.of_run("memory_capacity_bytes"), self.capacity)
         if self._first is None and len(samples):
             self._first = float(samples.times[0])
         for name in COUNTERS:
@@ -63,6 +64,12 @@ class RunUse(Measurement[None]):
         """Returns the share of the time in which main threads could run that they had no core."""
         ran, waited = (self.totals[f"main_threads_{what}_seconds"] for what in ("ran", "waited"))
         return waited / (ran + waited) if ran + waited else np.nan
+
+
+def _last(readings: Times, before: float) -> float:
+    """Returns the last reading that is known, otherwise that of before."""
+    known = readings[~np.isnan(readings)]
+    return float(known[-1]) if len(known) else before
 
 
 RUN_USE = Measure(RunUse)

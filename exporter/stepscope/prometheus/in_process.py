@@ -44,6 +44,7 @@ from stepscope.training.session import session
 OF_EXPORTER = (
     "stepscope_run_age_seconds",
     "stepscope_run_ended_info",
+    "stepscope_run_exception_info",
     "stepscope_run_last_step_age_seconds",
     "stepscope_phase_age_seconds",
     "stepscope_rank_component_age_seconds",

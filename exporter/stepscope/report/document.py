@@ -18,7 +18,7 @@ from stepscope.evaluation.problems import problems_of
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.steps import StepDistribution
 from stepscope.report import sentences, shares
-from stepscope.report.ended import failed, failure, out_of_memory, signal_name
+from stepscope.report.ended import failed, failure, out_of_memory, signal_name, stopped
 from stepscope.report.figures import cost_of_finding, cost_of_run, main_steps
 from stepscope.report.hot_lines import Part, parts
 from stepscope.report.predicted_savings import predicted_savings
@@ -115,7 +115,9 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
     said = verdict(analysis, price)
     return {
         "status": said.status,
-        "rules": {state: sentences.counts(analysis).get(state, 0) for state in Status},
+        "rules": {
+            state: sentences.counts(analysis).get(state, 0) for state in Status if state is not Status.STOPPED
+        },
         "sentences": said.sentences,
         "evidence": said.evidence,
         "findings": [
@@ -243,7 +245,9 @@ def _ending(analysis: Analysis) -> dict[str, Any] | None:
     if not analysis.finished:
         return None
     return {
-        "failed": failed(analysis),
+        "failed": failed(analysis) and not stopped(analysis),
+        "stopped_by": analysis.stopped_by or None,
+        "exception": analysis.exception or None,
         "words": failure(analysis) if failed(analysis) else None,
         "signal": signal_name(analysis),
         "out_of_memory": out_of_memory(analysis) if analysis.ended else None,

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from math import isnan
 from signal import Signals
 
-from stepscope.common.words import UNKNOWN, all_of, count, duration, moment, number, time_of_day
+from stepscope.common.words import (
+    UNKNOWN,
+    all_of,
+    capitalised,
+    count,
+    duration,
+    moment,
+    number,
+    size,
+    time_of_day,
+    uncapitalised,
+)
 from stepscope.evaluation.analysis import Analysis
-from stepscope.exporter.ledgers.endings import FINISHED, OUT_OF_MEMORY, UNSAID
+from stepscope.exporter.ledgers.endings import FINISHED, OUT_OF_MEMORY, OUTSIDE, TERMINAL, UNSAID
 
+NEARLY_FULL = 0.8  # of its memory: a kill without a known sender may then be because it ran out
+BY_TERMINAL = {
+    "SIGINT": "by you (Ctrl-C)",
+    "SIGQUIT": "by you (Ctrl-\\)",
+    "SIGHUP": "because its terminal was closed",
+}
 STOPPED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")  # somebody, or a scheduler, asked the command to end
 CRASHED = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 PHASES = {"train": "training", "eval": "evaluation", "predict": "prediction"}
 
 
 def failed(analysis: Analysis) -> bool:
+    """Returns whether the command did not end well. One that was stopped did not, either."""
     return bool(analysis.exit_status) or analysis.ended not in ("", FINISHED, UNSAID)
 
 
@@ -21,6 +40,11 @@ def signal_name(analysis: Analysis) -> str | None:
     """Returns the signal that ended the command; None if it was none, or that is not known."""
     kind, _, name = analysis.ended.partition(" ")
     return name if kind == "signal" else None
+
+
+def stopped(analysis: Analysis) -> bool:
+    """Returns whether somebody, or a scheduler, ended the command by a signal."""
+    return signal_name(analysis) in STOPPED
 
 
 def out_of_memory(analysis: Analysis) -> bool:
@@ -38,18 +62,42 @@ def status_in_words(analysis: Analysis) -> str:
 
 
 def failure(analysis: Analysis) -> str:
-    """Returns the sentence of a run that failed."""
+    """Returns the sentence of a run that failed, or was stopped."""
     start, end = analysis.start, analysis.end
     after = "" if start is None or end is None else f", after {duration(end - start)}"
     at = "" if analysis.end_date is None else f" at {_at(analysis)}"
     return f"The command {_how(analysis)}{at}{after}{_where(analysis)}."
 
 
+def exception(analysis: Analysis) -> str:
+    """Returns the exception that ended the run: "KeyError: 'dog', crash.py:18"; "" if none is known."""
+    known = analysis.exception
+    if not known.get("type"):
+        return ""
+    said = ": ".join(filter(None, (known["type"], known.get("message"))))
+    rank = f"rank {known['rank']}" if known.get("rank") and analysis.world_size > 1 else ""
+    return ", ".join(filter(None, (said, known.get("place"), rank)))
+
+
+def how_it_ended(analysis: Analysis) -> list[str]:
+    """Returns sentences on a run that failed or was stopped: how, and what to do or where to look."""
+    how, more = failure(analysis), how_to_find_out(analysis)
+    if stopped(analysis):
+        how = capitalised(how.removeprefix("The command was "))
+    elif raised := exception(analysis):
+        return [f"Failed: {raised}", how]
+    else:
+        how = f"Failed: {uncapitalised(how)}"
+    return [how, more] if more else [how]
+
+
 def how_to_find_out(analysis: Analysis) -> str:
-    """Says what is not known about a failure, and where to look."""
+    """Says what is not known about the end of a run, and where to look; "" if nothing is left to find out."""
     name = signal_name(analysis)
     if out_of_memory(analysis):
-        return "Compare the memory of the run with its limit, and give it more memory or smaller batches."
+        return f"{_memory(analysis)} Give the run more memory, or let it use less."
+    if name in STOPPED and analysis.stopped_by:
+        return ""
     if name in STOPPED:
         return (
             f"{name} asks a process to end: Ctrl-C, a scheduler’s time limit or a preemption send it. "
@@ -57,9 +105,27 @@ def how_to_find_out(analysis: Analysis) -> str:
         )
     if name in CRASHED:
         return "A native library crashed. With PYTHONFAULTHANDLER=1, the next run prints its Python stack."
+    if name == "SIGKILL" and any(use.memory > NEARLY_FULL * use.memory_capacity for use in analysis.run_use):
+        return f"The kernel may have killed it because memory ran out: `dmesg` has it. {_memory(analysis)}"
     if name is not None:
         return f"The sender of {name} is not known: `dmesg` and the scheduler’s log have it."
     return "The reason is not known to Stepscope: the end of the command’s own output has it."
+
+
+def _memory(analysis: Analysis) -> str:
+    """Says how much memory the run held when it ended, of how much, and how fast that grew."""
+    known = [use for use in analysis.run_use if not isnan(use.memory / use.memory_capacity)]
+    if not known:
+        return "How much memory the run held is not known."
+    fullest = max(known, key=lambda use: use.memory / use.memory_capacity)
+    where = f" on {fullest.node}" if len(analysis.nodes) > 1 else ""
+    held, capacity = size(fullest.memory), size(fullest.memory_capacity)
+    pace, steps = fullest.memory_growth, [step.number + 1 for step in analysis.last_steps]
+    first, last = analysis.first_step_start, analysis.last_step_end
+    grew = ""
+    if not isnan(pace) and steps and first is not None and last is not None:
+        grew = f" Its memory had grown by {size(pace * (last - first) / max(steps))} per step."
+    return f"When last seen, its processes held {held} of the {capacity} that they may use{where}.{grew}"
 
 
 def _at(analysis: Analysis) -> str:
@@ -68,8 +134,12 @@ def _at(analysis: Analysis) -> str:
     return time_of_day(end) if same_day and end is not None else moment(end)
 
 
-def _by(signal: str) -> str:
-    return f"{'stopped' if signal in STOPPED else 'killed'} by {signal}"
+def _by(signal: str, sender: str = "") -> str:
+    if sender == TERMINAL and signal in BY_TERMINAL:
+        return f"stopped {BY_TERMINAL[signal]}"
+    source = "a process outside its container" if sender == OUTSIDE else sender
+    said = f"{'stopped' if signal in STOPPED else 'killed'} by {signal}"
+    return f"{said} from {source}" if source else said
 
 
 def _how(analysis: Analysis) -> str:
@@ -77,7 +147,7 @@ def _how(analysis: Analysis) -> str:
     if out_of_memory(analysis):
         return "ran out of memory (the kernel killed one of its processes)"
     if name is not None:
-        return f"was {_by(name)}"
+        return f"was {_by(name, analysis.stopped_by)}"
     return f"ended with exit status {status_in_words(analysis)}"
 
 

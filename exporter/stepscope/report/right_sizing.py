@@ -42,6 +42,7 @@ from stepscope.report.usage import WELL_USED
 from stepscope.rules.batch_size import BatchSize
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.low_gpu_utilization import LowGPUUtilization
+from stepscope.rules.parts.data_loading import SHORT_FETCH
 
 EVERY_CHANGE = (
     "more_workers",
@@ -162,6 +163,8 @@ class _Loading:
     workers: int | None
     cores: float  # for each rank of the node
     needed: int | None  # workers that would keep up; None: fetches were not timed
+    suggested: int | None  # workers; None: more are no remedy, or it is not known
+    step: float  # seconds
 
 
 def _waiting_longest(details: Mapping[str, Any]) -> _Loading | None:
@@ -173,17 +176,19 @@ def _waiting_longest(details: Mapping[str, Any]) -> _Loading | None:
     if row["cores"] is None:
         return None
     waiting = min(row["percent"] / 100, 0.999)  # two clocks: a step is never all waiting
-    return _Loading(waiting, row["cause"], row["workers"], row["cores"], row["workers_needed"])
+    step = row["step_seconds"] / row["steps"]
+    workers = row["workers"], row["cores"], row["workers_needed"], row["workers_suggested"]
+    return _Loading(waiting, row["cause"], *workers, step)
 
 
 def _more_workers(run: _Run) -> Iterator[_Change]:
     loading = run.loading
-    if not run.waits or loading is None or loading.cause != "too few workers":
+    if not run.waits or loading is None:
         return
-    workers = loading.workers
-    free = max(1, int(loading.cores))
-    suggested = free if loading.needed is None else max(1, min(loading.needed, free))
-    if workers is None or suggested <= workers:
+    workers, suggested = loading.workers, loading.suggested
+    if suggested is None and loading.needed is None and loading.cause == "too few workers":
+        suggested = max(1, int(loading.cores))
+    if workers is None or suggested is None or suggested <= workers:
         return
     yield _Change(
         "more_workers",
@@ -195,11 +200,12 @@ def _more_workers(run: _Run) -> Iterator[_Change]:
             "Each worker has its own core and storage keeps up: batches come "
             f"{number(suggested / workers)} times as fast until no step waits for them."
             if workers
-            else "Workers make batches while the rank computes; each has its own core, and storage keeps up."
+            else "Workers make batches while the rank computes. Cores and storage keep up with them, and "
+            "handing a batch over takes some milliseconds at most."
         ),
         faster_loading(loading.waiting, suggested / workers)
         if workers
-        else loading_in_workers(loading.waiting, suggested),
+        else loading_in_workers(loading.waiting, suggested, SHORT_FETCH / loading.step),
         run.nodes,
     )
 

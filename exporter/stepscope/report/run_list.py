@@ -17,8 +17,9 @@ from typing import Any
 from stepscope.common.errors import UserError, describe, did_you_mean
 from stepscope.common.shared_files import read_file
 from stepscope.common.status import Status
-from stepscope.common.words import listing
+from stepscope.common.words import capitalised, listing
 from stepscope.exporter.ledgers.endings import FINISHED, UNSAID
+from stepscope.report.ended import STOPPED
 from stepscope.runs.recording.damage import DamageError
 from stepscope.runs.recording.files import RUN_FILE, RunFile, folders, is_recorded_now
 
@@ -191,12 +192,16 @@ def _from_run_file(directory: Path, run: RunFile | None) -> ListedRun:
     how = run.ended if run.ended not in ("", FINISHED, UNSAID) else ""
     if run.exit_status and not how:
         how = f"exit status {run.exit_status}"
+    status = Status.NOT_ENOUGH_DATA
+    if how:
+        status = Status.STOPPED if how.removeprefix("signal ") in STOPPED else Status.FAILED
+        how = f"{capitalised(status)}: {how}. "
     return ListedRun(
         directory,
         run.name,
         run.run,
-        Status.FAILED if how else Status.NOT_ENOUGH_DATA,
-        f"Failed: {how}. {NO_REPORT}" if how else f"{NO_END if run.end is None else ''}{NO_REPORT}",
+        status,
+        f"{how}{NO_REPORT}" if how else f"{NO_END if run.end is None else ''}{NO_REPORT}",
         start=run.start,
         seconds=None if run.start is None or run.end is None else run.end - run.start,
         exit_status=run.exit_status,

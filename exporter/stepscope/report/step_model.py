@@ -43,13 +43,14 @@ def faster_loading(waiting: float, times: float) -> Factor:
     return Factor(max(low, 1 / times), low, 1.0)
 
 
-def loading_in_workers(waiting: float, workers: int) -> Factor:
+def loading_in_workers(waiting: float, workers: int, hand_over: float = 0.0) -> Factor:
     """Returns the factor if `workers` make the batches that the rank made in a share `waiting` < 1.
 
-    They need w d / workers while the rank computes for (1 - w) d: the longer of the two is the step.
+    They need w d / workers while the rank computes for (1 - w) d: the longer of the two is the step. At worst
+    nothing is gained, and handing a batch over takes `hand_over` of a step on top.
     """
     low = 1 - waiting
-    return Factor(max(low, waiting / workers), low, 1.0)
+    return Factor(max(low, waiting / workers), low, 1.0 + hand_over)
 
 
 def larger_batch(utilisation: float, times: float, loading: float = 0.0) -> Factor:

@@ -25,7 +25,7 @@ from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.problems import Problem, problems_of, small_problems
 from stepscope.evaluation.unexplained import is_accounted
 from stepscope.report.devices import headline
-from stepscope.report.ended import failed, failure, how_to_find_out
+from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.held import at_times, held, only_at_times
 from stepscope.report.hot_lines import process_verdict
@@ -61,9 +61,10 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     status = status_of_run(analysis)
     found = problems_of(analysis)
     does = process_verdict(analysis)
-    if status is Status.FAILED:
-        sentence, details = f"Failed: {uncapitalised(failure(analysis))}", [how_to_find_out(analysis)]
-        details += [f"Until then: {uncapitalised(text)}" for text in _found(analysis, found, price)]
+    if status in (Status.FAILED, Status.STOPPED):
+        sentence, *details = how_it_ended(analysis)
+        until = _found(analysis, found, price) or list(filter(None, [_spent(analysis)]))
+        details += [f"Until then: {uncapitalised(text)}" for text in until]
     elif status is Status.FOUND:
         sentence, *details = _found(analysis, found, price)
     elif status is Status.HEALTHY:
@@ -95,7 +96,7 @@ def evidence(analysis: Analysis, problem: Problem) -> str:
 def status_of_run(analysis: Analysis) -> Status:
     """Returns the state of the run as a whole: a command that failed did, whatever was found."""
     if failed(analysis):
-        return Status.FAILED
+        return Status.STOPPED if stopped(analysis) else Status.FAILED
     states = counts(analysis)
     if problems_of(analysis):
         return Status.FOUND

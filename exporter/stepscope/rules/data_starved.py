@@ -117,6 +117,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
     cores = own.allowed if own.allowed > 0 else of_node
     return Loading(
         workers=workers_of(processes[-1]) if processes else None,
+        fetches=sum(loader.fetches for loader in loaders),
         fetch_seconds=sum(loader.fetch_seconds for loader in loaders),
         fetch_cpu_seconds=sum(loader.fetch_cpu_seconds for loader in loaders),
         fetch_core_wait_seconds=sum(loader.fetch_core_wait_seconds for loader in loaders),
@@ -153,4 +154,5 @@ def _details(node: str, rank: int, wait: PortionSoFar, triggered: int, loading: 
         "fetch_cpu_percent": 100 * loading.cpu_share if timed else None,
         "fetch_waiting_percent": 100 * loading.waiting_share if timed else None,
         "workers_needed": loading.workers_needed if timed else None,
+        "workers_suggested": loading.workers_suggested,
     }

@@ -110,7 +110,8 @@ class StepOutlierParameters(Parameters):
 class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
     """Seconds lost: the time of outliers beyond the mean of their phase, on the rank that lost most.
 
-    What others took from its cores is subtracted: it is known as a sum only, and may all be theirs.
+    If no cause was measured, what others took from its cores is subtracted: it is known as a sum only, and
+    may all be theirs.
     """
 
     parameters_type = StepOutlierParameters
@@ -356,7 +357,8 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
         culprit = _culprit(worst.phase, series) if worst is not None else None
         if culprit is not None:
             worst = culprit.series if culprit.series in fired else worst
-        waited = 0.0 if worst is None else min(_without_core(run, worst), worst.excess_seconds)
+        known = worst is None or bool(culprit or worst.period() or worst.recommendation())
+        waited = 0.0 if known or worst is None else min(_without_core(run, worst), worst.excess_seconds)
         if worst is not None:
             alone = len({(steps.node, steps.rank) for steps in series}) == 1
             finding = worst.words(alone) + (f" {culprit.words()}" if culprit else "")
@@ -384,7 +386,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                 **_what_ran(fired),
             },
             debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),
-            cause_known=worst is None or bool(culprit or worst.component() or worst.period()),
+            cause_known=known,
         )
 
     def _series(self, run: RunMeasurements, tallies: Tallies) -> list[Series]:

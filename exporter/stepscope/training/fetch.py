@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from _thread import _local, allocate_lock  # threading's own, without the time to import it
 from bisect import bisect_left
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 
 from stepscope.common.shared_files import lock_holder, try_lock
 from stepscope.training import layout
@@ -103,7 +103,14 @@ class _Fetch:
     A fetch left by an exception is not counted. A fetch inside a fetch belongs to the outer one.
     """
 
-    __slots__ = ()
+    __slots__ = ("_cpu_time",)
+
+    def __init__(self) -> None:
+        self._cpu_time = thread_time
+
+    def count_all_threads(self) -> None:
+        """Counts the CPU time of the whole process from now on: a worker's own threads are no waiting."""
+        self._cpu_time = process_time
 
     def __enter__(self) -> None:
         _thread.depth += 1
@@ -111,14 +118,14 @@ class _Fetch:
             if _thread.core_wait is None or _thread.core_wait.pid != os.getpid():
                 _thread.core_wait = CoreWait()
             _thread.core_wait_began = _thread.core_wait.seconds()
-            _thread.cpu_began = thread_time()
+            _thread.cpu_began = self._cpu_time()
             _thread.began = perf_counter()
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         _thread.depth -= 1
         if _thread.depth == 0 and error is None:
             seconds = perf_counter() - _thread.began
-            cpu_seconds = thread_time() - _thread.cpu_began
+            cpu_seconds = self._cpu_time() - _thread.cpu_began
             assert _thread.core_wait is not None
             core_wait_seconds = _thread.core_wait.seconds() - _thread.core_wait_began
             _own_slot().count(seconds, cpu_seconds, core_wait_seconds)

@@ -6,6 +6,7 @@
     ring      doubles         the last RING_RECORDS finished steps
     gauges    name, double    numbers that the training script names itself
     counts    name, double    totals that the training script names itself
+    exception text            type and place of what ended the process
 
 All values are little-endian doubles (exact for counts up to 2**53), all times are seconds. Moments are
 on the writer's `time.perf_counter()`; add the header's clock offset for seconds since the epoch.
@@ -89,6 +90,7 @@ SECTION = Struct("<qqq")
 # The number of the writer's descriptor of a file without a name, where a worker locks the byte of its slot.
 # Other users can open the ledger, and so hold locks on it that no worker could then take.
 SLOTS_FD_AT, SLOTS_FD = SECTIONS_AT + 5 * SECTION.size, Struct("<q")
+EXCEPTION_OFFSET_AT, EXCEPTION_OFFSET = SLOTS_FD_AT + SLOTS_FD.size, Struct("<q")  # 0: an earlier version
 # Texts: UTF-8, ended by NUL; "": not known.
 RUN_AT, RUN_BYTES = 256, 512  # the label; it may be known only at the first step
 FRAMEWORK_AT, FRAMEWORK_BYTES = 768, 64
@@ -211,7 +213,13 @@ COUNTS = 16
 MOST_AT_ONCE = 1e21  # of one count: a step's FLOPs, and the total stays below LARGEST
 
 COUNTS_END = COUNTS_AT + COUNTS * GAUGE.size
-FILE_BYTES = -(-COUNTS_END // 4096) * 4096
+
+# -- the exception that ended the process ------------------------------------------------------------
+EXCEPTION_AT = COUNTS_END
+EXCEPTION_TYPE_BYTES, EXCEPTION_PLACE_BYTES = 128, 384  # texts as in the header, one after the other
+EXCEPTION_BYTES = EXCEPTION_TYPE_BYTES + EXCEPTION_PLACE_BYTES
+
+FILE_BYTES = -(-(EXCEPTION_AT + EXCEPTION_BYTES) // 4096) * 4096
 MAX_FILE_BYTES = 64 << 20  # of a later version
 
 # The sections in the order of the header's table.
@@ -226,6 +234,7 @@ SECTIONS = (
 # -- a byte of the file that is locked with fcntl.lockf ------------------------------------------------
 LOCK_ALIVE = 0  # by the training process, while it lives
 
-assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT <= RUN_AT - SLOTS_FD.size
+assert SECTIONS_AT + len(SECTIONS) * SECTION.size <= SLOTS_FD_AT
+assert EXCEPTION_OFFSET_AT + EXCEPTION_OFFSET.size <= RUN_AT
 assert VISIBLE_DEVICES_AT + VISIBLE_DEVICES_BYTES == HEADER_BYTES
 assert WORKER_COUNTS + FETCH_BUCKETS <= WORKER_DOUBLES

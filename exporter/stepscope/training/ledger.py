@@ -57,6 +57,12 @@ class Ledger:
                 self.memory, layout.DEVICES_AT + number * layout.DEVICE_BYTES, layout.DEVICE_BYTES, uuid
             )
 
+    def name_exception(self, kind: str, place: str) -> None:
+        """Stores the type and the place of the exception that ends the process."""
+        at = layout.EXCEPTION_AT + layout.EXCEPTION_TYPE_BYTES
+        _put_text(self.memory, at, layout.EXCEPTION_PLACE_BYTES, place)
+        _put_text(self.memory, layout.EXCEPTION_AT, layout.EXCEPTION_TYPE_BYTES, kind)
+
     def set_gauge(self, name: str, value: float) -> None:
         """Stores a gauge of the script. Raises ValueError for a bad name, or for one too many."""
         if name not in self.gauges or name in self.of_framework:
@@ -162,6 +168,7 @@ def create_ledger(directory: str, run: str, ranks: Ranks, launch: Launch | None 
         _put_header(memory, ranks)
         _put_launch(memory, run, launch)
         layout.SLOTS_FD.pack_into(memory, layout.SLOTS_FD_AT, slots)
+        layout.EXCEPTION_OFFSET.pack_into(memory, layout.EXCEPTION_OFFSET_AT, layout.EXCEPTION_AT)
 
     folder, slots = open_directory(directory), -1
     try:

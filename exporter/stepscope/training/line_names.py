@@ -114,7 +114,7 @@ class LineNames:
             name = name[len(self._here) :]
         elif os.path.isabs(name):
             name = os.sep.join(name.split(os.sep)[-2:]).lstrip(os.sep)
-        return f"{_end(_clean(name), _PLACE - _LINE_NUMBER, os.sep)}:{self._line(*frame)}"
+        return f"{_end(clean(name), _PLACE - _LINE_NUMBER, os.sep)}:{self._line(*frame)}"
 
     def _line(self, file: str, line: int, function: str) -> int:
         """Returns a line of that function for an instruction without one, as at the end of a `with`."""
@@ -139,7 +139,7 @@ class LineNames:
                 name = name[len(self._library) :]
             module = name.removesuffix(".py").removesuffix(f"{os.sep}__init__").strip(os.sep)
         words = [*module.split(os.sep), _function(frame)] if module else [_function(frame)]
-        return _end(_clean(".".join(words)), _LIBRARY, ".")
+        return _end(clean(".".join(words)), _LIBRARY, ".")
 
 
 def _main_file() -> str:
@@ -156,8 +156,9 @@ def _end(name: str, size: int, separator: str) -> str:
 
 
 def _function(frame: Frame) -> str:
-    return _clean(frame[2].replace("<locals>.", ""))
+    return clean(frame[2].replace("<locals>.", ""))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Returns the text with `_` in place of what cannot be printed."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "_" for c in text)

@@ -143,6 +143,10 @@ def finish() -> None:
 
     Optional: the end of the process does the same, except after `kill -9` or `os._exit`.
     """
+    if getattr(sys, "last_value", None) is not None:
+        from stepscope.training.last_exception import note_last  # json is slow to import
+
+        note_last()
     with session.lock:
         ledger, session.ledger, session.settled = session.ledger, None, True
         recorder.detach(ledger is not None)

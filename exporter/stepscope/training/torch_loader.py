@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import sys
 
+from stepscope.training.fetch import fetch
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
+
+_has_workers = False  # whether a loader of this process has had some
 
 
 def time_worker_fetches(loader: object) -> None:
-    """Makes each worker of a DataLoader time its fetches (one batch each), through its `worker_init_fn`.
+    """Times the fetches of a DataLoader (one batch each): in each worker, through its `worker_init_fn`.
 
-    Does nothing for other loaders, and for a DataLoader without workers: its fetches are the waits.
+    Without workers, this process fetches: its CPU time distinguishes storage from the transform. That counts
+    until a loader has workers, so that an evaluation without them does not count as their work. Does nothing
+    for other loaders.
     """
+    global _has_workers
     torch_data = sys.modules.get("torch.utils.data")
-    if torch_data is None or not isinstance(loader, torch_data.DataLoader) or not loader.num_workers:
+    if torch_data is None or not isinstance(loader, torch_data.DataLoader):
         return
+    if not loader.num_workers:
+        if not _has_workers:
+            _time_fetches()
+        return
+    if not _has_workers:
+        _has_workers = True
+        _leave_fetches_alone()
     if not isinstance(loader.worker_init_fn, _WorkerStart):
         loader.worker_init_fn = _WorkerStart(loader.worker_init_fn)
 
@@ -50,19 +64,28 @@ class _WorkerStart:
 
     def __call__(self, worker: int) -> None:
         _time_fetches()
+        fetch.count_all_threads()
         if self.users_function is not None:
             self.users_function(worker)
 
 
 def _time_fetches() -> None:
     """Replaces `fetch` of the two fetchers that a worker may use; they are the same since PyTorch 1.2."""
-    from stepscope.training.fetch import fetch
+    for fetcher in _fetchers():
+        if not hasattr(fetcher.fetch, "__wrapped__"):
+            fetcher.fetch = fetch(fetcher.fetch)
 
+
+def _leave_fetches_alone() -> None:
+    for fetcher in _fetchers():
+        fetcher.fetch = getattr(fetcher.fetch, "__wrapped__", fetcher.fetch)
+
+
+def _fetchers() -> Iterator[Any]:
     try:
         from torch.utils.data._utils import fetch as fetchers
     except ImportError:
         return
     for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-        fetcher: Any = getattr(fetchers, name, None)
-        if fetcher is not None and not hasattr(fetcher.fetch, "__wrapped__"):
-            fetcher.fetch = fetch(fetcher.fetch)
+        if (fetcher := getattr(fetchers, name, None)) is not None:
+            yield fetcher

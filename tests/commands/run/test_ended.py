@@ -51,6 +51,16 @@ def test_a_kill_for_want_of_memory_is_seen_in_the_cgroup(tmp_path: Path) -> None
     assert memory.happened()
 
 
+def test_without_a_cgroup_the_kills_of_the_whole_node_explain_a_sigkill_only(tmp_path: Path) -> None:
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 4\n")
+    memory = OutOfMemory(tmp_path, tmp_path)
+    assert not memory.happened(Signals.SIGKILL)
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 5\n")
+    assert memory.happened(Signals.SIGKILL)
+    assert not memory.happened(Signals.SIGTERM)
+    assert not memory.happened(None)
+
+
 def test_where_there_is_no_cgroup_nothing_is_said_of_memory(tmp_path: Path) -> None:
     assert not OutOfMemory(tmp_path, tmp_path).happened()
 

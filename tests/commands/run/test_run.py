@@ -169,6 +169,11 @@ def refused(arguments: list[str], cwd: Path) -> str:
         (["--"], "no command given"),
         (["--", "no-such-command"], "command not found: no-such-command; check its name"),
         (["--", "./no-such-command"], "command not found: ./no-such-command"),
+        (["--", "plain.txt"], "plain.txt cannot be executed: run `chmod +x plain.txt`"),
+        (["--", "train.sh"], "train.sh is not on PATH: use `./train.sh`"),
+        (["--", "bare.py", "a b"], "no program: use `stepscope run -- python bare.py 'a b'`"),
+        (["--", "./bare.py"], "./bare.py is a Python script and no program: use `stepscope run"),
+        (["--", "./no_line.py"], "./no_line.py is a Python script and no program: use `stepscope run"),
         (["--", "./plain.txt"], "./plain.txt cannot be executed: run `chmod +x ./plain.txt`"),
         (["--colour", "--", "true"], "unrecognized arguments: --colour"),
         (["--token=hunter2", "--", "true"], "unrecognized arguments: --token=***"),
@@ -189,9 +194,13 @@ def refused(arguments: list[str], cwd: Path) -> str:
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
 def test_a_mistake_gives_one_line_and_status_2(tmp_path: Path, arguments: list[str], line: str) -> None:
-    (tmp_path / "plain.txt").write_text("")
+    files = ["bare.py", "no_line.py", "plain.txt", "train.sh"]
+    for name in files:
+        (tmp_path / name).write_text("")
+    for name in files[1::2]:
+        (tmp_path / name).chmod(0o755)
     assert line in refused(arguments, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["plain.txt"], "nothing half-written"
+    assert sorted(path.name for path in tmp_path.iterdir()) == files, "nothing half-written"
 
 
 def test_a_command_that_never_started_leaves_no_folder(tmp_path: Path) -> None:
@@ -273,6 +282,8 @@ def test_an_exporter_that_is_killed_comes_back_and_no_step_is_lost(tmp_path: Pat
         observed.send(signal.SIGTERM)
         assert observed.status() == 128 + signal.SIGTERM
         assert observed.said.count("is restarted") == 1
+        run = json.loads((observed.directory / "run.json").read_text())
+        assert run["stopped_by"] == Path("/proc/self/comm").read_text().strip()
         steps = observed.printed.count("\n")
     seen = Seen(tmp_path / "run").read()
     assert seen.numbers()[:steps] == list(range(steps))
@@ -495,7 +506,7 @@ time.sleep(100)
         assert before == 1
         psutil.Process(observed.training().pid).terminate()
         assert observed.status() == 128 + signal.SIGTERM
-        assert "✕ Failed: the command was stopped by SIGTERM" in observed.said
+        assert "■ Stopped by SIGTERM at" in observed.said
 
 
 # On a terminal.
@@ -548,6 +559,28 @@ os.tcsetpgrp(0, job.pid)
 os.killpg(job.pid, signal.SIGCONT)
 sys.exit(job.wait())
 """
+
+
+def test_who_presses_ctrl_c_stops_the_run_and_it_has_not_failed(tmp_path: Path) -> None:
+    script = "import time; print('ready', flush=True); time.sleep(99)"
+    terminal = Terminal(on_terminal(tmp_path, script), tmp_path)
+    terminal.until_shown("ready")
+    terminal.type("\x03")
+    assert terminal.status() in (1, 128 + signal.SIGINT), terminal.shown  # Python decides
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run["stopped_by"], run["exception"]) == ("terminal", {})
+    document = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert document["verdict"]["status"] == "stopped"
+    assert document["verdict"]["sentences"][0].startswith("Stopped by you (Ctrl-C) at ")
+    assert document["run"]["ending"]["failed"] is False
+
+
+def test_the_exception_that_ends_a_command_is_in_the_verdict_and_the_recording(tmp_path: Path) -> None:
+    with Observed(tmp_path / "run", "{}['dog']") as observed:
+        assert observed.status() == 1
+    assert "✕ Failed: KeyError: 'dog', <string>:1" in observed.said
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert run["exception"] == {"type": "KeyError", "message": "'dog'", "place": "<string>:1", "rank": ""}
 
 
 def test_ctrl_z_stops_command_and_us_and_fg_goes_on(tmp_path: Path) -> None:

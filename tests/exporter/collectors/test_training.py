@@ -455,6 +455,23 @@ def test_stepscope_run_says_how_its_run_ended_and_until_then_nobody_does(ledgers
     assert of_run.values("run_ended_info") == {(RESNET, "exit status 7"): 1}
 
 
+def test_the_exception_of_the_rank_that_ended_first_is_published_once_all_have_ended(ledgers: Path) -> None:
+    node = Node(ledgers)
+    with TrainingProcess(ledgers, rank=0) as first, TrainingProcess(ledgers, rank=1) as second:
+        for trainer in (first, second):
+            trainer.steps(0.25)
+        node.tick()
+        for trainer, error in ((second, "KeyError('dog')"), (first, "OSError(1)")):
+            assert trainer.process.stdin is not None
+            trainer.process.stdin.write(repr(f"raise {error}"))
+            assert node.values("run_exception_info") == {}
+            trainer.end()
+            node.tick()
+    (((run, rank, kind, place), _),) = node.values("run_exception_info").items()
+    assert (run, rank, kind) == (RESNET, "1", "KeyError")
+    assert place.startswith("<string>:")
+
+
 def test_stepscope_run_observes_the_label_on_which_the_nodes_of_its_run_agreed(ledgers: Path) -> None:
     node = Node(ledgers, command=Command(f"{RESNET[:-1]}_", os.getpid()))
     assert node.tick().runs.keys() <= {f"{RESNET[:-1]}_"}

@@ -191,6 +191,18 @@ def test_a_run_that_failed_is_told_for_an_hour_and_one_that_was_stopped_is_not(
     test.run(tmp_path)
 
 
+def test_the_alert_on_a_run_that_failed_says_by_which_exception(meta: Path, tmp_path: Path) -> None:
+    test = RuleTest(meta)
+    for run in ("a", "b"):
+        labels = f'{target("node")},run="{run}"'
+        test.add({f'stepscope_run_ended_info{{{labels},reason="exit status 1"}}': [1.0] * 60})
+    raised = f'{target("node")},run="a",rank="0",type="KeyError",place="crash.py:18"'
+    test.add({f"stepscope_run_exception_info{{{raised}}}": [1.0] * 60})
+    test.firing("RunFailed", 5 * MINUTE, 2)
+    test.firing("RunFailed", 5 * MINUTE, 1, run="a", type="KeyError", place="crash.py:18")
+    test.run(tmp_path)
+
+
 def test_a_lean_exporter_under_the_default_rules_alerts_after_10_minutes(meta: Path, tmp_path: Path) -> None:
     test = RuleTest(meta)
     for node, profile in (("lean", "lean"), ("other", "default")):

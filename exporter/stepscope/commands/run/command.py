@@ -194,11 +194,19 @@ def _observe(plan: Plan, ledgers: Path, live: LiveView, mask: Signals) -> int:
         status = command.wait(meanwhile, line.pause)
         line.stop()
         command_ended()
-        how = reason(status, command.ended_by, out_of_memory.happened())
+        how = reason(status, command.ended_by, out_of_memory.happened(command.ended_by))
         label = _label(plan, ledgers)
         if label != plan.launch.run:
             say(f"the nodes of this run agreed on its label: {label}", "dim")
-        ended = replace(run, run=label, end=command.end, exit_status=status, ended=how)
+        ended = replace(
+            run,
+            run=label,
+            end=command.end,
+            exit_status=status,
+            ended=how,
+            stopped_by=command.stopped_by,
+            exception=hooked.exception(command.pid) if status and command.ended_by not in STOPPING else {},
+        )
         with suppress(OSError):  # of a full disk
             ended.write(plan.directory)  # before all else: a scheduler may kill this process soon
             stopped = command.ended_by in STOPPING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import isnan, nan
 from pathlib import Path
 from signal import SIGKILL
 
@@ -14,21 +15,35 @@ PROCFS, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 class OutOfMemory:
-    """Compares the kernel's kills in the cgroup of this process, which the command shares."""
+    """Compares the kernel's kills in the cgroup of this process, which the command shares.
+
+    A process in the root cgroup has no such count: then that of the whole node counts, if a SIGKILL ended the
+    command.
+    """
 
     def __init__(self, procfs: Path = PROCFS, cgroups: Path = CGROUPS) -> None:
         self._procfs, self._cgroups = procfs, cgroups
-        self._before = self._kills()
+        self._before = self._kills(), self._kills_of_node()
 
-    def happened(self) -> bool:
+    def happened(self, ended_by: int | None = None) -> bool:
         """Returns whether the kernel killed a process because memory ran out; False if that is unknown."""
-        return self._kills() > self._before
+        before, before_on_node = self._before
+        if isnan(before) and ended_by == SIGKILL:
+            return self._kills_of_node() > before_on_node
+        return self._kills() > before
 
     def _kills(self) -> float:
         try:
             return oom_kills(Hierarchies(self._procfs, self._cgroups).of(os.getpid()).memory)
         except (OSError, ValueError):
-            return float("nan")
+            return nan
+
+    def _kills_of_node(self) -> float:
+        try:
+            text = (self._procfs / "vmstat").read_text()
+            return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+        except (OSError, ValueError, StopIteration):
+            return nan
 
 
 def reason(status: int, ended_by: int | None, out_of_memory: bool) -> str:

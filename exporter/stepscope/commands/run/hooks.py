@@ -6,6 +6,7 @@ module looks for Pythons that the environment did not reach.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -133,6 +134,27 @@ class HookedProcesses:
                         errors="replace"
                     )
         return words
+
+    def exception(self, pid: int) -> dict[str, str]:
+        """Returns the exception that ended the command, of which `pid` is the process, as run.json has it.
+
+        When one rank fails, the others soon fail because of it: the first one of the last attempt counts.
+        Without ranks, it is that of the command itself, otherwise the last one.
+        """
+        found = []
+        for word, text in self._words().items():
+            if word.startswith(f"{stepscope_startup.EXCEPTION}-"):
+                with suppress(ValueError, TypeError, KeyError):  # cut off by a full disk
+                    known = json.loads(text)
+                    when, helper = float(known["time"]), known["rank"] is None
+                    order = (1, known["pid"] != pid, -when) if helper else (0, -int(known["attempt"]), when)
+                    found.append((order, known))
+        if not found:
+            return {}
+        _, first = min(found, key=lambda each: each[0])
+        message = " ".join(masked(str(first["message"]).split(" ")))
+        rank = "" if first["rank"] is None else str(first["rank"])
+        return {"type": str(first["type"]), "message": message, "place": str(first["place"]), "rank": rank}
 
     def why_no_lines(self) -> str:
         """Returns why a process sampled no lines of code; "" if all did, or it is not known."""

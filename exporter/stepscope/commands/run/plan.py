@@ -101,14 +101,31 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     if not command:
         raise UserError("no command given: put it after --, as in `stepscope run -- python train.py`")
     program = command[0]
+    (shown,) = masked([program])
+    if program.endswith(".py") and Path(program).is_file() and not _is_program(program):
+        fix = shell_command(["stepscope", "run", "--", "python", *command])
+        raise UserError(f"{shown} is a Python script and no program: use `{fix}`")
     if shutil.which(program) is None:
-        (shown,) = masked([program])
-        if os.sep in program and Path(program).exists():
+        if os.access(program, os.X_OK) and Path(program).is_file():
+            raise UserError(f"{shown} is not on PATH: use `./{shown}`")
+        if Path(program).is_file():
             raise UserError(f"{shown} cannot be executed: run `chmod +x {shown}`, or its interpreter")
         # A machine has thousands of programs: one of them is always a little like any name.
         hint = did_you_mean(program, _programs(), "check its name, or give its path", likeness=0.8)
         raise UserError(f"command not found: {shown}; {hint}")
     return command
+
+
+def _is_program(script: str) -> bool:
+    """Returns whether the system can execute a script: by its first line, which names an interpreter."""
+    path = shutil.which(script)
+    if path is None:
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return True  # the system may still execute what this user cannot read
 
 
 def _programs() -> set[str]:

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from stepscope.common.errors import UserError
 from stepscope.common.masking import masked
@@ -24,6 +25,7 @@ from stepscope.common.signals import (
     pending,
     unblocked,
 )
+from stepscope.exporter.ledgers.endings import OUTSIDE, TERMINAL
 
 SENT_BY_TERMINAL = 0x80  # si_code SI_KERNEL, sigaction(2)
 
@@ -41,6 +43,7 @@ class TrainingCommand:
         self.pid = 0
         self.end: float | None = None  # seconds since the epoch
         self.ended_by: int | None = None  # the signal that was sent to stop it, or that killed it
+        self.stopped_by = ""  # who sent that signal, as in run.json
         self._early: set[int] = set()  # signals that may have come before the command was there
 
     def start(self) -> None:
@@ -72,9 +75,10 @@ class TrainingCommand:
 
     def _receive(self, received: signal.struct_siginfo, before_stop: Callable[[], None]) -> None:
         number = received.si_signo
+        by_terminal = received.si_code == SENT_BY_TERMINAL
         if number in STOPPING and not is_ignored(number):
             self.ended_by = number
-        by_terminal = received.si_code == SENT_BY_TERMINAL
+            self.stopped_by = TERMINAL if by_terminal else _program(received.si_pid)
         has_it = (by_terminal and number not in self._early) or received.si_pid == self.pid
         self._early.discard(number)
         # Only the terminal continues both: `kill -TSTP` is for this process.
@@ -96,6 +100,16 @@ class TrainingCommand:
         if self.ended_by is None and code < 0:
             self.ended_by = -code
         return code if code >= 0 else 128 - code
+
+
+def _program(pid: int) -> str:
+    """Returns the name of the program that runs in a process; "" if it has ended."""
+    if not pid:  # the kernel gives no pid of a process outside this container
+        return OUTSIDE
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+        return name if name.isprintable() else ""
+    return ""
 
 
 def _stop() -> None:

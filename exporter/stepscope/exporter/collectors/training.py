@@ -257,6 +257,12 @@ class Families:
             "How the run ended: finished, exit status N, signal NAME, out of memory, or unknown.",
             ("run", "reason"),
         )
+        self.exception = self._add(
+            "run_exception_info",
+            "info",
+            "The exception that ended a rank of a run that has ended: of the rank that ended first.",
+            ("run", "rank", "type", "place"),
+        )
         self.age = self._add(
             "run_age_seconds", "gauge", "Time since the run's start, while a process of it lives.", ("run",)
         )
@@ -424,7 +430,12 @@ class Families:
         self.start.publish({(run,): start for run, (start, _, _) in times.items()})
         self.first_step.publish({(run,): first for run, (_, first, _) in times.items() if first is not None})
         self.last_step.publish({(run,): last for run, (_, _, last) in times.items() if last is not None})
-        self.end.publish({(run,): end for run in runs if (end := runs[run].end()) is not None})
+        ended = {run: end for run in runs if (end := runs[run].end()) is not None}
+        self.end.publish({(run,): end for run, end in ended.items()})
+        raised = {run: runs[run].exception() for run in ended}
+        self.exception.publish(
+            {(run, str(each[0]), *each[1:]): 1 for run, each in raised.items() if each is not None}
+        )
 
     def _publish_ages(self, runs: Mapping[str, Run], now: float) -> None:
         began = {run: runs[run].began() for run in runs}

@@ -11,6 +11,7 @@ from pathlib import Path
 from stepscope.common.shared_files import read_file
 from stepscope.common.whole_file import write_whole
 
+TERMINAL, OUTSIDE = "terminal", "outside"  # who stopped a run: a key, or a process out of our sight
 FINISHED, OUT_OF_MEMORY, UNSAID = "finished", "out of memory", "ended without saying so"
 _REASON = re.compile(rf"{FINISHED}|{OUT_OF_MEMORY}|exit status \d{{1,3}}|signal SIG[A-Z0-9]{{1,12}}")
 

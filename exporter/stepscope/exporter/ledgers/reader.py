@@ -211,6 +211,19 @@ class LedgerReader:
         """Returns the pid of the process that holds the ledger; see `ledger_files.lock_holder`."""
         return lock_holder(self._opened(), layout.LOCK_ALIVE)
 
+    def exception(self) -> tuple[str, str] | None:
+        """Returns the type and the place of the exception that ended the writer; None if none is known.
+
+        The place is `file:line`, or "".
+        """
+        (at,) = layout.EXCEPTION_OFFSET.unpack_from(self._raw_header, layout.EXCEPTION_OFFSET_AT)
+        if not 0 < at <= layout.MAX_FILE_BYTES:
+            return None
+        raw = self._read(at, layout.EXCEPTION_BYTES)
+        kind = _text(raw, 0, layout.EXCEPTION_TYPE_BYTES)
+        place = _text(raw, layout.EXCEPTION_TYPE_BYTES, layout.EXCEPTION_PLACE_BYTES)
+        return (kind, place) if kind else None
+
     def totals(self) -> LedgerTotals:
         """Returns a copy of all counters, taken between two steps.
 

@@ -39,6 +39,7 @@ class Ledger:
         self.pid: int | None = None  # of its process in the exporter's procfs; None: not known
         self.died: float | None = None  # when it was first seen dead
         self.end: float | None = None  # of the process: from the ledger, otherwise the nearest known time
+        self.exception: tuple[str, str] | None = None  # that ended its process: type and place
         self.failing_since: float | None = None  # of its file system, for a reason that may pass
         # Records that were overwritten before this exporter started are not this exporter's loss.
         self._counts_losses = counts_losses
@@ -54,6 +55,7 @@ class Ledger:
         records, lost = self.reader.new_steps()
         self.ages.look(self.header, self.totals, self.reader.clock_offset, now)
         if not alive:
+            self.exception = self.reader.exception()
             self.end_at(now.wall if was_alive else self.totals.last_step_end or self.header.start, now.wall)
         self.alive, self.failing_since = alive, None
         self._spend(now)
@@ -234,6 +236,12 @@ class Run:
         """Returns when the last process ended; None while a process lives."""
         ends = [ledger.end for ledger in self.ledgers if ledger.end is not None]
         return max(ends) if len(ends) == len(self.ledgers) else None
+
+    def exception(self) -> tuple[int, str, str] | None:
+        """Returns the rank, type and place of the exception that ended a process first; None if none did."""
+        ended = [ledger for ledger in self.ledgers if ledger.exception is not None]
+        first = min(ended, key=lambda ledger: ledger.end or inf, default=None)
+        return (first.header.rank, *first.exception) if first and first.exception else None
 
     def _retired_times(self) -> Iterable[Times]:
         return () if self.retired_times is None else (self.retired_times,)

@@ -54,6 +54,7 @@ LEAN: Mapping[str, Part] = {
     "stepscope_run_cpu_throttled_seconds_total": {},
     "stepscope_run_end_time_seconds": {},
     "stepscope_run_ended_info": {},
+    "stepscope_run_exception_info": {},
     "stepscope_run_first_step_time_seconds": {},
     "stepscope_run_info": {},
     "stepscope_run_last_step_age_seconds": {},

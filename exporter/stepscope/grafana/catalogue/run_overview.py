@@ -120,6 +120,9 @@ def _problems() -> list[Panel]:
 
 def _verdict() -> list[Panel]:
     ended = last(f"stepscope_run_ended_info{{{OF_RUN}}}")
+    raised = last(f"stepscope_run_exception_info{{{OF_RUN}}}")
+    of_node = "on (job, instance, run)"
+    known = f"{ended} * {of_node} group_left (type, place) {raised} or {of_node} {ended}"
     unknown = 'label_replace(vector(0), "reason", "not known to have ended", "", "")'
     return [
         stat(
@@ -136,8 +139,11 @@ def _verdict() -> list[Panel]:
         stat(
             "How it ended",
             """How the run ended. With `stepscope run`, finished, the exit status or the signal that ended
-            it, or out of memory; otherwise "ended without saying so".""",
-            now(f"count by (reason) ({ended}) or on () {unknown}", "{{reason}}"),
+            it, or out of memory; otherwise "ended without saying so". An exception has its type and line.""",
+            now(
+                f"count by (reason, type, place) ({known}) or on () {unknown}",
+                "{{reason}} {{type}} {{place}}",
+            ),
             width=6,
             size=22,
             show="name",

@@ -45,6 +45,8 @@ NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 _REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
+_FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
+_RAISED = "last_over_time(stepscope_run_exception_info[5m])"
 # Grafana's dashboard of exporters, with its variables.
 EXPORTER_DASHBOARD = (
     "/d/stepscope-exporter?var-instance={{$labels.instance|urlquery}}"
@@ -142,13 +144,15 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
         Silence(
             "RunFailed",
             Alert(
-                f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])',
-                "Run {{ $labels.run }} failed: {{ $labels.reason }}",
-                "Run {{ $labels.run }} on {{ $labels.instance }} ended with: {{ $labels.reason }}.",
+                f"{_FAILED} * on (job, instance, run) group_left (type, place) {_RAISED}\n"
+                f"  or on (job, instance, run)\n{_FAILED}",
+                "Run {{ $labels.run }} failed: {{ or $labels.type $labels.reason }}",
+                "Run {{ $labels.run }} on {{ $labels.instance }} ended with: {{ $labels.reason }}"
+                "{{ with $labels.type }}, {{ . }} at {{ $labels.place }}{{ end }}.",
                 keep_firing=MINUTE * failed.minutes,
             ),
-            "Read the end of the run's own log. After `out of memory`, compare the memory of the run with "
-            "its limit.",
+            "Read the end of the run's own log: it has the message of an exception. After `out of memory`, "
+            "compare the memory of the run with its limit.",
             DASHBOARD,
         ),
     ]

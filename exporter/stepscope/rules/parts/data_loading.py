@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from stepscope.common.words import count, number, percent
+from stepscope.common.words import count, duration, number, percent
 from stepscope.rules.parts.remedies import HOOKS
 
 Cause = Literal["heavy transform", "too few workers", "slow storage", "neighbours", "hand-over", "not known"]
@@ -16,6 +16,8 @@ WAITING_FOR_IO = 0.2  # if fetches were not timed, storage is slow if cores wait
 CORES_FULL = 0.85  # above this use of the cores that the run may use, they are full
 WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do so because of neighbours
 WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
+SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch over
+SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 NOT_TIMED = "no fetch was timed"
 HOW_TO_TIME = (
@@ -67,6 +69,7 @@ class Loading:
     cpu_busy: float  # mean utilisation of the node's cores, a ratio
     io_wait: float
     in_use: CoresInUse | None = None  # None: not measured
+    fetches: int = 0
 
     @property
     def computing_seconds(self) -> float:
@@ -107,7 +110,33 @@ class Loading:
         work = (
             self.fetch_seconds - self.fetch_core_wait_seconds if self.workers_wait else self.fetch_cpu_seconds
         )
+        if self.workers == 0 and self.fetch_seconds:  # a wait is a fetch; other fetches were for evaluation
+            work *= self.wait_seconds / self.fetch_seconds
         return math.ceil(work / self.computing_seconds)
+
+    @property
+    def workers_suggested(self) -> int | None:
+        """Returns how many workers to use: as many as keep up, if there are cores for them.
+
+        Workers that sleep in reads hardly use a core, so there can be more of them than cores. Returns None
+        if more workers are no remedy, or if that is not known.
+        """
+        cause = self.cause()
+        if not self.fetch_seconds or self.workers is None or self.is_short:
+            return None
+        sleeps_alone = cause == "slow storage" and self.workers == 0  # more workers may find storage busy
+        if cause != "too few workers" and not sleeps_alone:
+            return None
+        wanted = max(self.workers_needed, self.workers + 1)
+        if self.cores:
+            of_a_core = max(self.cpu_share / (self.cpu_share + self.waiting_share), 0.01)
+            wanted = min(wanted, max(1, int(self.cores / of_a_core)))
+        return wanted if wanted > self.workers else None
+
+    @property
+    def is_short(self) -> bool:
+        """Returns whether this process fetches a batch in less time than a worker takes to hand it over."""
+        return self.workers == 0 and 0 < self.fetch_seconds < SHORT_FETCH * self.fetches
 
     @property
     def workers_busy(self) -> float:
@@ -136,8 +165,8 @@ class Loading:
 
     @property
     def others_fill_cores(self) -> bool:
-        """Returns whether fetches wait for cores that are full, mostly of other processes."""
-        waits = self.fetch_core_wait_seconds > WAITING_FOR_CORE * self.fetch_seconds
+        """Returns whether fetches wait for cores that are full, mostly of other processes, most of all."""
+        waits = self.fetch_core_wait_seconds > self.fetch_seconds * max(WAITING_FOR_CORE, self.waiting_share)
         use = self.in_use
         return waits and use is not None and use.are_full and use.others > use.loaders + use.rest
 
@@ -150,16 +179,19 @@ class Loading:
         timed = not math.isnan(self.cpu_share)
         cause = self.cause()
         if cause == "slow storage":
-            facts = f"workers spend {percent(100 * self.waiting_share)} of a fetch waiting" if timed else ""
+            who = "workers spend" if self.workers else "the rank spends"
+            facts = f"{who} {percent(100 * self.waiting_share)} of a fetch waiting" if timed else ""
             waits = (
                 f"the cores wait for I/O {percent(100 * self.io_wait)} of the time"
                 if self.io_wait > 0.01
                 else ""
             )
+            ahead = "Read ahead with more workers or a higher prefetch factor."
+            if best := self.workers_suggested:
+                ahead = f"Give the loader {count(best, 'worker')} (num_workers={best}), which wait together."
             return (
                 f"storage is slow: {' and '.join(filter(None, (facts, waits)))}",
-                "Keep the data in memory or on local storage, in few large files. Read ahead with more "
-                "workers or a higher prefetch factor.",
+                f"Keep the data in memory or on local storage, in few large files. {ahead}",
             )
         if cause == "too few workers":
             share = f" on a share of {self.cores:g} cores" if self.cores else ""
@@ -168,11 +200,20 @@ class Loading:
                 return f"{clause}; how many would keep up is unknown, because {NOT_TIMED}", (
                     f"Let worker processes load ahead (num_workers=1 or more). {HOW_TO_TIME}"
                 )
-            best = min(needed, max(1, int(self.cores))) if self.cores else needed
-            return (
-                f"{clause}, and about {needed} would keep up",
-                f"Give the loader {count(best, 'worker')} (num_workers={best}).",
+            if self.is_short:
+                return (
+                    f"the rank fetches each batch itself, in {duration(self.fetch_seconds / self.fetches)}",
+                    "Fetch whole batches at once: index the tensors with all indices of a batch (a "
+                    "`__getitems__` of the dataset), or collate in one call. A worker would take about as "
+                    "long to hand a batch over.",
+                )
+            best = self.workers_suggested or needed
+            enough = (
+                f"and about {needed} would keep up"
+                if needed > (self.workers or 0)
+                else f"busy {percent(100 * min(self.workers_busy, 1.0))} of the time"
             )
+            return f"{clause}, {enough}", f"Give the loader {count(best, 'worker')} (num_workers={best})."
         if cause == "neighbours" and self.in_use is not None:
             waited = percent(100 * self.fetch_core_wait_seconds / self.fetch_seconds)
             return (
@@ -187,20 +228,26 @@ class Loading:
                 use = f"; {self.in_use.words()}"
                 if self.in_use.are_full:
                     more = f"more workers cannot help, because the cores are full of {self.in_use.full_of()}"
+            threads = ""
+            if self.cpu_share > SEVERAL_THREADS:
+                threads = (
+                    f"Each worker uses {self.cpu_share:.1f} cores at once: give it one thread "
+                    "(OMP_NUM_THREADS=1, cv2.setNumThreads(0)). "
+                )
             return (
                 "the transform is too heavy for the cores: it takes "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
                 f"and {has} share {self.cores:g} cores{use}"
             ), (
-                "Make the transform (decoding, augmentation) cheaper: cache its results, use a faster "
-                f"library, or move it to the GPU; {more}."
+                f"{threads}Make the transform (decoding, augmentation) cheaper: cache its results, use a "
+                f"faster library, or move it to the GPU; {more}."
             )
         if cause == "hand-over":
             return (
                 f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
                 "starting them, or handing over batches, takes long",
-                "Keep workers alive between epochs (persistent_workers), hand over fewer and larger arrays, "
-                "and collate in the workers.",
+                "Hand over fewer and larger arrays, and collate in the workers. If they start again in each "
+                "epoch, keep them alive (persistent_workers).",
             )
         if timed:
             unknown = "many there are" if self.workers is None else "many cores they may use"

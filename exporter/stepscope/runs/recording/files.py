@@ -60,6 +60,8 @@ class RunFile:
     run: str = ""  # the label, unique per launch; "": not known
     no_steps: str = ""  # sentences: why no steps were seen, and the fix; "": some were, or it is not known
     ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)
+    stopped_by: str = ""  # who sent the signal to stop it: TERMINAL, OUTSIDE, or a program; "": not known
+    exception: dict[str, str] = field(default_factory=dict)  # type, message, place, rank; {}: none is known
 
     def write(self, directory: Path) -> None:
         """Writes run.json whole: a reader sees the old one or the new one. Raises OSError."""
@@ -106,6 +108,8 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "command": str,
     "exit_status": (int, NoneType),
     "ended": str,
+    "stopped_by": str,
+    "exception": dict,
     "interval": (float, int),
     "versions": dict,
 }

@@ -79,15 +79,17 @@ def _begin(loader: Any) -> tuple[LoaderWaits, int]:
 
 
 def _with_timed_workers(loader: Any, original: Callable[..., Any]) -> Any:
-    """Calls the original while the loader's `worker_init_fn` times the fetches of each worker."""
+    """Calls the original while the loader's fetches are timed: by `worker_init_fn` in each worker."""
     users_function = getattr(loader, "worker_init_fn", None)
-    if session.ledger is None or not getattr(loader, "num_workers", 0) or not _workers_find_us(loader):
+    has_workers = getattr(loader, "num_workers", 0)
+    if session.ledger is None or (has_workers and not _workers_find_us(loader)):
         return original(loader)
     torch_loader.time_worker_fetches(loader)
     try:
         return original(loader)
     finally:
-        loader.worker_init_fn = users_function
+        if has_workers:
+            loader.worker_init_fn = users_function
 
 
 def _workers_find_us(loader: Any) -> bool:

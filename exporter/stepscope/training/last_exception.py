@@ -1,0 +1,132 @@
+"""Keeps the exception that ends this process: type, message, and the innermost line of the user's own.
+
+Python gives it to `sys.excepthook`, and leaves it in `sys.last_value` if a script has replaced our hook.
+A child of multiprocessing prints it and exits, so there it is read while the child ends. Only text is kept:
+no traceback lives longer. Type and place go into the ledger, which other users can read. The message goes
+only into the private folder of `stepscope run`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from time import time
+
+from stepscope.training.line_names import LineNames, clean
+from stepscope.training.ranks import read_ranks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from stepscope.training.main_stack import Frame
+
+TYPE, MESSAGE = 60, 200  # characters at most
+FRAMES = 200  # of the innermost ones
+_NESTED = "Traceback (most recent call last)"  # of a worker, in the message of its parent
+
+
+_kept = 0  # the identity of the exception that was kept last
+
+
+def note(error: BaseException | None) -> None:
+    """Keeps what ends this process. An exit or an interrupt is no exception. Never raises."""
+    global _kept
+    if isinstance(error, Exception) and id(error) != _kept:
+        _kept = id(error)
+        try:  # noqa: SIM105 - contextlib takes long to import
+            _keep(*described(error))
+        except Exception:  # noqa: BLE001 - the script's own exception must be printed
+            pass
+
+
+def note_last() -> None:
+    """Keeps the exception with which Python has ended the script. At a prompt, none ends it."""
+    if not hasattr(sys, "ps1"):
+        note(getattr(sys, "last_value", None))
+
+
+def watch_children() -> None:
+    """Lets children of multiprocessing keep what ends them: they print it without `sys.excepthook`."""
+    util = sys.modules["multiprocessing.util"]
+
+    def watch(_: object) -> None:
+        util.Finalize(None, _note_in_child, exitpriority=sys.maxsize)
+
+    util.register_after_fork(watch_children, watch)
+    watch(None)  # of this process, if it is a child that was not forked
+
+
+def _note_in_child() -> None:
+    error = sys.exception()
+    if isinstance(error, SystemExit) and error.code:  # torch's `spawn` exits after it has kept the exception
+        error = error.__context__
+    note(error)
+
+
+def described(error: Exception) -> tuple[str, str, str]:
+    """Returns the type, the message in one line, and the place as `file:line`; "" if it is not known."""
+    names = LineNames()
+    place = names.of(_frames(error)).partition("\n")[0]
+    try:
+        lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+        nested = _NESTED in str(error)
+    except Exception:  # noqa: BLE001 - a class may fail to write itself
+        lines, nested = [], False
+    kind, message = type(error).__qualname__, lines[0] if lines else ""
+    if nested:
+        first, colon, rest = lines[-1].partition(": ")
+        if first.replace(".", "").isidentifier():
+            kind, message = first.rpartition(".")[2], rest if colon else ""
+            place = names.of(_written_frames(lines)).partition("\n")[0] or place
+    return clean(kind[:TYPE]), _cut(clean(message)), place
+
+
+def _frames(error: Exception) -> list[Frame]:
+    """Returns the innermost frames of its traceback, innermost first."""
+    frames: list[Frame] = []
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.append((code.co_filename, trace.tb_lineno, code.co_qualname))
+        del frames[:-FRAMES]
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        frames.append((error.filename, error.lineno or 0, ""))
+    return frames[::-1]
+
+
+def _written_frames(lines: list[str]) -> Iterator[Frame]:
+    """Yields the frames of a traceback that is text, innermost first."""
+    for line in reversed(lines):
+        file, _, rest = line.removeprefix('File "').partition('", line ')
+        number = rest.partition(",")[0]
+        if line.startswith('File "') and number.isdecimal():
+            yield file, int(number), rest.partition(", in ")[2]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MESSAGE else text[: MESSAGE - 1] + "…"
+
+
+def _keep(kind: str, message: str, place: str) -> None:
+    import stepscope_startup  # outside this package, because it must load without it
+
+    launched = read_ranks(os.environ)
+    rank = launched.rank if launched.variable else None
+    session = getattr(sys.modules.get("stepscope.training.session"), "session", None)
+    if session is not None and session.ledger is not None:
+        session.ledger.name_exception(kind, place)
+        rank = session.ranks[0]
+    known = {
+        "type": kind,
+        "message": message,
+        "place": place,
+        "rank": rank,
+        "attempt": launched.attempt,
+        "pid": os.getpid(),
+        "time": time(),
+    }
+    stepscope_startup.leave_word(stepscope_startup.exception_word(), json.dumps(known), again=True)

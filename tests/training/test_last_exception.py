@@ -1,0 +1,271 @@
+"""The exception that ends a process is kept, and what is printed of it stays as it is."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+import stepscope_startup
+from stepscope.commands.run.hooks import STARTUP, HookedProcesses
+from stepscope.exporter.ledgers.reader import LedgerReader, open_ledgers
+from stepscope.training import last_exception
+from stepscope.training.last_exception import described
+
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("STEPSCOPE")}
+
+
+class Case:
+    """A script, and what is kept of the exception that ends it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ledgers = folder / "ledgers"
+        self.ledgers.mkdir()
+        self.hooked = HookedProcesses(self.ledgers)
+        self.script = folder / "crash.py"
+        self.ended: subprocess.CompletedProcess[str]
+
+    def run(self, text: str, hooks: bool = True, **environment: str) -> dict[str, str]:
+        """Runs the script and returns what run.json would have."""
+        self.script.write_text(text)
+        more = {"STEPSCOPE_INSTRUMENT": "1", "STEPSCOPE_LEDGER_DIR": str(self.ledgers)} if hooks else {}
+        path = {"PYTHONPATH": str(STARTUP)} if hooks else {}
+        process = subprocess.Popen(
+            [sys.executable, "crash.py"],
+            cwd=self.folder,
+            env={**CLEAN, **path, **more, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        output, errors = process.communicate(timeout=120)
+        self.ended = subprocess.CompletedProcess([], process.returncode, output, errors)
+        return self.hooked.exception(process.pid)
+
+    def of_ledger(self) -> tuple[str, str] | None:
+        (path,) = open_ledgers(self.ledgers)
+        with LedgerReader(path) as reader:
+            return reader.exception()
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+CRASH = "def look(labels):\n    return labels['dog']\n\nlook({})\n"
+KEPT = {"type": "KeyError", "message": "'dog'", "place": "crash.py:2", "rank": ""}
+HOOK = "import sys\nsys.excepthook = lambda kind, error, trace: print('mine:', repr(error))\n"
+CHAINED = """import sys
+before = sys.excepthook
+def hook(*words):
+    before(*words)
+    print('mine')
+sys.excepthook = hook
+"""
+
+
+@pytest.mark.parametrize("before", ["", HOOK, CHAINED], ids=["no hook", "a hook of its own", "a chain"])
+def test_an_exception_is_kept_and_printed_as_without_hooks(case: Case, before: str) -> None:
+    script = before + CRASH
+    kept = case.run(script)
+    ended = case.ended
+    assert kept == {**KEPT, "place": f"crash.py:{before.count(chr(10)) + 2}"}
+    case.run(script, hooks=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        case.ended.returncode,
+        case.ended.stdout,
+        case.ended.stderr,
+    )
+    assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)", "raise KeyboardInterrupt", "sys.exit('no')"])
+def test_an_exit_is_no_exception(case: Case, end: str) -> None:
+    assert case.run(f"import sys\ntry:\n    {{}}['dog']\nexcept KeyError:\n    pass\n{end}\n") == {}
+
+
+def test_an_error_of_syntax_has_its_line(case: Case) -> None:
+    kept = case.run("a = 1\nb = = 2\n")
+    assert (kept["type"], kept["message"]) == ("SyntaxError", "invalid syntax (crash.py, line 2)")
+    assert kept["place"] == "crash.py:2"
+
+
+def test_the_innermost_line_of_the_users_own_counts(case: Case) -> None:
+    assert case.run("import json\njson.loads('[')\n")["place"] == "crash.py:2"
+
+
+@pytest.mark.parametrize("full", ["rmdir", "chmod"])
+def test_where_nothing_can_be_kept_the_exception_is_printed(case: Case, full: str) -> None:
+    words = case.ledgers / stepscope_startup.WORDS
+    words.rmdir()
+    if full == "chmod":
+        words.symlink_to(case.folder)  # another user may have put anything there
+    assert case.run(CRASH) == {}
+    assert case.ended.returncode == 1
+    assert case.ended.stderr.endswith("KeyError: 'dog'\n")
+    assert "stepscope" not in case.ended.stderr
+
+
+CHILDREN = """import multiprocessing, sys
+{look}
+if __name__ == "__main__":
+    process = multiprocessing.get_context("{method}").Process(target=look, args=({{}},))
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_of_multiprocessing_keeps_what_ends_it(case: Case, method: str) -> None:
+    look = CRASH.partition("\n\n")[0]
+    kept = case.run(CHILDREN.format(look=look, method=method))
+    assert kept == {**KEPT, "place": "crash.py:3"}
+    assert case.ended.stderr.startswith("Process ")
+    assert "last_exception" not in case.ended.stderr
+
+
+SPAWNED = """import torch.multiprocessing
+def rank(number):
+    {}["dog"]
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, nprocs=1)
+"""
+
+
+def test_the_exception_of_a_rank_that_torch_spawns_counts_before_its_parents(case: Case) -> None:
+    kept = case.run(SPAWNED)
+    assert kept == {**KEPT, "place": "crash.py:3"}
+    assert "ProcessRaisedException" in case.ended.stderr
+
+
+WORKER = """from torch.utils.data import DataLoader
+class Data:
+    def __len__(self): return 2
+    def __getitem__(self, index):
+        return {}["dog"]
+if __name__ == "__main__":
+    list(DataLoader(Data(), num_workers=1))
+"""
+
+
+def test_an_exception_in_a_loaders_worker_is_that_of_its_traceback(case: Case) -> None:
+    assert case.run(WORKER) == {**KEPT, "place": "crash.py:5", "rank": "0"}
+
+
+STEP = "import stepscope\nwith stepscope.step('train'):\n    pass\n"
+
+
+@pytest.mark.parametrize("before", ["", HOOK], ids=["no hook", "a hook of its own"])
+def test_the_ledger_has_type_and_place_and_never_the_message(case: Case, before: str) -> None:
+    kept = case.run(STEP + before + CRASH.replace("'dog'", "'secret'"))
+    assert kept["rank"] == "0"
+    assert case.of_ledger() == ("KeyError", kept["place"])
+    (path,) = open_ledgers(case.ledgers)
+    assert b"secret" not in path.read_bytes()
+
+
+def test_a_run_that_ends_well_has_no_exception_in_its_ledger(case: Case) -> None:
+    assert case.run(STEP) == {}
+    assert case.of_ledger() is None
+
+
+def leave(case: Case, number: int, rank: int | None, when: float, pid: int = 1, attempt: int = 0) -> None:
+    known = {"type": f"E{number}", "message": "", "place": "", "rank": rank, "pid": pid}
+    word = case.ledgers / stepscope_startup.WORDS / f"{stepscope_startup.EXCEPTION}-{number}"
+    word.write_text(json.dumps({**known, "attempt": attempt, "time": when}))
+
+
+def test_the_first_rank_of_the_last_attempt_counts(case: Case) -> None:
+    leave(case, 1, None, 1.0)
+    leave(case, 2, 0, 2.0)
+    leave(case, 3, 1, 9.0, attempt=1)
+    leave(case, 4, 0, 8.0, attempt=1)
+    leave(case, 5, None, 3.0, pid=7)
+    assert case.hooked.exception(7)["type"] == "E4"
+
+
+def test_without_ranks_that_of_the_command_counts_and_otherwise_the_last_one(case: Case) -> None:
+    leave(case, 1, None, 1.0)
+    leave(case, 2, None, 2.0)
+    assert case.hooked.exception(7)["type"] == "E2"
+    leave(case, 3, None, 0.5, pid=7)
+    assert case.hooked.exception(7)["type"] == "E3"
+
+
+def test_what_is_cut_off_or_no_json_is_left_out(case: Case) -> None:
+    words = case.ledgers / stepscope_startup.WORDS
+    for number, text in enumerate(("", "{", "[]", '{"type": "E"}')):
+        (words / f"{stepscope_startup.EXCEPTION}-{number}").write_text(text)
+    assert case.hooked.exception(1) == {}
+
+
+def test_secrets_in_a_message_are_masked(case: Case) -> None:
+    kept = case.run("raise OSError('no access to https://ann:hunter2@example.org/x')")
+    assert "hunter2" not in kept["message"]
+    assert kept["message"].startswith("no access to https://")
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - of any kind
+        return caught
+
+
+class UnwritableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("\n one\t two \nthree"), "one two"),
+        (ValueError("a" * 1000), "a" * 199 + "…"),
+        (ValueError("\x1b[31m"), "_[31m"),
+        (ValueError(), ""),
+        (UnwritableError(), ""),
+    ],
+)
+def test_a_message_is_one_bounded_line(error: Exception, message: str) -> None:
+    assert described(raised(error))[1] == message
+
+
+def test_an_endless_recursion_has_its_place() -> None:
+    def deeper() -> None:
+        deeper()
+
+    with pytest.raises(RecursionError) as raised:
+        deeper()
+    assert described(raised.value)[2].partition(":")[0].endswith("test_last_exception.py")
+
+
+@pytest.fixture
+def unkept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_exception, "_kept", 0)
+
+
+@pytest.mark.usefixtures("unkept")
+def test_no_traceback_is_kept_alive() -> None:
+    class Tensor:
+        pass
+
+    def train() -> weakref.ref[Tensor]:
+        tensor = Tensor()
+        try:
+            raise ValueError
+        except ValueError as error:
+            last_exception.note(error)
+        return weakref.ref(tensor)
+
+    alive = train()
+    gc.collect()
+    assert alive() is None
