@@ -282,7 +282,7 @@ def test_ranks_that_are_slow_together_wait_for_nobody(others: float, named: bool
 
 
 def test_what_others_took_from_full_cores_is_no_loss_of_long_steps() -> None:
-    """30 irregular steps take 1.6 s longer, 48 s in all; others use the node's 4 cores for 30 core seconds."""
+    """30 irregular steps take 48 s longer in all; others use the node's 4 cores for 30 core seconds."""
     values = np.full(480, 0.1)
     values[np.random.default_rng(7).choice(480, 30, replace=False)] = 1.7
     rows = 401
