@@ -234,4 +234,28 @@ FIRST = (
     Situation("lightning_metric", "Lightning: a metric in Python", HOST, ("HostBound",), needs=LIGHTNING),
 )
 
-SECOND: tuple[Situation, ...] = ()
+SECOND = (
+    Situation(
+        "transform_in_python", "a transform in Python, one worker", WAIT, LOADING, never="storage is slow"
+    ),
+    Situation("average_in_python", "a moving average of 1,600 tensors, one by one", HOST, ("HostBound",)),
+    Situation("predictions_at_the_end", "writes predictions after the last step", ("after_last_step",)),
+    Situation("hash_of_weights", "hashes all weights at each step", HOST, ("HostBound",)),
+    Situation("sleep_in_loop", "sleeps at each step", HOST, ("HostBound",)),
+    Situation("augments_in_loop", "augments with NumPy in the loop", HOST, ("HostBound",)),
+    Situation("evaluates_one_by_one", "evaluates samples one by one", ("eval",)),
+    Situation(
+        "thread_prefetches", "waits for a thread that makes batches in Python", (*HOST, *WAIT), LOADING
+    ),
+    Situation("file_read_per_epoch", "parses its table at each epoch", (*HOST, "between_steps", *WAIT)),
+    Situation("numpy_distances", "NumPy: distances in two loops", RUNNING),
+    Situation("waits_for_programs", "plain Python: waits for programs", ("without_steps.child",)),
+    Situation(
+        "metrics_reduced_one_by_one",
+        "ranks reduce 200 metrics one by one",
+        ("train.communication",),
+        ("CommunicationBound",),
+        ranks=2,
+    ),
+    Situation("rank1_reads_slowly", "rank 1 reads slowly", WAIT, ("Straggler",), says="rank 1", ranks=2),
+)

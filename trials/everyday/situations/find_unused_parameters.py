@@ -27,4 +27,5 @@ for _ in range(400):
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
+dist.barrier()
 dist.destroy_process_group()

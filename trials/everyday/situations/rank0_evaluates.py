@@ -34,4 +34,5 @@ for step in range(400):
             with cost:
                 accuracy(held_out)  # the cause
         dist.barrier()
+dist.barrier()
 dist.destroy_process_group()

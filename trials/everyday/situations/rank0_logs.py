@@ -27,4 +27,5 @@ for step in range(500):
     if dist.get_rank() == 0 and step % (200 if GOOD else 1) == 0:
         with cost:
             picture()  # the cause
+dist.barrier()
 dist.destroy_process_group()

@@ -19,7 +19,7 @@ y = torch.randint(0, 2, (64,))
 
 def tokenise(text):
     ids = []
-    for word in re.findall(r"\w+", text):
+    for word in re.findall(r"\w+", text):  # the cause
         pieces = [word[at : at + 3] for at in range(0, len(word), 3)]  # the cause
         ids.extend(vocabulary.get(piece, 0) for piece in pieces)  # the cause
     return ids

@@ -31,4 +31,5 @@ of_ranks = [None] * dist.get_world_size()
 dist.all_gather_object(of_ranks, times)
 if not GOOD:
     cost.seconds = sum(max(step) - sum(step) / len(step) for step in zip(*of_ranks, strict=True))
+dist.barrier()
 dist.destroy_process_group()
