@@ -48,7 +48,8 @@ def test_every_script_has_its_truth() -> None:
 def test_the_healthy_twin_differs_from_its_script_and_the_cause_has_lines(name: str) -> None:
     tree = ast.parse(script(name).read_text())
     assert any(isinstance(node, ast.Name) and node.id == "GOOD" for node in ast.walk(tree))
-    assert marked_lines(name)
+    says = {each.name: each.says for each in FIRST + SECOND}[name]
+    assert marked_lines(name) or says  # no line runs while a setting slows the run
 
 
 def test_a_finding_with_cause_line_and_seconds_is_right_and_any_other_is_not() -> None:

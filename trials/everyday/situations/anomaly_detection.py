@@ -5,7 +5,7 @@ from torch import nn
 
 from trials.everyday.clock import GOOD, lasts
 
-torch.autograd.set_detect_anomaly(not GOOD)  # the cause
+torch.autograd.set_detect_anomaly(not GOOD)
 cell, head = nn.GRUCell(64, 64), nn.Linear(64, 5)
 optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.01)
 x, y = torch.randn(32, 40, 64), torch.randint(0, 5, (32,))

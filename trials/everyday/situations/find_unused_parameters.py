@@ -19,7 +19,7 @@ class Sum(nn.Module):
         return sum(layer(x) for layer in self.layers)
 
 
-model = DistributedDataParallel(Sum(), find_unused_parameters=not GOOD)  # the cause
+model = DistributedDataParallel(Sum(), find_unused_parameters=not GOOD)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
 x = torch.randn(32, 8)
 

@@ -12,7 +12,7 @@ cores = os.cpu_count() or 1
 
 
 def start_worker(_):
-    torch.set_num_threads(1 if GOOD else 8 * cores)  # the cause
+    torch.set_num_threads(1 if GOOD else 8 * cores)
 
 
 class Images(Dataset):

@@ -26,7 +26,7 @@ class Images(Dataset):
 model = nn.Sequential(nn.Linear(3, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 workers = 1 if GOOD else 12 * (os.cpu_count() or 1)
-loader = DataLoader(Images(), batch_size=64, num_workers=workers, persistent_workers=GOOD)  # the cause
+loader = DataLoader(Images(), batch_size=64, num_workers=workers, persistent_workers=GOOD)
 begin = perf_counter()
 while lasts():
     for x, y in loader:
