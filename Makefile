@@ -83,6 +83,7 @@ trials: $(VENV)/.developing ## try to break what Stepscope promises: kill -9, co
 truth: $(VENV)/.developing ## plant faults and score what is said; FULL=1: in all severities, on every rank
 	$(BIN)/python -m trials.fault_matrix --jobs 2 $(if $(FULL),--full)
 	$(BIN)/python $(PIP) --requirement requirements-torch.txt
+	$(BIN)/python -m trials.everyday
 	$(BIN)/python -m trials.truth $(if $(FULL),--full) $(TRUTH)
 	$(BIN)/python -m trials.truth --rival $(if $(FULL),,--minutes 3) $(TRUTH)
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from trials.processes import Processes
 from trials.truth.alerts import alerting_ranks
 from trials.truth.plan import ALONE, LIGHTNING, OTHERS, RANKS, TRAINER, Case
 
@@ -30,7 +27,6 @@ FIRST = {  # words of first findings, and the component that they name
     "wrote checkpoints": "checkpoint",
 }
 SECONDS = 300.0  # after which a run is ended
-ENDING = 15.0  # seconds that it may take to end
 SLOW_NETWORK = (
     'ip link set lo up && tc qdisc add dev lo root tbf rate 100mbit burst 128kb latency 2s && exec "$@"'
 )
@@ -139,9 +135,8 @@ class Observer:
     def __init__(self, tool: Tool, until: float = inf) -> None:
         self._tool = tool
         self._until = until  # on the monotonic clock
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._lock = threading.Lock()
-        self._stopped = False
+        self._processes = Processes(SECONDS)
+        self.stop = self._processes.stop
 
     def observe(self, case: Case) -> Seen | None:
         """Runs the case, and reads its report. Returns None if it is too late to start."""
@@ -150,49 +145,9 @@ class Observer:
             return None
         with tempfile.TemporaryDirectory(prefix="stepscope-truth-", ignore_cleanup_errors=True) as folder:
             place = Path(folder)
-            status = self._run(self._tool.words(case, place), environment(case), place)
+            status = self._processes.run(self._tool.words(case, place), environment(case), place)
             terminal = (place / "log").read_text(errors="replace")
             return self._tool.read(case, place, terminal, status, time.monotonic() - begin)
-
-    def _run(self, words: Sequence[str], variables: dict[str, str], folder: Path) -> int:
-        with (folder / "log").open("wb") as output, self._lock:
-            if self._stopped:
-                return -signal.SIGTERM
-            process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            self._running.add(process)
-        try:
-            return process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            return end(process)
-        finally:
-            with self._lock:
-                self._running.discard(process)
-
-    def stop(self) -> None:
-        """Ends all runs, and starts no more."""
-        with self._lock:
-            self._stopped = True
-            running = list(self._running)
-        for process in running:
-            end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> int:
-    """Ends a run in good order, or at least ends it."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(ENDING)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait()
 
 
 def training(case: Case) -> list[str]:

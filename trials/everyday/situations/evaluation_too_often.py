@@ -1,0 +1,32 @@
+"""Evaluates on a large set after every 20 steps."""
+
+import torch
+from torch import nn
+
+from trials.everyday.clock import GOOD, cost, lasts
+
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x, y = torch.randn(128, 256), torch.randint(0, 10, (128,))
+held_out = [(torch.randn(256, 256), torch.randint(0, 10, (256,))) for _ in range(100)]
+step = 0
+
+
+def accuracy():
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for inputs, labels in held_out:
+            right += int((model(inputs).argmax(1) == labels).sum())  # the cause
+    model.train()
+    return right / (256 * len(held_out))
+
+
+while lasts():
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    step += 1
+    if step % (400 if GOOD else 20) == 0:
+        with cost:
+            accuracy()  # the cause

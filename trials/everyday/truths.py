@@ -1,0 +1,261 @@
+"""What must be found in each situation: written before it was run, and before rules were tuned with it.
+
+Lines are marked in the scripts, and seconds are clocked by them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WAIT = ("train.data_wait",)
+HOST = ("train.host",)
+RUNNING = ("without_steps.running",)
+LOADING = ("DataStarved", "Dataloader")
+SKLEARN = ("sklearn",)
+TRAINER = ("transformers", "accelerate")
+LIGHTNING = ("lightning",)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One script, and what the first finding must be."""
+
+    name: str  # of the script
+    cause: str
+    leaves: tuple[str, ...] = ()  # "part.component" of the account, if its time is in one place
+    rules: tuple[str, ...] = ()  # rules that may find it as well
+    says: str = ""  # a regular expression: words that the finding needs to name the cause
+    never: str = ""  # a regular expression: words that contradict the cause
+    ranks: int = 1
+    needs: tuple[str, ...] = ()  # packages besides PyTorch
+    report: str = ""  # OWNER/REPOSITORY/issues/NUMBER with such a case
+
+
+FIRST = (
+    Situation("metric_in_loop", "a metric in plain Python at each step", HOST, ("HostBound",)),
+    Situation(
+        "item_in_loop",
+        "`.item()` for each sample",
+        HOST,
+        ("HostBound",),
+        report="meta-pytorch/torchtune/pull/522",
+    ),
+    Situation(
+        "print_in_loop",
+        "prints all predictions at each step",
+        HOST,
+        ("HostBound",),
+        report="EugenHotaj/pytorch-generative/issues/10",
+    ),
+    Situation(
+        "histograms_in_loop",
+        "histograms of weights and gradients at each step",
+        HOST,
+        ("HostBound",),
+        report="sherjilozair/char-rnn-tensorflow/issues/112",
+    ),
+    Situation(
+        "logger_in_loop",
+        "a logger writes its history again at each step",
+        HOST,
+        ("HostBound",),
+        report="Lightning-AI/pytorch-lightning/issues/1986",
+    ),
+    Situation("tracking_server", "waits for a tracking server at each step", HOST, ("HostBound",)),
+    Situation("program_in_loop", "starts a program at each step", HOST, ("HostBound",)),
+    Situation(
+        "gradient_norms",
+        "norms of the gradients at each step, one by one",
+        HOST,
+        ("HostBound",),
+        report="marin-community/marin/pull/925",
+    ),
+    Situation(
+        "deepcopy_each_step",
+        "a deep copy of the model at each step",
+        HOST,
+        ("HostBound",),
+        report="lucidrains/DALLE2-pytorch/pull/139",
+    ),
+    Situation("gc_every_step", "`gc.collect()` at each step", ("train.gc",), ("HostBound",), says="garbage"),
+    Situation(
+        "tokenise_in_loop",
+        "tokenises in the training loop",
+        HOST,
+        ("HostBound",),
+        report="mlfoundations/open_lm/issues/55",
+    ),
+    Situation(
+        "collate_in_python",
+        "a collate function in Python, one worker",
+        WAIT,
+        LOADING,
+        never="storage is slow",
+    ),
+    Situation("decode_in_loader", "decodes images in Python", WAIT, LOADING, never="storage is slow"),
+    Situation("no_workers", "slow storage, and no worker", WAIT, LOADING, says="worker"),
+    Situation(
+        "too_many_workers",
+        "twelve workers per core, short epochs",
+        WAIT,
+        LOADING,
+        "worker",
+        "storage is slow",
+    ),
+    Situation(
+        "restarted_workers",
+        "workers start again at each epoch",
+        (*WAIT, "between_steps"),
+        LOADING,
+        says="persistent|start again|started again|restart|at each epoch|at every epoch",
+        never="storage is slow",
+        report="open-mmlab/mmpretrain/issues/196",
+    ),
+    Situation(
+        "loader_lock",
+        "workers read one after another, because of a lock",
+        WAIT,
+        LOADING,
+        says=r"\block|one after another|one at a time|seriali[sz]ed",
+        never="storage is slow",
+        report="pytorch/pytorch/issues/11929",
+    ),
+    Situation(
+        "one_worker_reads_all",
+        "one of four workers does everything",
+        WAIT,
+        LOADING,
+        says="(one|1) (of|worker)|only worker|shard",
+        never="storage is slow",
+        report="huggingface/datasets/issues/8669",
+    ),
+    Situation("file_read_per_item", "reads the whole file for each item", WAIT, LOADING),
+    Situation("cold_cache", "the first epoch reads from a slow disk", WAIT, LOADING),
+    Situation(
+        "sampler_of_everything",
+        "a sampler shuffles a million indices for each epoch",
+        (*WAIT, "between_steps"),
+        LOADING,
+        never="storage is slow",
+    ),
+    Situation(
+        "openmp_threads_in_workers",
+        "eight threads per core in each worker",
+        says="thread",
+        never="storage is slow",
+        report="pytorch/pytorch/issues/82219",
+    ),
+    Situation("one_thread", "one thread, and more cores", says="thread"),
+    Situation(
+        "too_many_threads", "16 threads per core", says="thread", report="pytorch/pytorch/issues/22535"
+    ),
+    Situation(
+        "thread_holds_interpreter",
+        "a background thread holds the interpreter lock",
+        says="thread|interpreter lock",
+    ),
+    Situation(
+        "checkpoints_too_often", "a checkpoint every three steps", ("train.checkpoint",), ("HostBound",)
+    ),
+    Situation(
+        "evaluation_too_often",
+        "evaluates every 20 steps",
+        ("eval",),
+        report="huggingface/sentence-transformers/issues/3281",
+    ),
+    Situation(
+        "recompilation",
+        "compiles again at each new shape",
+        ("train.compile",),
+        ("HostBound",),
+        says="compil",
+        report="pytorch/pytorch/issues/105279",
+    ),
+    Situation(
+        "many_small_parameters",
+        "an optimizer updates 2,400 tensors one by one",
+        ("train.optimizer",),
+        says="foreach|fused|one by one|tensors",
+        report="pytorch/pytorch/issues/3929",
+    ),
+    Situation(
+        "memory_leak",
+        "keeps tensors of every step",
+        rules=("HostMemoryLeak", "MemoryPressure"),
+        says="memory",
+        report="pytorch/pytorch/issues/20433",
+    ),
+    Situation("anomaly_detection", "anomaly detection is on", says="anomaly"),
+    Situation("python_in_forward", "a forward pass in a Python loop", ("train.forward", "train.backward")),
+    Situation("index_before_training", "builds an index before the first step", ("before_first_step",)),
+    Situation(
+        "rank0_logs",
+        "rank 0 logs, and the others wait",
+        HOST,
+        ("Straggler", "HostBound"),
+        says="rank 0",
+        ranks=2,
+    ),
+    Situation(
+        "rank0_evaluates",
+        "rank 0 evaluates, and the others wait",
+        ("eval",),
+        ("Straggler",),
+        says="rank 0",
+        ranks=2,
+    ),
+    Situation(
+        "uneven_batches",
+        "by turns, a rank has the longer batch",
+        says="uneven|by turns|in turn|different length|lengths|balance|same rank",
+        ranks=2,
+    ),
+    Situation(
+        "find_unused_parameters",
+        "looks for unused parameters, and there are none",
+        says="find_unused",
+        ranks=2,
+        report="EvolvingLMMs-Lab/OneVision-Encoder/pull/68",
+    ),
+    Situation("numpy_loop", "NumPy: pixel by pixel", RUNNING),
+    Situation("plain_python", "plain Python: a list in place of a dictionary", RUNNING),
+    Situation("sklearn_grid", "scikit-learn: a search with one job", RUNNING, needs=SKLEARN),
+    Situation("sklearn_features", "scikit-learn: features in plain Python", RUNNING, needs=SKLEARN),
+    Situation("trainer_evaluates", "Hugging Face: evaluates every 20 steps", ("eval",), needs=TRAINER),
+    Situation("trainer_tokenises", "Hugging Face: a collator in Python", WAIT, LOADING, needs=TRAINER),
+    Situation(
+        "lightning_logs",
+        "Lightning: logs 80 values at each step",
+        HOST,
+        ("HostBound",),
+        needs=LIGHTNING,
+        report="Lightning-AI/pytorch-lightning/issues/1986",
+    ),
+    Situation("lightning_metric", "Lightning: a metric in Python", HOST, ("HostBound",), needs=LIGHTNING),
+)
+
+SECOND = (
+    Situation(
+        "transform_in_python", "a transform in Python, one worker", WAIT, LOADING, never="storage is slow"
+    ),
+    Situation("average_in_python", "a moving average of 1,600 tensors, one by one", HOST, ("HostBound",)),
+    Situation("predictions_at_the_end", "writes predictions after the last step", ("after_last_step",)),
+    Situation("hash_of_weights", "hashes all weights at each step", HOST, ("HostBound",)),
+    Situation("sleep_in_loop", "sleeps at each step", HOST, ("HostBound",)),
+    Situation("augments_in_loop", "augments with NumPy in the loop", HOST, ("HostBound",)),
+    Situation("evaluates_one_by_one", "evaluates samples one by one", ("eval",)),
+    Situation(
+        "thread_prefetches", "waits for a thread that makes batches in Python", (*HOST, *WAIT), LOADING
+    ),
+    Situation("file_read_per_epoch", "parses its table at each epoch", (*HOST, "between_steps", *WAIT)),
+    Situation("numpy_distances", "NumPy: distances in two loops", RUNNING),
+    Situation("waits_for_programs", "plain Python: waits for programs", ("without_steps.child",)),
+    Situation(
+        "metrics_reduced_one_by_one",
+        "ranks reduce 200 metrics one by one",
+        ("train.communication",),
+        ("CommunicationBound",),
+        ranks=2,
+    ),
+    Situation("rank1_reads_slowly", "rank 1 reads slowly", WAIT, ("Straggler",), says="rank 1", ranks=2),
+)
