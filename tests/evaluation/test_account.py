@@ -23,6 +23,7 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.evaluation.unexplained import unexplained
+from stepscope.report.verdict import verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 
@@ -246,3 +247,30 @@ def test_a_loss_whose_cause_is_not_known_is_small_below_10_percent_of_the_run() 
     assert small_problems(replace(run, rules=[unknown]))
     assert not small_problems(replace(run, rules=[known]))
     assert not small_problems(replace(run, rules=[replace(unknown, seconds_lost=110.0)]))
+
+
+def of_set_up(*places: str, library: str = "") -> Analysis:
+    """A run of 1,000 s, of which 40 % are before the first step, in these lines."""
+    run = run_with(train__forward=0.6)
+    assert run.account is not None
+    lines = tuple(line(place, 1.0, library=library) for place in places)
+    before = Leaf(Key("before_first_step"), 400.0, 0.4, 0, 400.0, lines)
+    return replace(run, account=replace(run.account, leaves=(before, *run.account.leaves)))
+
+
+def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_not() -> None:
+    (found,) = unexplained(of_set_up("index.py:3"))
+    assert (found.about.subject, found.seconds_lost) == ("Before the first step", 400.0)
+    assert unexplained(of_set_up("train.py:1", library="import")) == []
+    assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
+    judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
+    assert unexplained(judged) == []
+
+
+def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -> None:
+    run = replace(run_with(train__forward=0.5, train__backward=0.4), gauges={"anomaly_detection": 1.0})
+    (found,) = problems_of(run)
+    assert found.title == "Anomaly detection"
+    assert found.seconds_lost == 0
+    assert "took 90 % of the run" in found.rule.finding
+    assert verdict(run).sentence == "Anomaly detection may slow your run down; how much is not known."

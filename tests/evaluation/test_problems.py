@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from stepscope.common.status import Status
+from stepscope.evaluation.account import Account
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
-from stepscope.evaluation.problems import in_order, problems
+from stepscope.evaluation.problems import in_order, problems, problems_of
 from stepscope.report.document import document
 from stepscope.report.sentences import in_order as in_table
+from stepscope.runs.model import LineTime, ThreadTime
 
-from tests.support.analysis import rule
+from tests.support.analysis import nothing_found, rule
 from tests.support.source import MemorySource, node_samples, run_facts
 
 
@@ -157,3 +160,21 @@ def test_findings_come_first_in_the_order_of_their_problems_then_the_other_rules
         "StepOutlier",
         "LoadBalancing",
     ]
+
+
+def test_a_problem_names_the_lines_of_its_part_and_of_its_rank_if_it_names_one() -> None:
+    def line(place: str, seconds: float) -> LineTime:
+        return LineTime("train", "data_wait", place, "load", "", "", "", {"running": seconds})
+
+    threads = [
+        ThreadTime("n1", rank, "training", 1, 10.0, 10.0, 0.0, 0.0, (line(f"data.py:{rank}", 9.0 + rank),))
+        for rank in (1, 2)
+    ]
+    account = Account(20.0, 2, ())
+    starved, slow = found("DataStarved", 500.0), found("Straggler", 500.0)
+    slow = replace(slow, details={"component": "data_wait", "rank": 1})
+    run = replace(nothing_found(), account=account, threads=threads)
+    (every,) = problems_of(replace(run, rules=[starved]))
+    (one,) = problems_of(replace(run, rules=[slow]))
+    assert every.lines == "52 % in load, data.py:2 and 48 % in load, data.py:1"
+    assert one.lines == "100 % in load, data.py:1"

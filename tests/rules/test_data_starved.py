@@ -11,7 +11,7 @@ from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
 from stepscope.report.right_sizing import predictions
 from stepscope.rules.parts.data_loading import CoresInUse, Loading
-from stepscope.runs.model import Loader, NodeSamples, RunFacts, Steps
+from stepscope.runs.model import LineTime, Loader, NodeSamples, RunFacts, Steps, ThreadTime
 
 from tests.support.source import MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -33,6 +33,7 @@ def run(
     io_wait: float = 0.0,
     core_wait: float = 0.0,
     steps: int = 200,
+    threads: tuple[ThreadTime, ...] = (),
 ) -> RuleResult:
     """A run of 100 s that waits `waiting` s; its workers fetch for so many seconds, and compute in some."""
     samples = node_samples(np.full((200, cores), cpu), io_wait=np.full((200, cores), io_wait))
@@ -40,7 +41,7 @@ def run(
     loader = Loader(
         0, "train", workers, None, None, None, steps if fetching else 0, fetching, computing, core_wait
     )
-    return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])]))
+    return result(samples, trained, facts=run_facts(ranks=[rank_facts(loaders=[loader])], threads=threads))
 
 
 @pytest.mark.parametrize(("waiting", "scans"), [(0.19, 1), (0.21, 5)])
@@ -320,3 +321,27 @@ def test_neighbours_are_named_if_they_fill_the_cores_that_fetches_wait_for(
 def test_cores_that_are_not_full_are_not_said_to_be() -> None:
     found = on_own_cores(loaders=1.2, rest=0.1, others=0.1)
     assert "full of" not in f"{found.finding} {found.recommendation}"
+
+
+def test_workers_that_wait_for_one_lock_are_not_told_that_storage_is_slow() -> None:
+    waiting = {"workers": 4, "fetch_seconds": 30.0, "fetch_cpu_seconds": 1.0}
+    assert loading(**waiting, lock_share=0.4).cause() == "slow storage"
+    locked = loading(**waiting, lock_share=0.8)
+    assert locked.cause() == "lock"
+    assert locked.words()[0].startswith("workers wait for a lock: 80 % of their waits are for one")
+    assert locked.workers_suggested is None
+
+
+def test_the_lock_is_seen_in_the_lines_of_the_workers() -> None:
+    def line(place: str, lock: float, other: float) -> LineTime:
+        seconds = {"running": 5.0, "disk": 0.0, "lock": lock, "child": 0.0, "other": other}
+        return LineTime("", "", place, "load", "", "", "", seconds)
+
+    def cause(*lines: LineTime) -> str | None:
+        thread = ThreadTime("node-a", 0, "loader worker", 2, 100.0, 10.0, 0.0, 0.0, lines)
+        waits = run(2, 195, 20, cores=2, cpu=0.3, threads=(thread,))
+        found: str | None = waits.details["cause"]
+        return found
+
+    assert cause(line("data.py:3", 8.0, 2.0), line("", 0.0, 99.0)) == "lock"  # idle workers have no line
+    assert cause(line("data.py:3", 2.0, 8.0)) == "slow storage"

@@ -152,6 +152,9 @@ class _Run:
             for rank, its in loaders.items()
         }
 
+    def exception(self) -> None:
+        return None
+
     def ranks(self) -> dict[int, run_totals.RankTotals]:
         totals: dict[int, run_totals.RankTotals] = {}
         for steps in self._steps:

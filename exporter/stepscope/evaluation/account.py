@@ -12,9 +12,10 @@ from itertools import groupby
 
 from stepscope.evaluation.places import MAIN_THREADS, Place, places
 from stepscope.exporter.ledgers.ages import HOST as HOST
-from stepscope.exporter.ledgers.spent import BEFORE, from_first_step_to_last, main_phase
+from stepscope.exporter.ledgers.spent import BEFORE as BEFORE
 from stepscope.exporter.ledgers.spent import BETWEEN as BETWEEN
 from stepscope.exporter.ledgers.spent import Key as Key
+from stepscope.exporter.ledgers.spent import from_first_step_to_last, main_phase
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime, Times
 
 UNFINISHED, AFTER = "unfinished_step", "after_last_step"
@@ -101,7 +102,7 @@ def _account(seconds: Mapping[int | None, Mapping[Key, float]], threads: Sequenc
         of_ranks = {rank: leaves.get(key, 0.0) for rank, leaves in seconds.items()}
         worst = max(of_ranks, key=lambda rank: of_ranks[rank])
         total = sum(of_ranks.values())
-        lines = tuple(_lines(key, threads))
+        lines = tuple(lines_of(key, threads))
         found.append(Leaf(key, total, total / whole, worst, of_ranks[worst], lines))
     return Account(whole, len(seconds), tuple(found))
 
@@ -180,7 +181,9 @@ def _closed(leaves: Mapping[Key, float], seconds: float) -> dict[Key, float]:
     return {**leaves, Key(UNKNOWN): max(seconds - sum(leaves.values()), 0.0)}
 
 
-def _lines(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
+def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
+    """Yields the lines of a part: of main threads, or of loader workers where these load the data."""
+    threads = list(threads)
     part, component = key
     if component == "data_wait":
         workers = (thread for thread in threads if thread.role == "loader worker")
@@ -196,7 +199,7 @@ def _is_of(line: LineTime, part: str, component: str) -> bool:
     if part == WITHOUT_STEPS:
         return line.seconds.get("running" if component == CORE else component, 0.0) > 0
     if part in PHASES:
-        return (line.phase, line.component or HOST) == (part, component)
+        return line.phase == part and component in ("", line.component or HOST)
     if part == BEFORE:
         return line.phase in ("", "initialization")
     return part == AFTER and line.phase == "finalization"

@@ -29,6 +29,11 @@ class Place:
         return f"{function}{at}" + (f" ({library})" if library else "")
 
     @property
+    def is_known(self) -> bool:
+        """Returns whether it has a name: lines that are not among those with most time are one place."""
+        return bool(self.line.place or self.line.library)
+
+    @property
     def caller(self) -> str:
         """Returns "train.py:30 (main)"; "" if nobody is known."""
         line = self.line

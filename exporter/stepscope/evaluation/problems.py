@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
 
 from stepscope.common.status import Status
+from stepscope.common.words import listing, share
+from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import Place, places
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
 # What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
+MOST_PLACES, LEAST_PLACE = 2, 0.1  # that are named; the least share of the part's time
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
 
 
@@ -25,6 +29,7 @@ class Problem:
     title: str
     rule: RuleResult
     also: list[RuleResult]
+    places: Sequence[Place] = ()  # of the user's code, in which most of the time was lost; () if not known
 
     @property
     def estimate(self) -> RuleResult:
@@ -35,6 +40,11 @@ class Problem:
     def seconds_lost(self) -> float:
         """Returns an estimate; 0 if no time was lost, or if an amount makes no sense."""
         return self.estimate.seconds_lost
+
+    @property
+    def lines(self) -> str:
+        """Returns "92 % in load, data.py:14 (json.loads)"; "" if no line is known."""
+        return listing([f"{share(place.share, 1.0)} in {place.words}" for place in self.places])
 
     @property
     def is_risk(self) -> bool:
@@ -72,7 +82,25 @@ def small_problems(analysis: Analysis) -> list[Problem]:
 
 
 def _of_run(analysis: Analysis) -> list[Problem]:
-    return problems([*analysis.rules, *unexplained(analysis)])
+    found = problems([*analysis.rules, *unexplained(analysis)])
+    return [replace(problem, places=_places(problem, analysis)) for problem in found]
+
+
+def _places(problem: Problem, analysis: Analysis) -> list[Place]:
+    """Returns the largest places of the part that the problem is about, of its rank if it names one."""
+    if analysis.account is None:
+        return []
+    for result in (problem.rule, *problem.also):
+        judged = result.about.judges
+        part = result.details.get("part", analysis.account.main_phase)
+        component = result.details.get("component", judged[0] if len(judged) == 1 else None)
+        if component is None:
+            continue
+        rank = result.details.get("rank")
+        threads = [thread for thread in analysis.threads if rank is None or thread.rank == rank]
+        found = places(lines_of(Key(part, component), threads))[:MOST_PLACES]
+        return [place for place in found if place.share >= LEAST_PLACE and place.is_known]
+    return []
 
 
 def _is_small(problem: Problem, analysis: Analysis) -> bool:

@@ -126,6 +126,7 @@ def _verdict(analysis: Analysis, price: float | None) -> dict[str, Any]:
                 "rule": problem.rule.rule,
                 "also": [rule.rule for rule in problem.also],
                 "finding": problem.rule.finding,
+                "lines": [{"place": place.words, "share": place.share} for place in problem.places],
                 "recommendation": problem.rule.recommendation,
                 "seconds_lost": problem.seconds_lost or None,
                 "share_of_run": _share_of_run(analysis, problem.estimate),

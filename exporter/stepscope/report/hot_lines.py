@@ -177,6 +177,12 @@ def process_verdict(analysis: Analysis) -> list[str]:
     return [*sentences, *_use(analysis, own, allowed)]
 
 
+def knows_lines(analysis: Analysis) -> bool:
+    """Returns whether lines of a main thread were sampled."""
+    main = _main_thread(analysis)
+    return main is not None and bool(main.lines)
+
+
 def _main_thread(analysis: Analysis) -> ThreadTime | None:
     threads = [thread for thread in analysis.threads if thread.role in MAIN_THREADS and thread.seconds]
     return max(threads, key=lambda thread: thread.seconds, default=None)

@@ -57,6 +57,8 @@ def _lines(console: Console, analysis: Analysis, said: RunVerdict) -> Iterator[s
         yield ""
         yield console.styled(f"  {problem.title}", BOLD)
         yield from console.wrapped(f"    Evidence: {evidence}", rest=4)
+        if problem.lines:
+            yield from console.wrapped(f"    Line: {problem.lines}", rest=4)
         yield from console.wrapped(f"    What to do: {problem.rule.recommendation}", rest=4)
     if len(found) > FINDINGS:
         yield f"  and {count(len(found) - FINDINGS, 'more finding')} in the report"

@@ -28,11 +28,12 @@ from stepscope.report.devices import headline
 from stepscope.report.ended import failed, how_it_ended, stopped
 from stepscope.report.figures import cost_of_finding
 from stepscope.report.held import at_times, held, only_at_times
-from stepscope.report.hot_lines import process_verdict
+from stepscope.report.hot_lines import knows_lines, process_verdict
 from stepscope.report.sentences import counts, decided, not_judged, traced
 from stepscope.rules.data_starved import DataStarved
 from stepscope.rules.parts.remedies import HOW_TO_SEE_STEPS
 
+MENTIONED = 0.005  # of the run: what costs less is not even a small thing
 SPENT = 3  # parts of the account that a healthy run's sentence names
 STANDSTILL = "standstill"  # the topic of rules on runs that get no further
 MOST_UNRECORDED = 0.05  # of the run's samples: with more missing, nobody knows whether it was healthy
@@ -73,7 +74,7 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
     else:
         missing, remedy = _missing(analysis)
         sentence, details = f"{capitalised(status)}: {missing}.", [remedy] if remedy else []
-        if does:
+        if does and knows_lines(analysis):
             first, *does = does
             sentence, details = first, [f"{capitalised(missing)}.", *details]
         if _knows_where_time_goes(analysis):
@@ -133,7 +134,8 @@ def _spent(analysis: Analysis) -> str:
 
 def _small(analysis: Analysis) -> list[str]:
     whole = analysis.run_seconds or math.inf
-    said = [f"{one.title} {share(one.seconds_lost, whole)}" for one in small_problems(analysis)]
+    small = [one for one in small_problems(analysis) if one.seconds_lost >= MENTIONED * whole]
+    said = [f"{one.title} {share(one.seconds_lost, whole)}" for one in small]
     return [f"Small things: {listing(said)} of the run."] if said else []
 
 
@@ -217,11 +219,10 @@ def _lost(analysis: Analysis, problem: Problem, price: float | None) -> str:
     else:
         of = f"{duration(seconds)} of {duration(whole)}"
         time = f"about {share(seconds, whole)} of its time{so_far}, {of}{bill}"
-    if place := problem.rule.details.get("place"):
-        time += f": {place}"
     if problem.title.startswith("Waiting"):
         return f"Your run {has}spent {time}, {uncapitalised(problem.title)}."
-    return f"{problem.title} {has}cost your run {time}."
+    place = f": {problem.places[0].words}" if problem.places else ""
+    return f"{problem.title} {has}cost your run {time}{place}."
 
 
 def _bill(analysis: Analysis, rule: RuleResult, price: float | None) -> str:

@@ -22,7 +22,8 @@ from stepscope.rules.parts.judgement import Tallies, Tally
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import HOOKS, no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
-from stepscope.runs.model import RankFacts, ranks_of, workers_of
+from stepscope.runs.model import RankFacts, RunFacts, ranks_of, workers_of
+from stepscope.training.line_layout import STATES
 
 WHOLE_RUN = 0.5  # of the threshold is enough for the report, over the whole run
 HOW_TO_TIME = f"{HOOKS} time PyTorch's loaders. Pass others through `stepscope.watch`."
@@ -127,7 +128,20 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         cpu_busy=usage.cpu.mean if usage.cpu.count else 0.0,
         io_wait=usage.io_wait.mean if usage.io_wait.count else 0.0,
         in_use=_cores_in_use(own, ranks),
+        lock_share=_lock_share(run.facts, node, rank),
     )
+
+
+def _lock_share(facts: RunFacts, node: str, rank: int) -> float:
+    """Returns the share of locks in the waits of the rank's workers in the user's lines; 0: none was seen."""
+    waits = dict.fromkeys(STATES, 0.0)
+    for thread in facts.threads:
+        if (thread.node, thread.rank, thread.role) == (node, rank, "loader worker"):
+            for line in thread.lines:
+                for state, seconds in line.seconds.items() if line.place else ():
+                    waits[state] += seconds
+    waits.pop("running")
+    return waits["lock"] / (sum(waits.values()) or 1.0)
 
 
 def _cores_in_use(own: OwnCores, ranks: Mapping[int, Sequence[RankFacts]]) -> CoresInUse | None:

@@ -383,6 +383,7 @@ class StepOutlier(Rule[StepOutlierParameters, StepsAtScans | ScrapedSteps]):
                     f"{steps.node}, rank {steps.rank}, {steps.phase}": steps.details() for steps in series
                 },
                 **({"culprit": culprit.details()} if culprit else {}),
+                **({"component": component} if worst and (component := worst.component()) else {}),
                 **_what_ran(fired),
             },
             debugger_triggered=sum(steps.tally.debugger_triggered for steps in series),

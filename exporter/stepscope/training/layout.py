@@ -203,6 +203,7 @@ VERSION_1_BYTES = RING_END
 # -- gauges of the training script, and of its framework ---------------------------------------------
 GAUGES_AT = RING_END
 SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
+ANOMALY_DETECTION = "anomaly_detection"  # gauge of the hooks: 1 if autograd's anomaly detection was on
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name

@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 from stepscope.common.words import count, duration, number, percent
 from stepscope.rules.parts.remedies import HOOKS
 
-Cause = Literal["heavy transform", "too few workers", "slow storage", "neighbours", "hand-over", "not known"]
+Cause = Literal[
+    "heavy transform", "too few workers", "slow storage", "lock", "neighbours", "hand-over", "not known"
+]
 
 CPU_BOUND = 0.5  # workers compute for more than this share of a fetch, not counting waits for a core
 WAITING_FOR_IO = 0.2  # if fetches were not timed, storage is slow if cores wait for it for more of the time
@@ -17,6 +19,7 @@ CORES_FULL = 0.85  # above this use of the cores that the run may use, they are 
 WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do so because of neighbours
 WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
 SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch over
+WAITING_FOR_LOCK = 0.5  # of what workers wait for in the user's lines: above it, they wait for each other
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 NOT_TIMED = "no fetch was timed"
@@ -24,6 +27,10 @@ HOW_TO_TIME = (
     f"{HOOKS} time the fetches of PyTorch's workers. Time those of other loaders with `stepscope.fetch`. "
     "That shows whether storage, the transform or the number of workers delays batches."
 )
+
+
+def _cores(amount: float) -> str:
+    return f"{amount:g} {'core' if amount == 1 else 'cores'}"
 
 
 class CoresInUse(NamedTuple):
@@ -41,7 +48,7 @@ class CoresInUse(NamedTuple):
     def words(self) -> str:
         loaders, rest, others = (number(round(cores, 1)) for cores in (self.loaders, self.rest, self.others))
         return (
-            f"of the {self.allowed:g} cores that the run may use, its loaders use {loaders}, "
+            f"of the {_cores(self.allowed)} that the run may use, its loaders use {loaders}, "
             f"the rest of the run {rest}, others {others}"
         )
 
@@ -70,6 +77,7 @@ class Loading:
     io_wait: float
     in_use: CoresInUse | None = None  # None: not measured
     fetches: int = 0
+    lock_share: float = 0.0  # of the waits of workers in lines of the user's code, by samples
 
     @property
     def computing_seconds(self) -> float:
@@ -151,7 +159,7 @@ class Loading:
         if self.others_fill_cores:
             return "neighbours"
         if self.workers_wait:
-            return "slow storage"
+            return "lock" if self.workers and self.lock_share > WAITING_FOR_LOCK else "slow storage"
         if self.workers == 0:
             return "too few workers"
         could_keep_up = self.workers_needed <= self.cores
@@ -193,6 +201,13 @@ class Loading:
                 f"storage is slow: {' and '.join(filter(None, (facts, waits)))}",
                 f"Keep the data in memory or on local storage, in few large files. {ahead}",
             )
+        if cause == "lock":
+            return (
+                f"workers wait for a lock: {percent(100 * self.lock_share)} of their waits are for one, so "
+                "they fetch one after another",
+                "Let each worker fetch without the lock: open files and connections in the worker "
+                "(worker_init_fn), instead of sharing one. More workers cannot help.",
+            )
         if cause == "too few workers":
             share = f" on a share of {self.cores:g} cores" if self.cores else ""
             clause = f"there are too few loader workers: {has}{share}"
@@ -215,7 +230,7 @@ class Loading:
             )
             return f"{clause}, {enough}", f"Give the loader {count(best, 'worker')} (num_workers={best})."
         if cause == "neighbours" and self.in_use is not None:
-            waited = percent(100 * self.fetch_core_wait_seconds / self.fetch_seconds)
+            waited = percent(100 * min(self.fetch_core_wait_seconds / self.fetch_seconds, 1.0))
             return (
                 f"the cores are full of neighbours: {self.in_use.words()}, and fetches wait for a core "
                 f"{waited} of their time",
@@ -237,7 +252,7 @@ class Loading:
             return (
                 "the transform is too heavy for the cores: it takes "
                 f"{self.fetch_cpu_seconds / self.computing_seconds:.1f} CPU seconds per second of computing, "
-                f"and {has} share {self.cores:g} cores{use}"
+                f"and {has} {'shares' if self.workers == 1 else 'share'} {_cores(self.cores)}{use}"
             ), (
                 f"{threads}Make the transform (decoding, augmentation) cheaper: cache its results, use a "
                 f"faster library, or move it to the GPU; {more}."

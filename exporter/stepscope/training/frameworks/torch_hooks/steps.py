@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
 from stepscope.training.automatic import automatic
+from stepscope.training.frameworks.published import publish
 from stepscope.training.frameworks.torch_hooks.device import STEPS, device
 from stepscope.training.frameworks.torch_hooks.patches import (
     debug,
@@ -17,6 +18,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
+from stepscope.training.layout import ANOMALY_DETECTION
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -115,6 +117,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.step_ended(place)
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
+        if ended % STEPS == 0 and torch.is_anomaly_enabled():
+            publish({ANOMALY_DETECTION: 1.0})
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
 
