@@ -45,6 +45,7 @@ OTHER_FILES = {
     "stepscope/common/rendered.py": "the files that the user names",
     "stepscope/report/page.py": "templates of this package",
     "stepscope/rules/parts/registry.py": "the folders of STEPSCOPE_RULES_PATH",
+    "stepscope/commands/run/ended.py": "procfs",
     "stepscope/commands/run/hooks.py": "procfs",
     "stepscope/commands/run/plan.py": "the directories of PATH",
     "stepscope/runs/debugger/": "the directory that the user names",

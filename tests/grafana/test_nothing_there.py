@@ -80,4 +80,4 @@ def test_a_run_that_is_not_there_and_one_that_failed_say_so(server: Prometheus) 
     assert verdict(missing) == "? not enough data: no such run in this time range"
     failed = look(server, "stepscope-run", run="crashed")
     assert verdict(failed) == "✕ failed: see how it ended"
-    assert list(failed.lines("How it ended")) == ["exit status 1"]
+    assert [name.strip() for name in failed.lines("How it ended")] == ["exit status 1"]

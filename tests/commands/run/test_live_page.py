@@ -60,7 +60,7 @@ def scrape(address: str) -> requests.Response:
     [
         ("0", "finished", "waiting for data"),
         pytest.param("3", "✕ failed", "exit status 3", marks=pytest.mark.trial),
-        ("Ctrl-C", "✕ failed", "was stopped by SIGINT"),
+        ("Ctrl-C", "■ stopped", "Stopped by SIGINT from"),
     ],
 )
 def test_the_live_page_shows_pace_and_findings_and_becomes_the_report(

@@ -83,6 +83,10 @@ class ReplayedLedger(LedgerReader):
         """Returns None: the process of a recording is not here."""
         return None
 
+    def exception(self) -> tuple[str, str] | None:
+        """Returns None: no rule reads it, and a recording has it for the run as a whole."""
+        return None
+
     @property
     def stay(self) -> Stay | None:
         """Returns where the rank is for long, if it is."""
