@@ -17,8 +17,8 @@ from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
-# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 MOST_PLACES, LEAST_PLACE = 2, 0.1  # that are named; the least share of the part's time
+# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
 OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
 
 

@@ -67,9 +67,8 @@ def is_accounted(account: Account | None) -> bool:
 
 def _before(account: Account, analysis: Analysis) -> Iterator[_Found]:
     """Yields the time before the first step, if most of it is one line of the script: imports are usual."""
-    judged = analysis.result_of(MaxInitializationTime)
     leaf = next((leaf for leaf in account.leaves if leaf.key.part == BEFORE), None)
-    if leaf is None or leaf.share < LARGE_OUTSIDE or (judged is not None and judged.status is Status.FOUND):
+    if leaf is None or leaf.share < LARGE_OUTSIDE or analysis.found(MaxInitializationTime):
         return
     most = next(iter(leaf.places), None)
     if most is not None and most.line.place and most.line.library != IMPORT and most.share > MOST:
