@@ -101,8 +101,8 @@ def test_a_finding_counts_as_printed_only_if_the_terminal_has_its_title_and_its_
         "seconds_lost": 1,
     }
     document = {"verdict": {"status": "found", "findings": [found]}, "rules": []}
-    assert read_report(document, "  A slow rank\n    Evidence: Rank 2\n    is slow.").findings[0].printed
-    assert not read_report(document, "  A slow rank\n    Evidence: Rank 1 is slow.").findings[0].printed
+    assert read_report(document, "  ▲ A slow rank: 1 s\n    why   Rank 2\n    is slow.").findings[0].printed
+    assert not read_report(document, "  ▲ A slow rank: 1 s\n    why   Rank 1 is slow.").findings[0].printed
 
 
 def test_the_confidence_interval_is_wilson_s() -> None:

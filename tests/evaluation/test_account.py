@@ -23,7 +23,6 @@ from stepscope.evaluation.analysis import Analysis
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.problems import problems_of, small_problems
 from stepscope.evaluation.unexplained import unexplained
-from stepscope.report.verdict import verdict
 from stepscope.runs.model import COMPONENTS, PHASES, LineTime, RankFacts, ThreadTime
 from stepscope.runs.open import open_source
 
@@ -249,13 +248,45 @@ def test_a_loss_whose_cause_is_not_known_is_small_below_10_percent_of_the_run() 
     assert not small_problems(replace(run, rules=[replace(unknown, seconds_lost=110.0)]))
 
 
+def with_lines(key: str, seconds: float, *lines: LineTime) -> Analysis:
+    """A run of 1,000 s that spent so many of them in a part with these lines, by their shares of it."""
+    scale = seconds / sum(each.total for each in lines)
+    lines = tuple(
+        replace(each, seconds={state: scale * spent for state, spent in each.seconds.items()})
+        for each in lines
+    )
+    run = run_with(train__forward=1 - seconds / 1000)
+    assert run.account is not None
+    leaf = Leaf(Key(*key.split("__")), seconds, seconds / 1000, 0, seconds, lines)
+    return replace(run, account=replace(run.account, leaves=(leaf, *run.account.leaves)))
+
+
+def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
+    loss = line("train.py:3", 240.0, library="torch.nn.functional.cross_entropy")
+    metric, print_ = line("train.py:4", 120.0), line("train.py:5", 20.0)
+    (found,) = unexplained(with_lines("train__host", 400, loss, metric, print_))
+    assert found.seconds_lost == pytest.approx(400 * 3 / 9.5), "lines with less than a tenth are no place"
+    assert unexplained(with_lines("train__host", 300, loss, metric, print_)) == []
+
+
+def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:
+    (found,) = unexplained(with_lines("after_last_step", 300, line("predict.py:9", 1.0)))
+    assert (found.about.subject, found.seconds_lost) == ("After the last step", 300.0)
+    assert unexplained(with_lines("after_last_step", 140, line("predict.py:9", 1.0))) == []
+
+
+def test_ranks_that_are_slow_by_turns_are_a_finding_unless_one_of_them_is_slow() -> None:
+    run = run_with(train__forward=0.6, train__communication=0.4)
+    uneven = replace(run, rules=[rule("CommunicationBound", Status.HEALTHY)], waited_by_turns=0.2)
+    (found,) = unexplained(uneven)
+    assert (found.about.subject, found.seconds_lost) == ("Uneven work of ranks", 200.0)
+    assert unexplained(replace(uneven, waited_by_turns=0.09)) == []
+    assert unexplained(replace(uneven, rules=[rule("Straggler", Status.FOUND), *uneven.rules])) == []
+
+
 def of_set_up(*places: str, library: str = "") -> Analysis:
     """A run of 1,000 s, of which 40 % are before the first step, in these lines."""
-    run = run_with(train__forward=0.6)
-    assert run.account is not None
-    lines = tuple(line(place, 1.0, library=library) for place in places)
-    before = Leaf(Key("before_first_step"), 400.0, 0.4, 0, 400.0, lines)
-    return replace(run, account=replace(run.account, leaves=(before, *run.account.leaves)))
+    return with_lines("before_first_step", 400, *(line(place, 1.0, library=library) for place in places))
 
 
 def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_not() -> None:
@@ -265,12 +296,3 @@ def test_a_line_that_takes_most_of_a_long_set_up_is_a_finding_and_imports_are_no
     assert unexplained(of_set_up("a.py:1", "b.py:1")) == []
     judged = replace(of_set_up("index.py:3"), rules=[rule("MaxInitializationTime", Status.FOUND)])
     assert unexplained(judged) == []
-
-
-def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -> None:
-    run = replace(run_with(train__forward=0.5, train__backward=0.4), gauges={"anomaly_detection": 1.0})
-    (found,) = problems_of(run)
-    assert found.title == "Anomaly detection"
-    assert found.seconds_lost == 0
-    assert "took 90 % of the run" in found.rule.finding
-    assert verdict(run).sentence == "Anomaly detection may slow your run down; how much is not known."

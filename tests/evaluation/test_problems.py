@@ -76,34 +76,40 @@ def test_a_cause_that_estimates_no_time_has_that_of_the_rules_that_saw_it() -> N
 
 def slow_rank(component: str, *ranks: int) -> RuleResult:
     rows = [{"node": "a", "rank": rank, "triggered": int(rank in ranks)} for rank in range(4)]
-    return found("Straggler", 10, details={"component": component, "ranks": rows})
+    return found("Straggler", 10, details={"rank": ranks[0], "component": component, "ranks": rows})
 
 
 @pytest.mark.parametrize(
-    ("component", "name", "rows"), [("data_wait", "DataStarved", "ranks"), ("host", "HostBound", "devices")]
+    ("component", "name", "rows"), [("data_wait", "DataStarved", "ranks"), ("gc", "HostBound", "devices")]
 )
 @pytest.mark.parametrize(("waiting", "once"), [((3,), True), ((2, 3), False)])
 def test_what_only_the_slow_rank_waits_for_is_no_second_finding(
     component: str, name: str, rows: str, waiting: tuple[int, ...], once: bool
 ) -> None:
     waits = [{"node": "a", "rank": rank, "triggered": int(rank in waiting)} for rank in range(4)]
-    names = order(slow_rank(component, 3), found(name, 11, details={rows: waits}))
-    assert names == (["Straggler"] if once else [name, "Straggler"])
-    assert len(order(slow_rank("compute", 3), found(name, 11, details={rows: waits}))) == 2
+    waiting_ranks = found(name, 11, details={"component": component, rows: waits})
+    assert order(slow_rank(component, 3), waiting_ranks) == (["Straggler"] if once else [name, "Straggler"])
+    assert len(order(slow_rank("compute", 3), waiting_ranks)) == 2
 
 
-@pytest.mark.parametrize(("seconds", "once"), [(11, True), (19.9, True), (20, False)])
+@pytest.mark.parametrize(("seconds", "leader"), [(19.9, "Straggler"), (20, "LoadBalancing")])
 def test_gpus_whose_load_differs_because_of_a_slow_rank_are_no_second_finding(
-    seconds: float, once: bool
+    seconds: float, leader: str
 ) -> None:
-    names = order(slow_rank("data_wait", 3), found("LoadBalancing", seconds))
-    assert names == (["Straggler"] if once else ["LoadBalancing", "Straggler"])
+    assert order(slow_rank("data_wait", 3), found("LoadBalancing", seconds)) == [leader]
+
+
+def test_what_every_rank_does_is_not_the_problem_of_a_slow_one() -> None:
+    own_code = found("Account", 400, details={"part": "train", "component": "host"})
+    assert order(slow_rank("host", 3), own_code) == ["Account", "Straggler"]
+    assert order(slow_rank("host", 3), replace(own_code, seconds_lost=9)) == ["Straggler"]
 
 
 def long_steps(component: str | None, *seconds: float, lost: float = 60) -> RuleResult:
     longest = [{"number": 25 * place, "seconds": each} for place, each in enumerate(seconds)]
     series = {"rank": 0, "triggered": 1, "component": component, "longest": longest}
-    return found("StepOutlier", lost, details={"step_details": {"a, rank 0, train": series}})
+    known = {} if component is None else {"component": component}
+    return found("StepOutlier", lost, details={"step_details": {"a, rank 0, train": series}, **known})
 
 
 def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
@@ -112,19 +118,26 @@ def stalled(*seconds: float, rank: int = 0, lasts: bool = False) -> RuleResult:
 
 
 @pytest.mark.parametrize(
-    ("component", "lost", "once"),
+    ("component", "lost", "names"),
     [
-        ("communication", 60, True),
-        ("communication", 50, False),  # half of it is in the other steps
-        ("checkpoint", 60, False),
-        (None, 60, False),
+        ("communication", 60, ["StepOutlier"]),
+        ("communication", 50, ["CommunicationBound"]),  # half of it is in the other steps
+        ("checkpoint", 60, ["CommunicationBound", "StepOutlier"]),
+        (None, 60, ["CommunicationBound", "StepOutlier"]),
     ],
 )
 def test_communication_of_a_few_long_steps_is_no_finding_besides_these(
-    component: str | None, lost: float, once: bool
+    component: str | None, lost: float, names: list[str]
 ) -> None:
-    names = order(found("CommunicationBound", 100), long_steps(component, 60, lost=lost))
-    assert names == (["StepOutlier"] if once else ["CommunicationBound", "StepOutlier"])
+    rows = [{"node": "a", "rank": 0, "triggered": 1}]
+    communicated = found("CommunicationBound", 100, details={"ranks": rows})
+    assert order(communicated, long_steps(component, 60, lost=lost)) == names
+
+
+def test_long_steps_that_wait_for_data_are_no_finding_besides_that_wait() -> None:
+    rows = [{"node": "a", "rank": 0, "triggered": 1}]
+    waited = found("DataStarved", 50, details={"ranks": rows})
+    assert order(waited, long_steps("data_wait", 60, lost=60)) == ["DataStarved"]
 
 
 @pytest.mark.parametrize(

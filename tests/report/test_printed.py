@@ -49,7 +49,7 @@ def test_a_log_gets_plain_lines_with_verdict_evidence_advice_and_paths() -> None
     assert lines[0] == f" stepscope: {analysis.run} ".center(80, "=")
     assert lines[1].startswith("▲ found: ")
     for problem in problems(analysis.rules):
-        assert f"    Evidence: {problem.rule.finding}" in text
+        assert f"    why   {problem.rule.finding}" in text
         assert text.count(problem.rule.recommendation) == 1
     assert "exit status  0" in lines
     assert "report       /runs/7/report.html" in lines

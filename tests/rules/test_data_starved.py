@@ -332,6 +332,34 @@ def test_workers_that_wait_for_one_lock_are_not_told_that_storage_is_slow() -> N
     assert locked.workers_suggested is None
 
 
+def test_workers_that_start_again_at_each_epoch_are_to_be_kept_or_the_sampler_is_slow() -> None:
+    waiting = {"workers": 2, "fetch_seconds": 30.0, "fetch_cpu_seconds": 25.0}
+    assert loading(**waiting, restart_seconds=4.9).cause() == "too few workers"
+    again = loading(**waiting, restart_seconds=6.0, persistent_workers=False)
+    assert again.cause() == "restarts"
+    cause, remedy = again.words()
+    assert (
+        cause
+        == "60 % of the wait is for the first batch of an epoch, because 2 workers start again at each epoch"
+    )
+    assert remedy.startswith("Keep the workers alive (persistent_workers=True)")
+    kept = loading(**waiting, restart_seconds=6.0, persistent_workers=True)
+    assert "although the workers persist" in kept.words()[0]
+    assert "persistent_workers" not in kept.words()[1]
+    assert loading(**waiting | {"workers": 0}, restart_seconds=6.0).cause() == "too few workers"
+
+
+def test_one_of_several_workers_that_fetches_everything_is_named_as_such() -> None:
+    waiting = {"workers": 4, "fetch_seconds": 30.0, "fetch_cpu_seconds": 1.0, "fetches": 100}
+    assert loading(**waiting, busiest_fetch_seconds=20.0).cause() == "slow storage"
+    alone = loading(**waiting, busiest_fetch_seconds=29.0)
+    assert alone.cause() == "one worker"
+    assert alone.words()[0] == "one of 4 workers does 97 % of the fetching"
+    assert alone.workers_suggested is None
+    assert loading(**waiting | {"fetches": 7}, busiest_fetch_seconds=29.0).cause() == "slow storage"
+    assert loading(**waiting | {"workers": 1}, busiest_fetch_seconds=30.0).cause() == "slow storage"
+
+
 def test_the_lock_is_seen_in_the_lines_of_the_workers() -> None:
     def line(place: str, lock: float, other: float) -> LineTime:
         seconds = {"running": 5.0, "disk": 0.0, "lock": lock, "child": 0.0, "other": other}

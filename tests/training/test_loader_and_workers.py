@@ -343,6 +343,11 @@ if __name__ == "__main__":
     (loader,) = run.totals.loaders
     assert (loader.phase, loader.workers, loader.pin_memory, loader.prefetch_factor) == ("train", 2, False, 3)
     assert loader.batch_size == 4
+    assert loader.persistent_workers is False
+    assert loader.restart_seconds is not None
+    assert 0 < loader.restart_seconds < loader.wait_sum
+    assert run.totals.busiest_fetch_seconds < run.totals.fetch_sum
+    assert run.totals.worker_threads == 2
     assert loader.queue_depth is not None
     assert sum(loader.wait_counts) == 6
     assert run.totals.steps == {"train": 6}
@@ -368,6 +373,7 @@ if __name__ == "__main__":
     train, evaluation = run.totals.loaders
     assert (train.phase, train.workers, evaluation.phase, evaluation.workers) == ("train", 1, "eval", 0)
     assert (train.batch_size, evaluation.batch_size) == (4, 4)
+    assert (train.restart_seconds, evaluation.restart_seconds) == (0, 0), "one pass each"
     assert sum(run.totals.fetch_counts) == 6, "three by the process itself, before there were workers"
     with only_ledger(ledgers) as reader:
         assert reader.header.framework == "pytorch"

@@ -41,14 +41,18 @@ class Seen:
         return found
 
     @property
+    def headline(self) -> dict[str, Any]:
+        """Returns the first finding, or otherwise the first sentence."""
+        sentences = self.verdict.get("sentences") or [""]
+        return self.first or {"title": "", "rule": "", "finding": sentences[0]}
+
+    @property
     def words(self) -> str:
         """Returns what it says first, in one line."""
         if not self.verdict or self.status:
             return f"failed with status {self.status}: {' '.join(self.terminal.split())[-200:]}"
-        first, sentences = self.first, self.verdict.get("sentences") or [""]
-        return (
-            f"{first['title']}: {first['finding']}" if first else f"{self.verdict['status']}: {sentences[0]}"
-        )
+        first = self.headline
+        return f"{first['title'] or self.verdict['status']}: {first['finding']}"
 
     def as_json(self) -> str:
         """Returns it as a line."""
@@ -88,12 +92,14 @@ def marked_lines(name: str) -> set[int]:
 
 def judge(situation: Situation, seen: Seen) -> Score:
     """Scores a run with its cause. A run that failed has nothing right."""
-    first = {} if seen.status else seen.first
+    first = {} if seen.status else seen.first if situation.steps else seen.headline
     lines = marked_lines(situation.name)
     return Score(
         finding=bool(first) and _is_right(situation, first, seen.verdict),
         line=bool(first) and first_line(situation.name, first, seen.verdict) in lines if lines else None,
-        seconds=None if seen.clocked is None else _is_near(first.get("seconds_lost"), seen.clocked),
+        seconds=None
+        if seen.clocked is None or not situation.steps
+        else _is_near(first.get("seconds_lost"), seen.clocked),
     )
 
 

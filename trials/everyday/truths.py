@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 WAIT = ("train.data_wait",)
 HOST = ("train.host",)
-RUNNING = ("without_steps.running",)
+RUNNING = r"does all the work|works on one"  # what the first sentence says about a thread
 LOADING = ("DataStarved", "Dataloader")
 SKLEARN = ("sklearn",)
 TRAINER = ("transformers", "accelerate")
@@ -27,6 +27,7 @@ class Situation:
     says: str = ""  # a regular expression: words that the finding needs to name the cause
     never: str = ""  # a regular expression: words that contradict the cause
     ranks: int = 1
+    steps: bool = True  # whether it makes training steps; otherwise the first sentence is all that is said
     needs: tuple[str, ...] = ()  # packages besides PyTorch
     report: str = ""  # OWNER/REPOSITORY/issues/NUMBER with such a case
 
@@ -217,10 +218,14 @@ FIRST = (
         ranks=2,
         report="EvolvingLMMs-Lab/OneVision-Encoder/pull/68",
     ),
-    Situation("numpy_loop", "NumPy: pixel by pixel", RUNNING),
-    Situation("plain_python", "plain Python: a list in place of a dictionary", RUNNING),
-    Situation("sklearn_grid", "scikit-learn: a search with one job", RUNNING, needs=SKLEARN),
-    Situation("sklearn_features", "scikit-learn: features in plain Python", RUNNING, needs=SKLEARN),
+    Situation("numpy_loop", "NumPy: pixel by pixel", says=RUNNING, steps=False),
+    Situation("plain_python", "plain Python: a list in place of a dictionary", says=RUNNING, steps=False),
+    Situation(
+        "sklearn_grid", "scikit-learn: a search with one job", says=RUNNING, steps=False, needs=SKLEARN
+    ),
+    Situation(
+        "sklearn_features", "scikit-learn: features in plain Python", says=RUNNING, steps=False, needs=SKLEARN
+    ),
     Situation("trainer_evaluates", "Hugging Face: evaluates every 20 steps", ("eval",), needs=TRAINER),
     Situation("trainer_tokenises", "Hugging Face: a collator in Python", WAIT, LOADING, needs=TRAINER),
     Situation(
@@ -248,8 +253,10 @@ SECOND = (
         "thread_prefetches", "waits for a thread that makes batches in Python", (*HOST, *WAIT), LOADING
     ),
     Situation("file_read_per_epoch", "parses its table at each epoch", (*HOST, "between_steps", *WAIT)),
-    Situation("numpy_distances", "NumPy: distances in two loops", RUNNING),
-    Situation("waits_for_programs", "plain Python: waits for programs", ("without_steps.child",)),
+    Situation("numpy_distances", "NumPy: distances in two loops", says=RUNNING, steps=False),
+    Situation(
+        "waits_for_programs", "plain Python: waits for programs", says="waits for a child", steps=False
+    ),
     Situation(
         "metrics_reduced_one_by_one",
         "ranks reduce 200 metrics one by one",

@@ -137,12 +137,17 @@ def read_report(document: dict[str, Any], terminal: str) -> Seen:
             [found["rule"], *found["also"]],
             found["finding"],
             found["seconds_lost"],
-            f"{found['title']} Evidence: {_one_line(found['finding'])[:60]}" in printed,
+            _is_printed(found["title"], _one_line(found["finding"]), printed),
         )
         for found in verdict["findings"]
     ]
     unknown = [rule["rule"] for rule in document["rules"] if rule["status"] == "not enough data"]
     return Seen(verdict["status"], findings, sorted(unknown))
+
+
+def _is_printed(title: str, finding: str, printed: str) -> bool:
+    """Returns whether the terminal has a block with the title and the begin of the finding."""
+    return re.search(rf"{re.escape(title)}(: [^▲]*)? why {re.escape(finding[:60])}", printed) is not None
 
 
 def _one_line(text: str) -> str:

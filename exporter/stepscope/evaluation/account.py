@@ -185,14 +185,22 @@ def lines_of(key: Key, threads: Iterable[ThreadTime]) -> Iterator[LineTime]:
     """Yields the lines of a part: of main threads, or of loader workers where these load the data."""
     threads = list(threads)
     part, component = key
-    if component == "data_wait":
-        workers = (thread for thread in threads if thread.role == "loader worker")
-        if fetched := [line for thread in workers for line in thread.lines if line.place]:
-            yield from fetched
-            return
+    if component == "data_wait" and not _runs_itself(threads, part):
+        for role in ("loader worker", "child"):  # children: of a loader that is not PyTorch's
+            workers = (thread for thread in threads if thread.role == role)
+            if fetched := [line for thread in workers for line in thread.lines if line.place]:
+                yield from fetched
+                return
     for thread in threads:
         if thread.role in MAIN_THREADS:
             yield from (line for line in thread.lines if _is_of(line, part, component))
+
+
+def _runs_itself(threads: Iterable[ThreadTime], part: str) -> bool:
+    """Returns whether main threads, instead of waiting for data, mostly make it: a sampler, a collation."""
+    lines = [line for thread in threads if thread.role in MAIN_THREADS for line in thread.lines]
+    waits = [line for line in lines if _is_of(line, part, "data_wait")]
+    return sum(line.seconds.get("running", 0.0) for line in waits) > sum(line.total for line in waits) / 2
 
 
 def _is_of(line: LineTime, part: str, component: str) -> bool:

@@ -199,6 +199,7 @@ class Analysis:
     run_use: list[RunUse] = field(default_factory=list)  # by node
     gauges: dict[str, float] = field(default_factory=dict)  # of the first rank that has any
     counted: list[Counted] = field(default_factory=list)  # totals of the script, of all ranks
+    waited_by_turns: float = 0.0  # of the time of training steps, 0..1: for a rank that is slow in turn
     flops_utilisation: float | None = None  # MFU, 0..1; None: the script does not give both flops and peak
     threads: list[ThreadTime] = field(default_factory=list)  # the lines that were sampled
     ended: str = ""  # how, in the words of ledgers/endings.py; "": not known (yet)

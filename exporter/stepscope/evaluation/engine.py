@@ -27,6 +27,7 @@ from stepscope.measurements.load import LOAD
 from stepscope.measurements.measure import Measure, NodeMeasurements, RunMeasurements, Subject, Views
 from stepscope.measurements.memory_growth import HOST_MEMORY_GROWTH
 from stepscope.measurements.own_cores import OWN_CORES
+from stepscope.measurements.own_times import OWN_TIMES, waited_by_turns
 from stepscope.measurements.run_use import RUN_USE
 from stepscope.measurements.state import State
 from stepscope.measurements.steps import STEP_DURATIONS, StepDistribution
@@ -52,7 +53,7 @@ SCAN_INTERVAL = 60.0  # seconds, as Debugger's
 WHOLE_RUN = 1e12  # seconds that no run takes: its only scan is the last one
 # Measurements of the report, whatever the rules need.
 REPORTED: tuple[Measure[Any], ...] = (
-    *(USAGE, OWN_CORES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
+    *(USAGE, OWN_CORES, OWN_TIMES, RUN_USE, HOST_MEMORY_GROWTH, LOAD),
     *(STEP_DURATIONS, COMPONENTS_BY_PHASE, LAST_STEPS, TIMELINE),
 )
 T = TypeVar("T")
@@ -272,6 +273,9 @@ def _analysis(
             (rank.gauges for rank in sorted(facts.ranks, key=lambda r: (r.rank, -r.start)) if rank.gauges), {}
         ),
         counted=counted(facts.ranks),
+        waited_by_turns=waited_by_turns(
+            [times for node in nodes.values() for times in node.measured[OWN_TIMES].ranks.values()]
+        ),
         flops_utilisation=flops_utilisation(facts.ranks),
         world_size=max((rank.world_size for rank in facts.ranks), default=0),
         ranks=len({rank.rank for rank in facts.ranks}),

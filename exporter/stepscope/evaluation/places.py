@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stepscope.runs.model import LineTime
 
+LEAST_PLACE = 0.1  # of the time of lines: a place with less is not named
 MAIN_THREADS = ("training", "script")  # roles of the processes whose lines are the run's wall time
 
 

@@ -11,15 +11,14 @@ from stepscope.common.status import Status
 from stepscope.common.words import listing, share
 from stepscope.evaluation.account import Key, lines_of
 from stepscope.evaluation.analysis import Analysis, RuleResult
-from stepscope.evaluation.places import Place, places
+from stepscope.evaluation.places import LEAST_PLACE, Place, places
+from stepscope.evaluation.slow_settings import slow_settings
 from stepscope.evaluation.unexplained import unexplained
 from stepscope.rules.parts.topics import ANY_TOPIC, Effect
 
 SMALL = 0.03  # of the run: a problem that costs less is listed, but makes no run unhealthy
 SMALL_WITHOUT_CAUSE = 0.1  # the same, if it is not known what took the time
-MOST_PLACES, LEAST_PLACE = 2, 0.1  # that are named; the least share of the part's time
-# What only a slow rank does longer is its problem: the component that Straggler names, and the rule about it.
-OF_SLOW_RANK = {"data_wait": "DataStarved", "host": "HostBound"}
+MOST_PLACES = 2  # that are named
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def small_problems(analysis: Analysis) -> list[Problem]:
 
 
 def _of_run(analysis: Analysis) -> list[Problem]:
-    found = problems([*analysis.rules, *unexplained(analysis)])
+    found = problems([*analysis.rules, *unexplained(analysis), *slow_settings(analysis)])
     return [replace(problem, places=_places(problem, analysis)) for problem in found]
 
 
@@ -91,9 +90,8 @@ def _places(problem: Problem, analysis: Analysis) -> list[Place]:
     if analysis.account is None:
         return []
     for result in (problem.rule, *problem.also):
-        judged = result.about.judges
         part = result.details.get("part", analysis.account.main_phase)
-        component = result.details.get("component", judged[0] if len(judged) == 1 else None)
+        component = _component(result)
         if component is None:
             continue
         rank = result.details.get("rank")
@@ -143,44 +141,73 @@ def _explains(cause: Problem, effect: Problem) -> bool:
 
 
 def _joined(groups: Iterable[list[RuleResult]]) -> list[list[RuleResult]]:
-    """Joins the groups of rules that fired only for slow ranks, or only for long steps, to that of these."""
-    found = list(groups)
-    for name, belongs in BELONGS.items():
-        named = next((group for group in found if group[0].rule == name), None)
-        if named is not None:
-            same = [group for group in found if belongs(group[0], named[0])]
-            found = [group for group in found if group not in same]
-            named.extend(rule for group in same for rule in group)
-    return found
+    """Joins groups that explain the same seconds: no second is a finding twice.
+
+    A slow rank leads what only that rank does longer, and a cause leads the long steps that it makes. What
+    explains twice as many seconds as the leader leads instead.
+    """
+    joined: list[list[RuleResult]] = []
+    for group in sorted(groups, key=lambda group: _precedence(group[0])):
+        explained = next((other for other in joined if _is_same(group[0], other[0])), None)
+        if explained is None:
+            joined.append(group)
+        elif group[0].seconds_lost >= 2 * explained[0].seconds_lost:
+            explained[:0] = group
+        else:
+            explained.extend(group)
+    return joined
 
 
-def _is_of_slow_rank(result: RuleResult, slow: RuleResult) -> bool:
-    """Returns whether only slow ranks do longer what the rule is about, or leave GPUs to wait for them."""
-    if result.rule == "LoadBalancing":
-        return slow.seconds_lost > result.seconds_lost / 2
-    is_same = result.rule == OF_SLOW_RANK.get(slow.details.get("component", ""))
-    return is_same and _ranks(result) <= _ranks(slow)
+def _precedence(result: RuleResult) -> tuple[bool, bool, bool, int, float, str]:
+    of_some_steps = result.definition.only_pauses
+    return (
+        "rank" not in result.details,
+        result.about.is_symptom,
+        of_some_steps,
+        result.about.distance,
+        -result.seconds_lost,
+        result.rule,
+    )
 
 
-def _ranks(result: RuleResult) -> set[tuple[str, int]]:
-    """Returns node and rank of each row of a finding that fired."""
-    rows = result.details.get("ranks") or result.details.get("devices") or []
-    return {(row["node"], row["rank"]) for row in rows if row["triggered"]}
+def _is_same(result: RuleResult, leader: RuleResult) -> bool:
+    """Returns whether a finding is about the component of steps that the leader is about, of its ranks."""
+    if result.about.effect_of:
+        return result.about.effect_of == leader.about.topic
+    if result.rule == "TrainingStalled" and leader.rule == "StepOutlier":
+        return _are_long_steps(result, leader)
+    component = _component(result)
+    if component is None or component != _component(leader):
+        return False
+    ranks, of_leader = _ranks(result), _ranks(leader)
+    return ranks <= of_leader if ranks and of_leader else result.seconds_lost <= leader.seconds_lost
 
 
-def _is_of_long_steps(result: RuleResult, long: RuleResult) -> bool:
-    """Returns whether known work in long steps is most of the communication, or is what stalls training."""
+def _component(result: RuleResult) -> str | None:
+    """Returns the only component of steps that a finding is about."""
+    judged = result.about.judges
+    component: str | None = result.details.get("component", judged[0] if len(judged) == 1 else None)
+    return component
+
+
+def _ranks(result: RuleResult) -> set[int]:
+    """Returns the rank of each row of a finding that fired."""
+    details = result.details
+    rows = details.get("ranks") or details.get("devices") or details.get("step_details", {}).values()
+    return {row["rank"] for row in rows if row["triggered"]}
+
+
+def _are_long_steps(stalled: RuleResult, long: RuleResult) -> bool:
+    """Returns whether known work in long steps is what stalls training."""
     series = [each for each in long.details.get("step_details", {}).values() if each["triggered"]]
     components = {each["component"] for each in series}
-    if result.rule == "CommunicationBound":
-        return components == {"communication"} and long.seconds_lost > result.seconds_lost / 2
-    if result.rule != "TrainingStalled" or not components or None in components:
+    if not components or None in components:
         return False
     steps: dict[int, list[float]] = {}
     for each in series:
         steps.setdefault(each["rank"], []).extend(step["seconds"] for step in each["longest"])
     stalls: dict[int, list[float]] = {}
-    for stall in result.details["stalls"]:
+    for stall in stalled.details["stalls"]:
         lasts = stall["end"] is None  # no step that ended is as long
         stalls.setdefault(stall["rank"], []).append(inf if lasts else stall["seconds"])
     return all(_are_in(stalls[rank], steps.get(rank, [])) for rank in stalls)
@@ -190,6 +217,3 @@ def _are_in(stalls: Sequence[float], steps: Sequence[float]) -> bool:
     """Returns whether each stall has a long step that is most of it."""
     pairs = zip_longest(sorted(stalls, reverse=True), sorted(steps, reverse=True)[: len(stalls)], fillvalue=0)
     return all(step > stall / 2 for stall, step in pairs)
-
-
-BELONGS = {"StepOutlier": _is_of_long_steps, "Straggler": _is_of_slow_rank}

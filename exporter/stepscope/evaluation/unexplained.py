@@ -8,19 +8,36 @@ from statistics import fmean
 from typing import NamedTuple
 
 from stepscope.common.status import Status
-from stepscope.common.words import duration, share
-from stepscope.evaluation.account import BEFORE, BETWEEN, HOST, UNKNOWN, USEFUL, Account, Key, name_of
+from stepscope.common.words import duration, share, uncapitalised
+from stepscope.evaluation.account import (
+    AFTER,
+    BEFORE,
+    BETWEEN,
+    HOST,
+    UNKNOWN,
+    USEFUL,
+    Account,
+    Key,
+    Leaf,
+    name_of,
+)
 from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import LEAST_PLACE
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
+from stepscope.rules.straggler import Straggler
 from stepscope.runs.model import PHASES
-from stepscope.training.layout import ANOMALY_DETECTION
 
 ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
-LARGE_OUTSIDE = 1 / 3  # of the run, for the steps of phases that it is not for, and before the first step
+LARGE_PHASE = 1 / 3  # of the run, for the steps of phases that it is not for
+LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
-IMPORT = "import"  # the library function of lines that import, as in training/line_names.py
+# Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
+USUAL = (
+    *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
+    *("torch._compile.", "torch.distributed."),
+)
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 BUSY_GPU = 70.0  # percent, on average: the host waits for it, whatever line it is in
 REMEDIES = {
@@ -39,7 +56,11 @@ REMEDIES = {
     "loader that starts its workers again at each epoch.",
 }
 SET_UP_LESS = "Cache what this line computes, or load only what the first steps need."
-SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
+LOSE_LESS = "Do it less often, or in another job: the devices wait meanwhile."
+TAKE_EQUAL = (
+    "Give all ranks equal work in each step: batches of equal length, sorted or packed by the sum of lengths "
+    "instead of the number of samples."
+)
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
 
@@ -48,6 +69,7 @@ class _Found(NamedTuple):
     share: float  # of the run
     remedy: str
     evidence: str
+    title: str = ""  # instead of the key's
 
 
 def unexplained(analysis: Analysis) -> list[RuleResult]:
@@ -55,9 +77,13 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
     account, run_seconds = analysis.account, analysis.run_seconds
     if account is None or run_seconds is None:
         return []
-    large = (*_before(account, analysis), *_components(account, analysis), *_evaluation(account))
-    found = [_large(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
-    return [*found, *_anomaly_detection(account, analysis)]
+    large = (
+        *_outside(account, analysis),
+        *_components(account, analysis),
+        *_evaluation(account),
+        *_by_turns(account, analysis),
+    )
+    return [_large(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
 
 
 def is_accounted(account: Account | None) -> bool:
@@ -65,23 +91,24 @@ def is_accounted(account: Account | None) -> bool:
     return account is not None and bool(account.useful_share) and account.share(UNKNOWN) < KNOWN
 
 
-def _before(account: Account, analysis: Analysis) -> Iterator[_Found]:
-    """Yields the time before the first step, if most of it is one line of the script: imports are usual."""
-    leaf = next((leaf for leaf in account.leaves if leaf.key.part == BEFORE), None)
-    if leaf is None or leaf.share < LARGE_OUTSIDE or analysis.found(MaxInitializationTime):
-        return
-    most = next(iter(leaf.places), None)
-    if most is not None and most.line.place and most.line.library != IMPORT and most.share > MOST:
-        yield _Found(leaf.key, leaf.share, SET_UP_LESS, f"{share(most.share, 1.0)} of it is one line")
+def _outside(account: Account, analysis: Analysis) -> Iterator[_Found]:
+    """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
+    for leaf in account.leaves:
+        own = leaf.share * _own(leaf) if leaf.lines else 0.0
+        evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
+        if leaf.key.part == AFTER and own >= LARGE_AFTER:
+            yield _Found(leaf.key, own, LOSE_LESS, evidence)
+        judged = leaf.key.part != BEFORE or analysis.found(MaxInitializationTime)
+        if not judged and own >= LARGE_BEFORE and leaf.places[0].share > MOST:
+            yield _Found(leaf.key, own, SET_UP_LESS, evidence)
 
 
-def _anomaly_detection(account: Account, analysis: Analysis) -> Iterator[RuleResult]:
-    if analysis.gauges.get(ANOMALY_DETECTION):
-        passes = share(account.share("train", "forward") + account.share("train", "backward"), 1.0)
-        said = (
-            f"`torch.autograd.set_detect_anomaly` is on. Forward and backward pass took {passes} of the run"
-        )
-        yield _finding("Anomaly detection", f"{said}; how much of that it costs is not known.", SWITCH_OFF)
+def _by_turns(account: Account, analysis: Analysis) -> Iterator[_Found]:
+    """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
+    waited = analysis.waited_by_turns * account.share("train")
+    if waited >= LARGE and not analysis.found(Straggler):
+        evidence = "By turns, a rank has more work than the others, which wait for it"
+        yield _Found(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
 
 
 def _components(account: Account, analysis: Analysis) -> Iterator[_Found]:
@@ -92,39 +119,57 @@ def _components(account: Account, analysis: Analysis) -> Iterator[_Found]:
     of_main = sum(leaf.share for leaf in account.leaves if leaf.key.part == main)
     for leaf in account.leaves:
         part, component = leaf.key
-        if component in USEFUL or leaf.share < LARGE or component in judged:
+        spent = leaf.share * (_own(leaf) if component == HOST else 1.0)
+        if component in USEFUL or spent < LARGE or component in judged:
             continue
         if part == main and component in REMEDIES:
-            evidence = f"{share(leaf.share, of_main)} of the time of steps"
-            yield _Found(leaf.key, leaf.share, REMEDIES[component], evidence)
+            evidence = f"{share(spent, of_main)} of the time of steps"
+            yield _Found(leaf.key, spent, REMEDIES[component], evidence)
         elif part == BETWEEN:
             yield _Found(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+
+
+def _own(leaf: Leaf) -> float:
+    """Returns the share of the leaf's time in lines of the script that do not run what each training runs.
+
+    A loss function that the script calls itself computes, for example. It is 1 if no line was sampled. Many
+    short pauses are seen in no line, so the sampled seconds are a limit too.
+    """
+    places = leaf.places
+    own = [
+        place
+        for place in places
+        if place.share >= LEAST_PLACE and place.is_known and not place.line.library.startswith(USUAL)
+    ]
+    seconds = sum(place.seconds for place in own)
+    return min(sum(place.share for place in own), seconds / leaf.seconds) if places else 1.0
 
 
 def _evaluation(account: Account) -> Iterator[_Found]:
     for phase in PHASES:
         part = account.share(phase)
-        if phase not in (account.main_phase, "global") and part >= LARGE_OUTSIDE:
+        if phase not in (account.main_phase, "global") and part >= LARGE_PHASE:
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
             yield _Found(Key(phase), part, EVALUATE_LESS, evidence)
 
 
 def _large(found: _Found, run_seconds: float) -> RuleResult:
-    title, seconds = name_of(found.key), found.share * run_seconds
-    said = f"{title}: {share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
+    title, seconds = found.title or name_of(found.key), found.share * run_seconds
+    said = f"{share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
     details = {"part": found.key.part, "component": found.key.component}
-    return replace(_finding(title, said, found.remedy), seconds_lost=seconds, details=details)
+    return replace(finding(title, said, found.remedy), seconds_lost=seconds, details=details)
 
 
-def _finding(title: str, finding: str, remedy: str) -> RuleResult:
+def finding(title: str, said: str, remedy: str) -> RuleResult:
+    """Returns a finding of no rule, without an estimate of the time lost."""
     return RuleResult(
         rule=ACCOUNT,
         question="Where did the time go?",
         description="A large part of the run's time that no rule explains.",
         recommendation=remedy,
         status=Status.FOUND,
-        finding=finding,
+        finding=said,
         triggered=1,
         violations=0,
         datapoints=0,

@@ -19,6 +19,8 @@ COMMUNICATION = COMPONENTS.index("communication")
 TRAIN = PHASES.index("train")
 SHORTEST = 2.0  # seconds of a window: for less, a scheduler of busy cores prefers one process to another
 SLICE = 10  # steps, of which the sums are kept: 8.4 bytes per step
+MOSTLY = 0.75  # of the steps: a rank that is the slowest in more of them is slow
+LATEST = 10_000  # steps, whose own times are kept one by one
 _OF_A_PROCESS = 1 << 40  # slices; the numbers of the slices of a rank's second process begin here
 _PIECE = 4096  # slices
 _SUMS = ("steps", "seconds", "own", "squares")  # of a slice or a window; squares are of own times
@@ -42,6 +44,10 @@ class OwnTimes(State):
         self.last_number = -1
         self.whole: list[NDArray[np.void]] = []  # pieces of bounded length
         self.recent: NDArray[np.void] = np.empty(0, _ROW)  # the last of these rows may grow
+        self.latest: tuple[NDArray[np.int64], Times] = (
+            np.empty(0, np.int64),
+            np.empty(0),
+        )  # numbers, own times
 
     def add(self, numbers: NDArray[np.int64], ends: Times, durations: Times, components: Times) -> None:
         communicated = components[:, COMMUNICATION]
@@ -54,6 +60,11 @@ class OwnTimes(State):
         slices = (self.process + restarts) * _OF_A_PROCESS + numbers // SLICE
         self.process += int(restarts[-1])
         self.last_number = int(numbers[-1])
+        of_process = (self.process - restarts[-1] + restarts) * _OF_A_PROCESS + numbers
+        self.latest = (
+            np.concatenate((self.latest[0], of_process))[-LATEST:],
+            np.concatenate((self.latest[1], own))[-LATEST:],
+        )
         starts = np.flatnonzero(np.diff(slices, prepend=-1))
         found = np.empty(len(starts), _ROW)
         found["number"] = slices[starts]
@@ -198,6 +209,24 @@ class Aligned:
         for row, places, values in zip(table, self._places, columns, strict=True):
             row[places] = values
         return table
+
+
+def waited_by_turns(ranks: Sequence[OwnTimes]) -> float:
+    """Returns the share (0..1) of the latest steps that ranks on average waited for the slowest of each step.
+
+    It is 0 if that is mostly one rank: it is slow then, and the others wait for it in every step.
+    """
+    common = ranks[0].latest[0] if len(ranks) > 1 else np.empty(0, np.int64)
+    for rank in ranks:
+        common = np.intersect1d(common, rank.latest[0], assume_unique=True)
+    if not len(common):
+        return 0.0
+    own = np.array([rank.latest[1][np.searchsorted(rank.latest[0], common)] for rank in ranks])
+    most = np.bincount(own.argmax(axis=0), minlength=len(ranks)).max()
+    if most > MOSTLY * len(common):
+        return 0.0
+    seconds = sum(rank.seconds for rank in ranks) / sum(rank.steps for rank in ranks) * len(common)
+    return float((own.max(axis=0) - own.mean(axis=0)).sum() / seconds)
 
 
 def median(values: Times) -> Times:

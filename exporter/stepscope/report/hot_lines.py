@@ -22,6 +22,7 @@ LEAST = 0.02  # of a thread's time, for a part to be shown
 MEDIAN_GPU_BUSY = 70.0  # percent
 WAITS_FOR_A_CORE, BUSY, ALL_CORES, MORE_THAN_ONE = 0.3, 0.5, 0.8, 1.5
 COMPONENTS = {"data_wait": "data"}  # names in sentences
+STARTED = {"loader worker": "loader workers", "child": "other processes"}  # likewise, of roles
 # Names of samples in no component. Without a phase there was no ledger: imports, for example.
 PHASES = {
     "": "outside training",
@@ -70,8 +71,8 @@ class Part:
     def name(self) -> str:
         """Returns "data, rank 3", "before the first step, rank 0", "loader workers of rank 0", "script"."""
         rank = self.thread.rank
-        if self.thread.role == "loader worker":
-            return "loader workers" if rank is None else f"loader workers of rank {rank}"
+        if named := STARTED.get(self.thread.role):
+            return named if rank is None else f"{named} of rank {rank}"
         if self.thread.role != "training":
             return self.thread.role
         what = COMPONENTS.get(self.component, self.component.replace("_", " "))

@@ -23,6 +23,7 @@ from stepscope.measurements.counted import Counted
 from stepscope.report import sentences, shares
 from stepscope.report.ended import status_in_words
 from stepscope.report.figures import cost_of_run, main_steps, step_seconds_mean
+from stepscope.training.layout import SETTINGS
 
 GAUGES = 8  # shown; the recording and the JSON have all
 
@@ -169,7 +170,7 @@ def facts(analysis: Analysis, price: float | None = None) -> list[tuple[str, str
 def _gauges(analysis: Analysis) -> str:
     """Returns the last values of what script and framework name, the framework's step and epoch first."""
     first = [name for name in ("global_step", "epoch", "loss") if name in analysis.gauges]
-    names = [*first, *(name for name in analysis.gauges if name not in first)]
+    names = [*first, *(name for name in analysis.gauges if name not in first and name not in SETTINGS)]
     more = [f"{len(names) - GAUGES} more"] if len(names) > GAUGES else []
     return listing([f"{name} {number(analysis.gauges[name])}" for name in names[:GAUGES]] + more)
 

@@ -51,10 +51,11 @@ class RunVerdict:
     sentence: str
     details: list[str]
     evidence: list[str]
+    unjudged: str = ""  # how many rules could not be judged
 
     @property
     def sentences(self) -> list[str]:
-        return [self.sentence, *self.details]
+        return list(filter(None, [self.sentence, *self.details, self.unjudged]))
 
 
 def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
@@ -79,14 +80,13 @@ def verdict(analysis: Analysis, price: float | None = None) -> RunVerdict:
             sentence, details = first, [f"{capitalised(missing)}.", *details]
         if _knows_where_time_goes(analysis):
             details.insert(0, f"What was recorded looks healthy: {_judged(analysis)}")
-    if status is not Status.NOT_ENOUGH_DATA and (unjudged := _unjudged(analysis)):
-        details.append(unjudged)
     if analysis.no_steps and status is not Status.NOT_ENOUGH_DATA:
         details.append(f"No steps were seen, so only the machine was judged. {analysis.no_steps}")
     details += headline(analysis) or ([f"{traced(analysis)}."] if analysis.is_trace else [])
     details += [*does, *_small(analysis), *only_at_times(analysis)]
     shown = [evidence(analysis, problem) for problem in found]
-    return RunVerdict(status, sentence, details, shown)
+    unjudged = _unjudged(analysis) if status is not Status.NOT_ENOUGH_DATA else ""
+    return RunVerdict(status, sentence, details, shown, unjudged)
 
 
 def evidence(analysis: Analysis, problem: Problem) -> str:

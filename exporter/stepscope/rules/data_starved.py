@@ -129,6 +129,9 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         io_wait=usage.io_wait.mean if usage.io_wait.count else 0.0,
         in_use=_cores_in_use(own, ranks),
         lock_share=_lock_share(run.facts, node, rank),
+        busiest_fetch_seconds=sum(loader.busiest_fetch_seconds or 0.0 for loader in loaders),
+        restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
+        persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
     )
 
 

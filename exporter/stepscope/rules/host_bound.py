@@ -105,6 +105,7 @@ def _of_steps(part: HostPart) -> Verdict:
         part.seconds,
         part.remedy,
         {"component": part.component, "ranks": ranks},
+        cause_known=part.component != "gc",  # what was collected, and why just then, is not known
     )
 
 

@@ -74,6 +74,7 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
     )
     view = "balance"
     topic = "uneven GPUs"
+    effect_of = "slow ranks"
     distance = 1  # from IdleGPU: a GPU without work is why the load is uneven
     is_symptom = True
 

@@ -136,6 +136,10 @@ class Loader:
     fetch_seconds: float = 0.0  # wall time of these fetches, all workers together
     fetch_cpu_seconds: float = 0.0  # CPU time of these fetches, all workers together
     fetch_core_wait_seconds: float = 0.0  # ready to run, but no core was free; 0: never, or not counted
+    busiest_fetch_seconds: float | None = None  # of fetch_seconds, of the worker with most
+    worker_threads: int | None = None  # PyTorch's, of all workers together
+    persistent_workers: bool | None = None
+    restart_seconds: float | None = None  # waits for the first batch of each pass but the first
 
 
 @dataclass(frozen=True, slots=True)

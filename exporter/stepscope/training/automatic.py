@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from stepscope.training.loader import Waits
 
     Moment = tuple[float, ...]  # an answer of recorder.so_far()
-    Wait = tuple[float, float, int | None]  # when a batch was requested and there, and how many were ready
+    # When a batch was requested and there, how many were ready, and whether it was the first of a pass.
+    Wait = tuple[float, float, int | None] | tuple[float, float, int | None, bool]
 
 _DATA_WAIT = COMPONENT_INDEX["data_wait"]
 MOST_UNDECIDED = 1000  # batches of which it is not known whether they are trained on
@@ -50,6 +51,7 @@ class AutomaticSteps:
         "compiled",
         "end_compiled",
         "evaluated",
+        "evaluation",
         "trained",
         "undecided",
         "unusual",
@@ -68,6 +70,8 @@ class AutomaticSteps:
         self.asked: Moment = ()
         self.evaluated = False
         self.wait: Wait | None = None
+        # The begin and the end of an evaluation without a loader, as far as it is known.
+        self.evaluation: tuple[Moment, Moment] | None = None
         # Batches of the same loader before it: their begins and ends, and waits.
         self.undecided: list[tuple[Moment, Moment, Wait | None]] = []
 
@@ -79,6 +83,8 @@ class AutomaticSteps:
         """
         if self.compiled is not None:
             self.end_compiled()
+        if self.evaluation is not None:
+            self.end_evaluation()
         place = 0
         now = recorder.begin_wait()
         if now is None:
@@ -113,8 +119,30 @@ class AutomaticSteps:
         """Says that a forward pass runs without gradients."""
         self.evaluated = True
 
+    def evaluation_goes_on(self, begin: Moment) -> None:
+        """Says that a pass of an evaluation without a loader, which began then, has just ended.
+
+        It lasts from the begin of its first forward pass to the end of its last one.
+        """
+        end = recorder.so_far()
+        if end is not None:
+            self.evaluation = self.evaluation[0] if self.evaluation else begin, end
+            self.unusual.add("evaluation")
+            recorder.show_phase("eval")
+
+    def end_evaluation(self) -> None:
+        """Makes a step of the evaluation without a loader: training continues."""
+        if self.evaluation is not None:
+            begin, end = self.evaluation
+            self.evaluation = None
+            self.unusual.discard("evaluation")
+            recorder.show_phase("train")
+            recorder.take_step_out("eval", begin, end)
+
     def step_ended(self, place: int) -> None:
         """Ends the training step: the optimizer has finished its step, the component at this place."""
+        if self.evaluation is not None:
+            self.end_evaluation()
         waits = self.waits
         if waits is not None:
             if self.wait is not None:

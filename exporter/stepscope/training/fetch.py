@@ -112,6 +112,11 @@ class _Fetch:
         """Counts the CPU time of the whole process from now on: a worker's own threads are no waiting."""
         self._cpu_time = process_time
 
+    def say_threads(self, threads: int) -> None:
+        """Stores how many threads PyTorch uses in this worker."""
+        if (values := _own_slot().values) is not None:
+            values[layout.WORKER_THREADS] = float(threads)
+
     def __enter__(self) -> None:
         _thread.depth += 1
         if _thread.depth == 1:

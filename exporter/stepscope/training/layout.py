@@ -141,7 +141,11 @@ WAIT_BUCKETS = len(WAIT_BOUNDS) + 1
 LOADER_DOUBLES = LOADER_WAIT_COUNTS + WAIT_BUCKETS
 # Component seconds within steps, one block per phase; the newest record's phase has the rest of its totals.
 COUNTER_PHASE_COMPONENTS = COUNTER_LOADERS + len(PHASES) * LOADER_DOUBLES
-COUNTER_DOUBLES = COUNTER_PHASE_COMPONENTS + len(PHASES) * len(COMPONENTS)
+# How each phase's loader starts again, one block per phase: 1 + whether its workers persist (0: not known),
+# and seconds of waits for the first batch of each pass but the first.
+COUNTER_LOADER_PASSES = COUNTER_PHASE_COMPONENTS + len(PHASES) * len(COMPONENTS)
+LOADER_PERSISTENT, LOADER_RESTARTS, LOADER_PASSES = 0, 1, 2
+COUNTER_DOUBLES = COUNTER_LOADER_PASSES + len(PHASES) * LOADER_PASSES
 UNKNOWN = -1.0  # a loader's setting that was not given
 
 
@@ -176,6 +180,10 @@ FIELDS: tuple[Field, ...] = (
     *_of_loaders("batch size", LOADER_BATCH_SIZE, 1, MOST, True),
     *_of_loaders("count of waits", LOADER_WAIT_COUNTS, WAIT_BUCKETS, MOST, False),
     ("sum of seconds", COUNTER_PHASE_COMPONENTS, len(PHASES) * len(COMPONENTS), LARGEST, False),
+    *(
+        ("loader's setting", COUNTER_LOADER_PASSES + i * LOADER_PASSES, 1, MOST, True)
+        for i in range(len(PHASES))
+    ),
 )
 
 # -- worker slots ------------------------------------------------------------------------------------
@@ -184,10 +192,12 @@ WORKER_SLOTS = 128
 WORKER_SECONDS, WORKER_CPU_SECONDS, WORKER_CORE_WAIT_SECONDS = 0, 1, 2
 WORKER_COUNTS = 3
 FETCH_BUCKETS = len(FETCH_BOUNDS) + 1
+WORKER_THREADS = WORKER_COUNTS + FETCH_BUCKETS  # PyTorch's threads in this worker; 0: not known
 WORKER_DOUBLES = 32
 WORKER_FIELDS: tuple[Field, ...] = (  # as FIELDS, of the sum of all slots
     ("sum of seconds of fetches", WORKER_SECONDS, WORKER_COUNTS, LARGEST, False),
     ("count of fetches", WORKER_COUNTS, FETCH_BUCKETS, MOST, False),
+    ("count of threads", WORKER_THREADS, 1, MOST, False),
 )
 
 # -- ring --------------------------------------------------------------------------------------------
@@ -203,7 +213,11 @@ VERSION_1_BYTES = RING_END
 # -- gauges of the training script, and of its framework ---------------------------------------------
 GAUGES_AT = RING_END
 SCRIPT_GAUGES, FRAMEWORK_GAUGES = 32, 16  # at most
-ANOMALY_DETECTION = "anomaly_detection"  # gauge of the hooks: 1 if autograd's anomaly detection was on
+# Gauges of the hooks: 1 if autograd's anomaly detection was on, PyTorch's threads in this process, how many
+# tensors the optimizer updates one by one, and the bytes of unused parameters that were searched for.
+ANOMALY_DETECTION, THREADS, TENSORS = "anomaly_detection", "torch_threads", "optimizer_single_tensors"
+UNUSED_PARAMETERS = "unused_parameter_bytes"
+SETTINGS = frozenset((ANOMALY_DETECTION, THREADS, TENSORS, UNUSED_PARAMETERS))  # they say nothing of training
 GAUGES = SCRIPT_GAUGES + FRAMEWORK_GAUGES
 GAUGE_NAME_BYTES = 56  # UTF-8, ended by NUL
 GAUGE = Struct(f"<d{GAUGE_NAME_BYTES}s")  # value, name

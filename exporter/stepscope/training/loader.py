@@ -53,7 +53,7 @@ def watch(
         if value is not None and not 0 <= value <= layout.MAX_RANK:
             raise ValueError(f"{name}={value!r}: use 0 to {layout.MAX_RANK}")
     torch_loader.time_worker_fetches(loader)
-    watched: Any = _WatchedLoader(loader, Waits(phase, settings, size or 0))
+    watched: Any = _WatchedLoader(loader, Waits(phase, settings, size or 0, persistent_of(loader)))
     return watched  # type: ignore[no-any-return]  # it replaces the loader
 
 
@@ -64,13 +64,20 @@ class Waits:
     """Counts the waits for one phase's loader in the ledger."""
 
     def __init__(
-        self, phase: str, settings: tuple[int | None, bool | None, int | None], batch_size: int
+        self,
+        phase: str,
+        settings: tuple[int | None, bool | None, int | None],
+        batch_size: int,
+        persistent: bool | None = None,
     ) -> None:
         self._index = PHASE_INDEX[phase]
         self._ledger: Ledger | None = None
         self._values: memoryview[float] | None = None  # in this ledger
+        self._passes: memoryview[float] | None = None  # likewise
         self._settings = settings
         self._batch_size = batch_size
+        self._persistent = persistent
+        self._is_later = False  # than the first pass over a loader of this phase
         self._low = self._high = 0.0  # the bucket of the wait before: most waits fall into the same bucket
         self._bucket = 0
 
@@ -84,10 +91,13 @@ class Waits:
                 block[at] = layout.UNKNOWN if value is None else float(value)
             block[layout.LOADER_BATCH_SIZE] = float(self._batch_size)
             block[layout.LOADER_QUEUE] = layout.UNKNOWN
+            self._is_later = block[layout.LOADER_KNOWN] == 1.0
             block[layout.LOADER_KNOWN] = 1.0
+            if self._persistent is not None and self._passes is not None:
+                self._passes[layout.LOADER_PERSISTENT] = 1.0 + self._persistent
 
-    def count(self, asked: float, got: float, queue_depth: int | None) -> None:
-        """Counts a wait. Says nothing of it to the recorder.
+    def count(self, asked: float, got: float, queue_depth: int | None, is_first: bool = False) -> None:
+        """Counts a wait: `is_first` of a pass. Says nothing of it to the recorder.
 
         Two threads may iterate loaders of one phase. There is no call between reading and writing a sum: no
         other thread runs in between.
@@ -101,6 +111,8 @@ class Waits:
         block[bucket] += 1.0
         if queue_depth is not None:
             block[layout.LOADER_QUEUE] = float(queue_depth)
+        if is_first and self._is_later and self._passes is not None:
+            self._passes[layout.LOADER_RESTARTS] += seconds
 
     def _find_bucket(self, seconds: float) -> int:
         """Returns the counter of waits as long as this one, and remembers it."""
@@ -113,11 +125,16 @@ class Waits:
     def _block(self) -> memoryview[float] | None:
         ledger = session.ledger
         if ledger is not self._ledger:
-            self._ledger, self._values = ledger, None
+            self._ledger, self._values, self._passes = ledger, None, None
             if ledger is not None:
-                at = layout.COUNTERS_AT + 8 * (layout.COUNTER_LOADERS + self._index * layout.LOADER_DOUBLES)
-                self._values = memoryview(ledger.memory)[at : at + 8 * layout.LOADER_DOUBLES].cast("d")
+                self._values = self._counters(ledger, layout.COUNTER_LOADERS, layout.LOADER_DOUBLES)
+                self._passes = self._counters(ledger, layout.COUNTER_LOADER_PASSES, layout.LOADER_PASSES)
         return self._values
+
+    def _counters(self, ledger: Ledger, blocks: int, doubles: int) -> memoryview[float]:
+        """Returns the block of this phase."""
+        at = layout.COUNTERS_AT + 8 * (blocks + self._index * doubles)
+        return memoryview(ledger.memory)[at : at + 8 * doubles].cast("d")
 
 
 class _WatchedLoader:
@@ -156,6 +173,7 @@ class _WatchedIterator:
             self._waits.begin()
         asked = perf_counter()
         recorder.waiting(asked)
+        is_first = self._iterator is None
         try:
             if self._iterator is None:
                 self._iterator = iter(self._loader)
@@ -164,14 +182,15 @@ class _WatchedIterator:
         finally:
             recorder.waiting(0.0)
         got = perf_counter()
-        self._waits.count(asked, got, self._queue_depth() if self._queue_depth is not None else None)
+        depth = self._queue_depth() if self._queue_depth is not None else None
+        self._waits.count(asked, got, depth, is_first)
         recorder.waited(asked, got)
         return batch
 
 
 def waits_of(loader: object, phase: str) -> Waits:
     """Returns what counts the waits for a loader that nobody watches."""
-    return Waits(phase, settings_of(loader), batch_size_of(loader) or 0)
+    return Waits(phase, settings_of(loader), batch_size_of(loader) or 0, persistent_of(loader))
 
 
 def settings_of(loader: object) -> tuple[int | None, bool | None, int | None]:
@@ -181,6 +200,12 @@ def settings_of(loader: object) -> tuple[int | None, bool | None, int | None]:
         _setting(loader, "pin_memory", bool),
         _setting(loader, "prefetch_factor", int),
     )
+
+
+def persistent_of(loader: object) -> bool | None:
+    """Returns whether the loader keeps its workers from one pass to the next; None: it does not say."""
+    persistent = _setting(loader, "persistent_workers", bool)
+    return None if persistent is None else bool(persistent)
 
 
 def batch_size_of(loader: object) -> int | None:

@@ -115,6 +115,7 @@ class Recorder:
         "leave",
         "mark",
         "record_step",
+        "show_phase",
         "so_far",
         "take_step_out",
         "time_backward",
@@ -142,6 +143,7 @@ class Recorder:
     in_automatic_step: Callable[[], bool]
     end_automatic_step: Callable[[int], bool]
     so_far: Callable[[], tuple[float, ...] | None]
+    show_phase: Callable[[str], None]
     take_step_out: Callable[[str, tuple[float, ...], tuple[float, ...]], None]
     waited: Callable[[float, float], None]
     waiting: Callable[[float], None]
@@ -590,6 +592,11 @@ def make_recorder(
         record_automatic(phase, begin[0], end[0], *components)
         began += seconds
         counters[since] = began
+
+    def show_phase(phase: str) -> None:
+        """Says which phase the open automatic step seems to be of, until it is decided."""
+        if owner == -get_ident():
+            counters[layout.COUNTER_STEP_PHASE] = float(PHASE_INDEX[phase])
 
     def record_automatic(phase: str, start: float, end: float, *components: float) -> None:
         """Records an automatic step within which components may be open."""
@@ -1053,6 +1060,7 @@ def make_recorder(
         in_automatic_step=in_automatic_step,
         end_automatic_step=end_automatic_step,
         so_far=so_far,
+        show_phase=show_phase,
         take_step_out=take_step_out,
         begin_component=begin_component,
         end_component=end_component,

@@ -67,6 +67,8 @@ class _WorkerStart:
         fetch.count_all_threads()
         if self.users_function is not None:
             self.users_function(worker)
+        if (torch := sys.modules.get("torch")) is not None:
+            fetch.say_threads(torch.get_num_threads())
 
 
 def _time_fetches() -> None:

@@ -255,6 +255,20 @@ LOOPS = {
         """,
         {"train": 12},
     ),
+    "evaluation without a loader": (
+        """
+        target = torch.nn.Linear(16, 2).eval()
+        for i in range(12):
+            with torch.no_grad(): target(data[0][0])  # no evaluation: other parameters than those trained
+            x, y = data[i * 8 : i * 8 + 8]
+            loss_of(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
+            if i % 5 == 4:
+                model.eval()
+                with torch.no_grad(): losses = [model(x) for _ in range(3)]
+                model.train()
+        """,
+        {"train": 12, "eval": 2},
+    ),
     "no forward pass of a module": (
         """
         for x, y in DataLoader(data, batch_size=8):

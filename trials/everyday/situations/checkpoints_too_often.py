@@ -15,7 +15,7 @@ while lasts():
     nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     step += 1
-    if step % (300 if GOOD else 3) == 0:
+    if step % (1000 if GOOD else 3) == 0:
         with cost:
             torch.save(
                 {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "last.pt"

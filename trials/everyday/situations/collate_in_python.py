@@ -38,8 +38,9 @@ loader = DataLoader(Texts(), batch_size=128, num_workers=1, collate_fn=collate)
 begin = perf_counter()
 for x, y in loader:
     cost.since(begin)
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     if not lasts():
         break

@@ -18,16 +18,18 @@ class Logger:
 
     def log(self, values):
         self.history.append(values)
-        if len(self.history) % (500 if GOOD else 1) == 0:
-            with open("history.json", "w") as file:
-                json.dump(self.history, file)  # the cause
+        with open("history.json", "w") as file:
+            json.dump(self.history, file)  # the cause
 
 
 logger = Logger()
+step = 0
 while lasts():
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
     optimizer.step()
-    with cost:
-        logger.log({f"metric {number}": loss.item() * number for number in range(100)})  # the cause
+    step += 1
+    if step % (500 if GOOD else 1) == 0:
+        with cost:
+            logger.log({f"metric {number}": loss.item() * number for number in range(100)})  # the cause

@@ -5,12 +5,21 @@ from torch import nn
 
 from trials.everyday.clock import GOOD, cost, lasts
 
-model = nn.ModuleList(nn.Linear(16, 16) for _ in range(1200))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(1200))
+
+    def forward(self):
+        return sum(layer.weight.square().sum() + layer.bias.square().sum() for layer in self.layers)
+
+
+model = Model()
 optimizer = torch.optim.Adam(model.parameters(), fused=GOOD, foreach=False)  # the cause
-x = torch.randn(32, 16)
 
 while lasts():
     optimizer.zero_grad()
-    sum(layer.weight.square().sum() + layer.bias.square().sum() for layer in model).backward()
+    model().backward()
     with cost:
         optimizer.step()  # the cause

@@ -39,6 +39,6 @@ while lasts():
     loss.backward()
     optimizer.step()
     step += 1
-    if step % (200 if GOOD else 1) == 0:
+    if step % (1000 if GOOD else 1) == 0:
         with cost:
             urlopen(address, json.dumps({"loss": loss.item()}).encode()).read()  # the cause

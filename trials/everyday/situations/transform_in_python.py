@@ -28,8 +28,9 @@ loader = DataLoader(Images(), batch_size=128, num_workers=1)
 begin = perf_counter()
 for x, y in loader:
     cost.since(begin)
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
+    for _ in range(4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
     if not lasts():
         break

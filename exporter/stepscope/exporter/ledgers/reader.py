@@ -99,6 +99,8 @@ class LoaderTotals:
     wait_sum: float  # seconds
     queue_depth: int | None  # batches that were ready when training took the last batch
     batch_size: int | None = None  # items per batch of this rank
+    persistent_workers: bool | None = None
+    restart_seconds: float | None = None  # of wait_sum, for the first batch of each pass but the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ class LedgerTotals:
     operation: str = ""  # of OPERATIONS that it waits in; "": not known
     # Within steps, seconds of each of COMPONENTS by phase. Without a phase: this writer does not say.
     inside: dict[str, Sequence[float]] = field(default_factory=dict)
+    busiest_fetch_seconds: float = 0.0  # of fetch_sum, of the worker with most
+    worker_threads: int = 0  # PyTorch's, of all workers together
 
 
 def open_ledgers(directory: str | os.PathLike[str]) -> Iterator[Path]:
@@ -454,13 +458,15 @@ class LedgerReader:
             component_since=self._moment(counters[layout.COUNTER_COMPONENT_SINCE]),
             operation=_operation(counters),
             inside=self._inside(counters, newest),
+            busiest_fetch_seconds=self._busiest,
+            worker_threads=self._threads,
         )
 
     def _inside(
         self, counters: tuple[float, ...], newest: tuple[float, ...] | None
     ) -> dict[str, Sequence[float]]:
         """Returns the component seconds of each phase; the newest record's has what the others lack."""
-        if newest is None or self._sections.counters.items < layout.COUNTER_DOUBLES:
+        if newest is None or self._sections.counters.items < layout.COUNTER_LOADER_PASSES:
             return {}
         values, count = counters[layout.COUNTER_PHASE_COMPONENTS :], len(COMPONENTS)
         inside = {
@@ -502,9 +508,11 @@ class LedgerReader:
                 break
             used += counted
         sums = checked_fetches(self.path, used)
+        self._threads, sums[layout.WORKER_THREADS] = int(sums[layout.WORKER_THREADS]), 0.0
         if self._fetched and any(map(gt, self._fetched, sums)):
             raise LedgerError(self.path, "falling", "corrupt ledger: the total of a worker fell")
         self._fetched = sums
+        self._busiest = max((slot[layout.WORKER_SECONDS] for slot in used), default=0.0)
         return sums
 
 
@@ -566,6 +574,8 @@ def _loaders(counters: tuple[float, ...]) -> Iterator[LoaderTotals]:
         if not block[layout.LOADER_KNOWN]:
             continue
         pin_memory = _known(block[layout.LOADER_PIN_MEMORY])
+        at = layout.COUNTER_LOADER_PASSES + i * layout.LOADER_PASSES
+        persistent, *restarts = counters[at : at + layout.LOADER_PASSES] or (0.0,)
         yield LoaderTotals(
             phase=phase,
             workers=_known(block[layout.LOADER_WORKERS]),
@@ -575,6 +585,8 @@ def _loaders(counters: tuple[float, ...]) -> Iterator[LoaderTotals]:
             wait_sum=block[layout.LOADER_WAIT_SUM],
             queue_depth=_known(block[layout.LOADER_QUEUE]),
             batch_size=int(block[layout.LOADER_BATCH_SIZE]) if block[layout.LOADER_BATCH_SIZE] > 0 else None,
+            persistent_workers=persistent > 1.0 if persistent else None,
+            restart_seconds=restarts[0] if restarts else None,
         )
 
 

@@ -53,6 +53,7 @@ class Rule(ABC, Generic[P, V]):
     # Rules with the same topic detect the same problem; the one closest to the cause reports it.
     topic: ClassVar[str] = ""
     distance: ClassVar[int] = 0
+    effect_of: ClassVar[str] = ""  # the topic of rules whose findings explain what the rule sees, too
     # The view of the report's section "Details" that shows the finding; empty for its own view.
     view: ClassVar[str] = ""
     # A symptom (an idle GPU) is listed after the causes (a busy core) that explain it.
@@ -96,6 +97,7 @@ class Rule(ABC, Generic[P, V]):
             *(cls.subject, cls.effect, cls.topic, cls.distance, cls.view, cls.is_symptom),
             symptom,
             cls.judges,
+            cls.effect_of,
         )
 
     @property

@@ -10,7 +10,15 @@ from stepscope.common.words import count, duration, number, percent
 from stepscope.rules.parts.remedies import HOOKS
 
 Cause = Literal[
-    "heavy transform", "too few workers", "slow storage", "lock", "neighbours", "hand-over", "not known"
+    "heavy transform",
+    "too few workers",
+    "slow storage",
+    "lock",
+    "neighbours",
+    "restarts",
+    "one worker",
+    "hand-over",
+    "not known",
 ]
 
 CPU_BOUND = 0.5  # workers compute for more than this share of a fetch, not counting waits for a core
@@ -20,6 +28,8 @@ WAITING_FOR_CORE = 0.2  # fetches that wait for a core for more of their time do
 WORKERS_BUSY = 0.5  # below this share of time fetching, workers are idle
 SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch over
 WAITING_FOR_LOCK = 0.5  # of what workers wait for in the user's lines: above it, they wait for each other
+RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
+ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 NOT_TIMED = "no fetch was timed"
@@ -78,6 +88,9 @@ class Loading:
     in_use: CoresInUse | None = None  # None: not measured
     fetches: int = 0
     lock_share: float = 0.0  # of the waits of workers in lines of the user's code, by samples
+    busiest_fetch_seconds: float = 0.0  # of fetch_seconds, of the worker with most; 0: not known
+    restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
+    persistent_workers: bool | None = None
 
     @property
     def computing_seconds(self) -> float:
@@ -158,6 +171,10 @@ class Loading:
             return "slow storage" if slow else "too few workers" if self.workers == 0 else "not known"
         if self.others_fill_cores:
             return "neighbours"
+        if self.workers and self.restart_seconds > RESTARTS * self.wait_seconds:
+            return "restarts"
+        if self.one_does_all:
+            return "one worker"
         if self.workers_wait:
             return "lock" if self.workers and self.lock_share > WAITING_FOR_LOCK else "slow storage"
         if self.workers == 0:
@@ -170,6 +187,13 @@ class Loading:
         if not self.cores:
             return "not known"
         return "too few workers" if could_keep_up and self.workers < self.cores else "heavy transform"
+
+    @property
+    def one_does_all(self) -> bool:
+        """Returns whether one of several workers fetches nearly everything, of what all could share."""
+        workers = self.workers or 0
+        most = self.busiest_fetch_seconds > ONE_WORKER * self.fetch_seconds
+        return most and workers > 1 and self.fetches >= 2 * workers
 
     @property
     def others_fill_cores(self) -> bool:
@@ -207,6 +231,27 @@ class Loading:
                 "they fetch one after another",
                 "Let each worker fetch without the lock: open files and connections in the worker "
                 "(worker_init_fn), instead of sharing one. More workers cannot help.",
+            )
+        if cause == "restarts":
+            waits = f"{percent(100 * self.restart_seconds / self.wait_seconds)} of the wait is for"
+            if self.persistent_workers:
+                return (
+                    f"{waits} the first batch of an epoch, although the workers persist: the sampler or the "
+                    "dataset starts again",
+                    "Make the start of an epoch cheap: shuffle with `torch.randperm`, and keep what the "
+                    "dataset loads from one epoch to the next.",
+                )
+            return (
+                f"{waits} the first batch of an epoch, because {has} start again at each epoch",
+                "Keep the workers alive (persistent_workers=True), or make epochs longer. What each worker "
+                "loads at its start, load before the loader forks.",
+            )
+        if cause == "one worker":
+            return (
+                f"one of {count(self.workers or 0, 'worker')} does "
+                f"{percent(100 * self.busiest_fetch_seconds / self.fetch_seconds)} of the fetching",
+                "Split the data over the workers: at least one shard per worker, or every N-th item "
+                "(`torch.utils.data.get_worker_info()`). More workers cannot help.",
             )
         if cause == "too few workers":
             share = f" on a share of {self.cores:g} cores" if self.cores else ""
@@ -260,9 +305,8 @@ class Loading:
         if cause == "hand-over":
             return (
                 f"the workers are idle {percent(100 * (1 - self.workers_busy))} of the time: "
-                "starting them, or handing over batches, takes long",
-                "Hand over fewer and larger arrays, and collate in the workers. If they start again in each "
-                "epoch, keep them alive (persistent_workers).",
+                "handing over batches takes long",
+                "Hand over fewer and larger arrays, and collate in the workers.",
             )
         if timed:
             unknown = "many there are" if self.workers is None else "many cores they may use"

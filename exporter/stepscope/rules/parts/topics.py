@@ -30,6 +30,7 @@ class About:
     is_symptom: bool = False
     symptom: str = ""  # its name
     judges: tuple[str, ...] = ()  # components of steps
+    effect_of: str = ""  # the topic of findings that explain what the rule sees
 
 
 @dataclass(frozen=True)

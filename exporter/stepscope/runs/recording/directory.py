@@ -66,6 +66,7 @@ from stepscope.runs.recording.schema import (
     PHASES_AND_MORE,
     PRESSURE_COLUMNS,
     RUN_COLUMNS,
+    WORKER_COLUMNS,
     facts_of,
     grown,
     metadata_of,
@@ -575,7 +576,7 @@ def _loaders(row: dict[str, Any]) -> Iterator[Loader]:
 
     If workers time their fetches for a loader that is not watched, a loader without settings gets them.
     """
-    fetched = {name: row[name] for name in FETCH_COLUMNS}
+    fetched = {name: row[name] for name in (*FETCH_COLUMNS, *WORKER_COLUMNS)}
     for loader in row["loaders"] or ([{"phase": PHASES[0]}] if fetched["fetches"] else []):
         settings = {name: loader.get(name) for name in LOADER_COLUMNS}
         yield Loader(rank=row["rank"], **settings, **fetched)

@@ -54,7 +54,11 @@ HEADER_COLUMNS = ("rank", "pid", "start", "framework", "framework_version", "wor
 MOMENT_COLUMNS = ("first_step_start", "last_step_end", "end")
 FETCH_COLUMNS = ("fetches", "fetch_seconds", "fetch_cpu_seconds", "fetch_core_wait_seconds")
 PAUSE_COLUMNS = {f"{reason}_seconds": reason for reason in REASONS}  # of a rank that could not run
-LOADER_COLUMNS = ("phase", "workers", "pin_memory", "prefetch_factor", "batch_size")
+WORKER_COLUMNS = {"busiest_fetch_seconds": pa.float64(), "worker_threads": pa.int64()}  # null: not known
+LOADER_COLUMNS = (
+    *("phase", "workers", "pin_memory", "prefetch_factor", "batch_size"),
+    *("persistent_workers", "restart_seconds"),
+)
 
 STEPS_SCHEMA = pa.schema(
     [
@@ -78,6 +82,8 @@ LOADER_TYPE = pa.struct(
         ("waits", pa.int64()),
         ("wait_seconds", pa.float64()),
         ("batch_size", pa.int64()),
+        ("persistent_workers", pa.bool_()),
+        ("restart_seconds", pa.float64()),
     ]
 )
 
@@ -105,6 +111,7 @@ RANKS_SCHEMA = pa.schema(
         *((column, pa.float64()) for column in PAUSE_COLUMNS),  # null: not measured
         ("gauges", pa.map_(pa.string(), pa.float64())),  # the last values
         ("counts", pa.map_(pa.string(), pa.float64())),
+        *WORKER_COLUMNS.items(),
     ]
 )
 

@@ -58,6 +58,7 @@ from stepscope.runs.recording.schema import (
     RUN_COLUMNS,
     STEPS_SCHEMA,
     TABLES,
+    WORKER_COLUMNS,
     Layout,
     facts_after,
     facts_of,
@@ -556,6 +557,7 @@ def _rank_row(now: float, header: LedgerHeader, totals: LedgerTotals, alive: boo
         ],
         "gauges": list(totals.gauges.items()),
         "counts": list(totals.counts.items()),
+        **{name: getattr(totals, name) for name in WORKER_COLUMNS},
     }
 
 

@@ -155,7 +155,8 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
                 leave(place)
             got = clock()
             depth = waits.queue_depth
-            wait = (asked - waits.started, got, depth() if depth is not None else None)
+            is_first = waits.started > 0.0
+            wait = (asked - waits.started, got, depth() if depth is not None else None, is_first)
             waits.started = 0.0
             waits.is_usual = depth is None
             if place is None:  # the script makes steps itself: the wait belongs to the step that follows

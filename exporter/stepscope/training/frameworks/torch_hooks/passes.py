@@ -26,6 +26,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
+from stepscope.training.frameworks.torch_hooks.steps import distributed, trains
 from stepscope.training.layout import OPERATIONS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
@@ -83,8 +84,16 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracing():
             return original(*arguments, **keywords)
         try:
-            if not gradients():
+            begin = None
+            if gradients():
+                if automatic.evaluation is not None:
+                    automatic.end_evaluation()
+                if Distributed.is_initialized:
+                    distributed.see(arguments[0])
+            else:
                 automatic.evaluates()
+                if automatic.waits is None and _evaluates(arguments[0]):
+                    begin = recorder.so_far()
             place = enter(_FORWARD)
             if device.measures and place >= 0:
                 device.begins(_FORWARD)
@@ -96,12 +105,30 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             try:
                 leave(place)
+                if begin:
+                    automatic.evaluation_goes_on(begin)
                 if device.measures and place == 0:
                     device.begins(NOT_OPENED)
             except Exception as error:  # noqa: BLE001 - as above
                 tracing = switched_off("the forward pass", error)
 
     return timed
+
+
+_latest: tuple[object, bool] = None, False  # module that was called without gradients, and the answer
+
+
+def _evaluates(module: Any) -> bool:
+    """Returns whether a module that is called without gradients evaluates what is trained.
+
+    A teacher or a target network has other parameters than the optimizer's.
+    """
+    global _latest
+    if module.training:
+        return False
+    if _latest[0] != id(module):
+        _latest = id(module), trains(module)
+    return _latest[1]
 
 
 def _quick_backward(original: Callable[..., Any]) -> Any:
@@ -126,6 +153,8 @@ def _timed_backward(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if automatic.compiled is not None:
                 automatic.end_compiled()
+            if automatic.evaluation is not None:
+                automatic.end_evaluation()
             automatic.trained = True
             place = enter(_BACKWARD)
             if device.measures:

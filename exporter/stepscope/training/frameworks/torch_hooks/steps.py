@@ -18,7 +18,7 @@ from stepscope.training.frameworks.torch_hooks.patches import (
     replace,
     switched_off,
 )
-from stepscope.training.layout import ANOMALY_DETECTION
+from stepscope.training.layout import ANOMALY_DETECTION, TENSORS, THREADS, UNUSED_PARAMETERS
 from stepscope.training.recorder import COMPONENT_INDEX, NOT_OPENED
 from stepscope.training.session import recorder
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _OPTIMIZER = COMPONENT_INDEX["optimizer"]
 _HOOK = "the optimizer's step"
+SETTINGS_EVERY = 50 * STEPS  # steps: it looks at each parameter
 
 
 def install() -> None:
@@ -70,6 +71,13 @@ _steps = _Steps()
 
 def _elect(optimizer: object) -> None:
     _steps.elected = ref(optimizer)
+
+
+def trains(module: torch.nn.Module) -> bool:
+    """Returns whether the elected optimizer updates the module's first parameter."""
+    optimizer, first = _steps.elected(), next(module.parameters(), None)
+    groups = getattr(optimizer, "param_groups", ()) if first is not None else ()
+    return any(parameter is first for group in groups for parameter in group["params"])
 
 
 _tracing = is_compiling  # until a hook fails
@@ -117,10 +125,50 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         automatic.step_ended(place)
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
-        if ended % STEPS == 0 and torch.is_anomaly_enabled():
-            publish({ANOMALY_DETECTION: 1.0})
+        if ended == STEPS or ended % SETTINGS_EVERY == 0:
+            publish(_settings(optimizer))
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
+
+
+def _settings(optimizer: Optimizer) -> dict[str, float]:
+    """Returns the gauges that tell what slows PyTorch, and is only a setting."""
+    found = {THREADS: float(torch.get_num_threads()), TENSORS: float(_updated_one_by_one(optimizer))}
+    if torch.is_anomaly_enabled():
+        found[ANOMALY_DETECTION] = 1.0
+    if (model := distributed.model()) is not None and model.find_unused_parameters:
+        unused = model._get_ddp_logging_data().get("unused_parameter_size")
+        found |= {} if unused is None else {UNUSED_PARAMETERS: float(unused)}
+    return found
+
+
+class _Distributed:
+    """The DistributedDataParallel that is trained, if there is one."""
+
+    def __init__(self) -> None:
+        self.model: Callable[[], Any] = lambda: None
+
+    def see(self, module: object) -> None:
+        """Keeps a weak reference to a module that searches for unused parameters."""
+        if getattr(module, "find_unused_parameters", False) and hasattr(module, "_get_ddp_logging_data"):
+            self.model = ref(module)
+
+
+distributed = _Distributed()
+
+
+def _updated_one_by_one(optimizer: Optimizer) -> int:
+    """Returns how many tensors the optimizer updates in a loop; 0 if all at once, or if that is not known.
+
+    Without a setting, PyTorch updates tensors of a GPU at once (`foreach`), and others one by one.
+    """
+    tensors = 0
+    for group in optimizer.param_groups:
+        if "foreach" not in group or group["foreach"] or group.get("fused"):
+            continue
+        on_cpu = [parameter.device.type == "cpu" for parameter in group["params"]]
+        tensors += len(on_cpu) if group["foreach"] is False else sum(on_cpu)
+    return tensors
 
 
 def _end_compiled() -> None:

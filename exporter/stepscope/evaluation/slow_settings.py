@@ -1,0 +1,106 @@
+"""Finds settings of PyTorch that cost time, from what hooks say about them and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from stepscope.common.words import count, duration, number, share
+from stepscope.evaluation.account import Account, Key, name_of
+from stepscope.evaluation.analysis import Analysis, RuleResult
+from stepscope.evaluation.places import MAIN_THREADS
+from stepscope.evaluation.unexplained import LARGE, finding
+from stepscope.training.layout import ANOMALY_DETECTION, TENSORS, THREADS, UNUSED_PARAMETERS
+
+TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
+IDLE = 0.4  # of the cores: with fewer, more threads cannot help
+COMPUTES = 0.5  # of the run: with less, more threads hardly help
+MANY_TENSORS = 100  # that an optimizer updates one by one
+OPTIMIZES = 0.2  # of the run: healthy steps spend less on their optimizer
+OPTIMIZER = Key("train", "optimizer")
+SWITCH_OFF = "Switch it off once the error is found: it keeps a stack trace of every operation."
+FIND_NO_MORE = (
+    "Remove `find_unused_parameters=True`: each step searches the whole graph, and finds none. A model whose "
+    "branches change needs it."
+)
+AT_ONCE = "Let the optimizer update all tensors at once: `fused=True`, or `foreach=True`."
+
+
+def slow_settings(analysis: Analysis) -> Iterator[RuleResult]:
+    """Yields a finding per setting that costs time. It has an estimate only where that was measured."""
+    if analysis.account is not None and analysis.run_seconds:
+        yield from _anomaly_detection(analysis, analysis.account)
+        yield from _unused_parameters(analysis)
+        yield from _single_tensors(analysis, analysis.account, analysis.run_seconds)
+        yield from _threads(analysis, analysis.account, analysis.run_seconds)
+
+
+def _anomaly_detection(analysis: Analysis, account: Account) -> Iterator[RuleResult]:
+    if analysis.gauges.get(ANOMALY_DETECTION):
+        passes = share(account.share("train", "forward") + account.share("train", "backward"), 1.0)
+        said = (
+            f"`torch.autograd.set_detect_anomaly` is on. Forward and backward pass took {passes} of the run"
+        )
+        yield finding("Anomaly detection", f"{said}; how much of that it costs is not known.", SWITCH_OFF)
+
+
+def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
+    if analysis.gauges.get(UNUSED_PARAMETERS) == 0:
+        said = (
+            "DistributedDataParallel searches for unused parameters in every step (find_unused_parameters), "
+            "and there are none; how much that costs is not known."
+        )
+        yield finding("A search for unused parameters", said, FIND_NO_MORE)
+
+
+def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    tensors, spent = int(analysis.gauges.get(TENSORS, 0)), account.share(*OPTIMIZER)
+    if tensors >= MANY_TENSORS and spent >= OPTIMIZES:
+        title, seconds = name_of(OPTIMIZER), spent * run_seconds
+        said = (
+            f"{share(spent, 1.0)} of the run, {duration(seconds)}. It updates {number(tensors)} "
+            "tensors one by one."
+        )
+        details = {"part": OPTIMIZER.part, "component": OPTIMIZER.component}
+        yield replace(finding(title, said, AT_ONCE), seconds_lost=seconds, details=details)
+
+
+def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
+    """Yields that more threads compute than there are cores, or far fewer; other processes do not count."""
+    threads, ranks = int(analysis.gauges.get(THREADS, 0)), max(analysis.ranks, 1)
+    allowed, own, others = (
+        sum(getattr(cores, name) for cores in analysis.run_cores) for name in ("allowed", "own", "others")
+    )
+    if not threads or not own + others > 0:
+        return
+    of_workers = sum(loader["worker_threads"] or 0 for loader in analysis.loaders)
+    wanted = threads * ranks + of_workers
+    of_main = (thread for thread in analysis.threads if thread.role in MAIN_THREADS)
+    waited = max((thread.core_wait_seconds for thread in of_main), default=0.0) * own / (own + others)
+    each = max(1, round(allowed / ranks))
+    if wanted > TOO_MANY * allowed and own > others and waited >= LARGE * run_seconds:
+        workers = f", {of_workers} of them in loader workers" if of_workers else ""
+        said = (
+            f"{count(wanted, 'thread')} compute on {count(round(allowed), 'core')}{workers}. The main thread "
+            f"waited {duration(waited)} for a core, {share(waited, run_seconds)} of the run."
+        )
+        remedy = f"Use {count(each, 'thread')} per process: OMP_NUM_THREADS={each}, torch.set_num_threads"
+        if of_workers:
+            remedy += "; in workers torch.set_num_threads(1), in the loader's worker_init_fn"
+        yield replace(finding("Too many threads", said, f"{remedy}."), seconds_lost=waited)
+    elif (
+        2 * threads * ranks <= allowed
+        and allowed - own - others >= IDLE * allowed
+        and account.useful_share >= COMPUTES
+        and not any(use.by for use in analysis.gpu_use)
+    ):
+        said = (
+            f"PyTorch computes with {count(threads, 'thread')} per process, and "
+            f"{number(round(allowed - own - others, 1))} of {count(round(allowed), 'core')} are idle. How "
+            "much faster more threads are is not known."
+        )
+        remedy = (
+            f"Try OMP_NUM_THREADS={each}, or torch.set_num_threads({each}). torchrun sets one thread per "
+            "process unless OMP_NUM_THREADS is set."
+        )
+        yield finding("Few threads and idle cores", said, remedy)

@@ -1,0 +1,100 @@
+"""Settings of PyTorch that cost time: found if hooks have seen them, and they matter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from stepscope.evaluation.account import Account, Key, Leaf
+from stepscope.evaluation.analysis import Analysis, GpuUse, RunCores
+from stepscope.evaluation.problems import problems_of
+from stepscope.evaluation.slow_settings import slow_settings
+from stepscope.report.verdict import verdict
+from stepscope.runs.model import ThreadTime
+
+from tests.support.analysis import nothing_found
+from tests.support.source import START
+
+
+def run_with(gauges: dict[str, float], *, waited: float = 0.0, **shares: float) -> Analysis:
+    """A run of 1,000 s on two cores with these shares of training; its main thread waited for a core."""
+    leaves = tuple(
+        Leaf(Key("train", name), 1000 * part, part, 0, 1000 * part) for name, part in shares.items()
+    )
+    return replace(
+        nothing_found(),
+        rules=[],
+        start=START,
+        end=START + 1000,
+        gpu_use=[],
+        ranks=1,
+        account=Account(1000.0, 1, leaves),
+        gauges=gauges,
+        loaders=[],
+        run_cores=[RunCores("node-a", 2.0, 2.0, 0.0)],
+        threads=[ThreadTime("node-a", 0, "training", 1, 1000.0, 500.0, waited, 0.0, ())],
+    )
+
+
+def found(run: Analysis) -> list[tuple[str, float]]:
+    return [(each.about.subject, each.seconds_lost) for each in slow_settings(run)]
+
+
+def test_anomaly_detection_that_was_left_on_is_a_finding_without_an_estimate() -> None:
+    run = run_with({"anomaly_detection": 1.0}, forward=0.5, backward=0.4)
+    (found,) = problems_of(run)
+    assert found.title == "Anomaly detection"
+    assert found.seconds_lost == 0
+    assert "took 90 % of the run" in found.rule.finding
+    assert verdict(run).sentence == "Anomaly detection may slow your run down; how much is not known."
+
+
+def test_many_tensors_that_are_updated_one_by_one_are_a_finding_if_the_optimizer_takes_long() -> None:
+    slow = {"optimizer_single_tensors": 2400.0}
+    assert found(run_with(slow, optimizer=0.4)) == [("Optimizer", 400.0)]
+    assert found(run_with(slow, optimizer=0.19)) == []
+    assert found(run_with({"optimizer_single_tensors": 99.0}, optimizer=0.4)) == []
+
+
+@pytest.mark.parametrize(("size", "titles"), [(0.0, ["A search for unused parameters"]), (8.0, [])])
+def test_a_search_for_unused_parameters_is_a_finding_if_there_are_none(
+    size: float, titles: list[str]
+) -> None:
+    assert [title for title, _ in found(run_with({"unused_parameter_bytes": size}, forward=1.0))] == titles
+
+
+@pytest.mark.parametrize(
+    ("threads", "of_workers", "cores", "waited", "expected"),
+    [
+        (32.0, None, (2.0, 2.0, 0.0), 600.0, [("Too many threads", 600.0)]),
+        (2.0, 16, (2.0, 2.0, 0.0), 600.0, [("Too many threads", 600.0)]),
+        (2.0, 2, (2.0, 2.0, 0.0), 600.0, []),
+        (32.0, None, (2.0, 2.0, 0.0), 99.0, []),  # and it does not matter
+        (32.0, None, (2.0, 1.5, 0.5), 400.0, [("Too many threads", 300.0)]),  # a quarter is for others
+        (32.0, None, (2.0, 0.9, 1.0), 400.0, []),
+        (1.0, None, (8.0, 1.0, 0.0), 0.0, [("Few threads and idle cores", 0.0)]),
+        (1.0, None, (8.0, 1.0, 6.0), 0.0, []),  # others use them
+        (5.0, None, (8.0, 5.0, 0.0), 0.0, []),
+        (0.0, None, (8.0, 1.0, 0.0), 0.0, []),  # not known
+    ],
+)
+def test_threads_are_compared_with_the_cores_that_the_run_may_use(
+    threads: float,
+    of_workers: int | None,
+    cores: tuple[float, float, float],
+    waited: float,
+    expected: list[tuple[str, float]],
+) -> None:
+    run = run_with({"torch_threads": threads}, waited=waited, forward=0.6)
+    loaders: list[dict[str, Any]] = [{"worker_threads": of_workers}]
+    run = replace(run, loaders=loaders, run_cores=[RunCores("node-a", *cores)])
+    assert found(run) == expected
+
+
+def test_idle_cores_do_not_matter_if_a_gpu_computes() -> None:
+    run = run_with({"torch_threads": 1.0}, forward=0.6)
+    idle = replace(run, run_cores=[RunCores("node-a", 8.0, 1.0, 0.0)])
+    assert found(idle)
+    gpu = GpuUse("node-a", "GPU 0", 80.0, 80.0, 90.0, 99.0, 50.0, 60.0, 70.0, 8e9, by="process")
+    assert not found(replace(idle, gpu_use=[gpu]))
