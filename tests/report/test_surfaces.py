@@ -118,9 +118,13 @@ def test_the_corner_of_a_page_says_how_the_run_ended() -> None:
 def test_the_verdict_counts_the_rules_without_a_judgement_and_says_where_the_reasons_are() -> None:
     unjudged = [made.rule("DataStarved", Status.NOT_ENOUGH_DATA), made.rule("Straggler", Status.COLLECTING)]
     said = verdict(made.slow_loader(rules=[made.rule("IOBottleneck"), *unjudged]))
-    assert said.unjudged == said.sentences[-1] == (
-        "2 of 3 rules could not be judged (1 not enough data and 1 collecting): "
-        "the report’s section “Rules” has the reasons."
+    assert (
+        said.unjudged
+        == said.sentences[-1]
+        == (
+            "2 of 3 rules could not be judged (1 not enough data and 1 collecting): "
+            "the report’s section “Rules” has the reasons."
+        )
     )
 
 

@@ -349,6 +349,16 @@ def test_workers_that_start_again_at_each_epoch_are_to_be_kept_or_the_sampler_is
     assert loading(**waiting | {"workers": 0}, restart_seconds=6.0).cause() == "too few workers"
 
 
+def test_workers_with_more_threads_than_cores_are_told_to_use_one() -> None:
+    waiting = {"workers": 2, "fetch_seconds": 30.0, "fetch_cpu_seconds": 20.0, "cores": 2.0}
+    assert loading(**waiting, worker_threads=4).cause() == "heavy transform"
+    crowded = loading(**waiting, worker_threads=16)
+    assert crowded.cause() == "threads"
+    assert crowded.words()[0] == "each of 2 workers computes with 8 threads on a share of 2 cores"
+    assert crowded.words()[1].startswith("Give each worker one thread")
+    assert loading(**waiting | {"cores": 8.0}, worker_threads=16).cause() != "threads"
+
+
 def test_one_of_several_workers_that_fetches_everything_is_named_as_such() -> None:
     waiting = {"workers": 4, "fetch_seconds": 30.0, "fetch_cpu_seconds": 1.0, "fetches": 100}
     assert loading(**waiting, busiest_fetch_seconds=20.0).cause() == "slow storage"

@@ -118,7 +118,11 @@ def without_a_trace(*ranks: dict[str, float], **parameters: float) -> RuleResult
         ]
     )
     settings = Settings.parse([f"HostBound.{name}={value}" for name, value in parameters.items()])
-    found = evaluate(MemorySource(node_steps(np.full(6, 0.1)), facts=facts), settings).rules
+    steps = [
+        node_steps(np.full(6, 0.1), rank=rank, gc=np.full(6, spent.get("gc", 0.0) / 6))
+        for rank, spent in enumerate(ranks)
+    ]
+    found = evaluate(MemorySource(*steps, facts=facts), settings).rules
     return next(each for each in found if each.rule == "HostBound")
 
 
@@ -130,6 +134,13 @@ def test_without_a_trace_a_component_of_every_rank_fires_above_its_threshold(
 ) -> None:
     component = {"checkpoint": seconds, "gc": 1.0}
     assert without_a_trace(component, component, component_threshold=12.5).status == status
+
+
+def test_garbage_that_was_collected_before_the_first_step_does_not_count() -> None:
+    ranks = [rank_facts(phase_seconds={"train": 100.0}, component_seconds={"gc": 300.0})]
+    source = MemorySource(node_steps(np.full(6, 0.1)), facts=run_facts(ranks=ranks))
+    (found,) = (each for each in evaluate(source).rules if each.rule == "HostBound")
+    assert found.status == "not enough data"
 
 
 @pytest.mark.parametrize(

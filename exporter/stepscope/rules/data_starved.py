@@ -131,6 +131,7 @@ def _loading(run: RunMeasurements, node: str, rank: int, wait: PortionSoFar) -> 
         lock_share=_lock_share(run.facts, node, rank),
         busiest_fetch_seconds=sum(loader.busiest_fetch_seconds or 0.0 for loader in loaders),
         restart_seconds=sum(loader.restart_seconds or 0.0 for loader in loaders if loader.phase == "train"),
+        worker_threads=max((loader.worker_threads or 0 for loader in loaders), default=0),
         persistent_workers=next((loader.persistent_workers for loader in reversed(loaders)), None),
     )
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from stepscope.common.status import Status
 from stepscope.common.words import count, duration, listing, others, percent
+from stepscope.measurements.components import COMPONENTS_BY_PHASE
 from stepscope.measurements.device_times import shares_of
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.steps import STEP_DURATIONS
@@ -62,12 +63,13 @@ class HostBound(OfWholeRun[HostBoundParameters]):
     view = "devices"
 
     measure = STEP_DURATIONS
+    details_of = (COMPONENTS_BY_PHASE,)
     symptom = IDLE_GPUS
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         devices = [device for device in run.facts.devices if device.seconds]
         fired = [device for device in devices if _share(device) > self.parameters.threshold]
-        part = None if devices else largest_part(run.facts)
+        part = None if devices else largest_part(run)
         if part and part.least > self.parameters.component_threshold:
             return _of_steps(part)
         known = [device for device in devices if device.knows_launches or not device.idle]

@@ -37,6 +37,7 @@ from stepscope.exporter.sampling.sample import RUN_QUANTITIES, HostUse, RunSampl
 
 LOOK_SECONDS = 2.0  # between two looks,
 LONGEST_SHARE = 0.001  # or as many as keep their cost below this share of a core
+FIRST_LOOKS = 5  # at which all are read
 REREAD_LOOKS = 15  # between two readings of a process's cores, cgroups and memory
 RETENTION_SECONDS = 300.0  # for which the counters of a run without processes are published
 LATE = 4  # sample intervals; what was used in a longer gap is not known
@@ -218,7 +219,8 @@ class _Run:
 
     def _place(self, procfs: Path, hierarchies: Hierarchies, processes: Mapping[int, Process]) -> None:
         """Reads the cores and cgroups of new processes, and now and then of all."""
-        known = {} if self.looks % REREAD_LOOKS == 0 else self._places
+        rereads = self.looks < FIRST_LOOKS or self.looks % REREAD_LOOKS == 0  # a script may bind itself
+        known = {} if rereads else self._places
         self._places = {}
         for pid, process in processes.items():
             key = (pid, process.start)

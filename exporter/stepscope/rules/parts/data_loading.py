@@ -17,6 +17,7 @@ Cause = Literal[
     "neighbours",
     "restarts",
     "one worker",
+    "threads",
     "hand-over",
     "not known",
 ]
@@ -30,6 +31,7 @@ SHORT_FETCH = 0.005  # seconds: a worker takes some milliseconds to hand a batch
 WAITING_FOR_LOCK = 0.5  # of what workers wait for in the user's lines: above it, they wait for each other
 RESTARTS = 0.5  # of the wait for data: above it, most is for the first batch of a pass
 ONE_WORKER = 0.8  # of the seconds of fetches: with more, one of several workers does nearly everything
+TOO_MANY_THREADS = 2  # of workers, per worker and per core of the rank
 SEVERAL_THREADS = 1.3  # CPU seconds per second of a fetch: a worker uses more than one thread
 
 NOT_TIMED = "no fetch was timed"
@@ -91,6 +93,7 @@ class Loading:
     busiest_fetch_seconds: float = 0.0  # of fetch_seconds, of the worker with most; 0: not known
     restart_seconds: float = 0.0  # of wait_seconds, for the first batch of each pass but the first
     persistent_workers: bool | None = None
+    worker_threads: int = 0  # PyTorch's, of all workers of the rank; 0: not known
 
     @property
     def computing_seconds(self) -> float:
@@ -175,6 +178,12 @@ class Loading:
             return "restarts"
         if self.one_does_all:
             return "one worker"
+        if (
+            self.workers
+            and self.cores
+            and self.worker_threads > TOO_MANY_THREADS * max(self.workers, self.cores)
+        ):
+            return "threads"
         if self.workers_wait:
             return "lock" if self.workers and self.lock_share > WAITING_FOR_LOCK else "slow storage"
         if self.workers == 0:
@@ -245,6 +254,14 @@ class Loading:
                 f"{waits} the first batch of an epoch, because {has} start again at each epoch",
                 "Keep the workers alive (persistent_workers=True), or make epochs longer. What each worker "
                 "loads at its start, load before the loader forks.",
+            )
+        if cause == "threads":
+            each = round(self.worker_threads / (self.workers or 1))
+            return (
+                f"each of {count(self.workers or 0, 'worker')} computes with {count(each, 'thread')} on a "
+                f"share of {_cores(self.cores)}",
+                "Give each worker one thread: torch.set_num_threads(1) in the loader's worker_init_fn, or "
+                "OMP_NUM_THREADS=1. More workers cannot help.",
             )
         if cause == "one worker":
             return (

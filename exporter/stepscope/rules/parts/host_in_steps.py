@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from stepscope.common.words import ranks_spent
+from stepscope.measurements.components import COMPONENTS_BY_PHASE
+from stepscope.measurements.measure import RunMeasurements
 from stepscope.rules.parts.shares import summed
-from stepscope.runs.model import PHASES, RankFacts, RunFacts, ranks_of
+from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, RunFacts, ranks_of
+
+GC = COMPONENTS.index("gc")
 
 
 class _Part(NamedTuple):
@@ -76,19 +81,28 @@ class HostPart:
         return f"{spent}, and trained nothing meanwhile."
 
 
-def largest_part(facts: RunFacts) -> HostPart | None:
-    """Returns the part of which every rank has most; None if no steps were timed."""
-    parts = [HostPart(component, ranks) for component in PARTS if (ranks := _of_ranks(facts, component))]
+def largest_part(run: RunMeasurements) -> HostPart | None:
+    """Returns the part of which every rank has most; None if no steps were timed.
+
+    Garbage counts only where steps were recorded, and within them: much is collected before the first step.
+    """
+    collected: dict[int, float] = {}
+    for node in run.of(COMPONENTS_BY_PHASE).values():
+        for (rank, _), seconds in node.seconds.items():
+            collected[rank] = collected.get(rank, 0.0) + float(seconds[GC])
+    parts = [HostPart(part, ranks) for part in PARTS if (ranks := _of_ranks(run.facts, part, collected))]
     return max(parts, key=lambda part: part.least, default=None)
 
 
-def _of_ranks(facts: RunFacts, component: str) -> list[RankPart]:
-    return [
-        RankPart(node, rank, summed(each.component_seconds for each in processes).get(component, 0.0), steps)
-        for node in sorted({rank.node for rank in facts.ranks})
-        for rank, processes in sorted(ranks_of(facts, node).items())
-        if (steps := sum(map(_step_seconds, processes))) > 0
-    ]
+def _of_ranks(facts: RunFacts, component: str, collected: Mapping[int, float]) -> list[RankPart]:
+    found = []
+    for node in sorted({rank.node for rank in facts.ranks}):
+        for rank, processes in sorted(ranks_of(facts, node).items()):
+            spent = summed(each.component_seconds for each in processes)
+            seconds = spent.get(component, 0.0) if component != "gc" else collected.get(rank, 0.0)
+            if (steps := sum(map(_step_seconds, processes))) > 0:
+                found.append(RankPart(node, rank, seconds, steps))
+    return found
 
 
 def _step_seconds(process: RankFacts) -> float:
