@@ -760,34 +760,36 @@ def make_recorder(
         return timed
 
     def time_steps(
-        before_carefully: Callable[[Any], None],
+        before_carefully: Callable[..., Any],
         after_carefully: Callable[[Any], None],
         steps: Any,
         careful_every: int,
         loop: Loop,
         tracing: Callable[[], bool],
-    ) -> tuple[Callable[..., None], Callable[..., None]]:
+    ) -> tuple[Callable[..., Any], Callable[..., None]]:
         """Returns what an optimizer calls before and after its step: usual is that of the elected one."""
         begun, code = _OPTIMIZER - _ALL, _OPTIMIZER + 1.0
 
-        def before(optimizer: Any, *_: object) -> None:
+        def before(optimizer: Any, arguments: Any = (), keywords: Any = None) -> Any:
             nonlocal last
             if tracing():
-                return
+                return None
             if (
                 opened
+                or keywords  # a closure
+                or len(arguments) > 1
                 or owner != -get_ident()
                 or loop.unusual
                 or steps.place != NOT_OPENED
                 or steps.elected() is not optimizer
             ):
-                before_carefully(optimizer)
-                return
+                return before_carefully(optimizer, arguments, keywords)
             steps.place = 0
             last = now = clock()
             opened.append(begun)
             counters[29] = code
             counters[30] = now
+            return None
 
         def after(optimizer: Any, *_: object) -> None:
             nonlocal owner, began, last, seconds, squares, own_seconds, own_squares, in_bucket, recorded

@@ -55,6 +55,25 @@ def test_a_plain_loop_with_evaluation_has_its_steps_and_all_their_components(tmp
     assert waits == {"train": (12, 2), "eval": (6, 4)}
 
 
+def test_what_a_closure_does_is_not_the_optimizer_s_time(tmp_path: Path) -> None:
+    script = """
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(data, batch_size=8):
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            time.sleep(0.015)
+            loss.backward()
+            return loss
+        optimizer.step(closure=closure)
+    """
+    rank = train(script, folder=tmp_path).only
+    assert rank.totals.steps == {"train": 12}
+    timed = sum(rank.seconds(name) for name in ("data_wait", "forward", "backward", "optimizer"))
+    assert rank.duration() - timed > 0.0149
+
+
 def test_a_usual_step_is_recorded_as_one_that_hooks_look_at_closely(tmp_path: Path) -> None:
     script = """
     from stepscope.training.automatic import AutomaticSteps, automatic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from weakref import ref
 
 import torch
@@ -47,7 +48,7 @@ def install() -> None:
     replace(scaler, "step", _timed_scaler_step)
 
 
-def quick_hooks() -> tuple[Callable[..., None], Callable[..., None]]:
+def quick_hooks() -> tuple[Callable[..., Any], Callable[..., None]]:
     """Returns what optimizers call before and after their steps."""
     return recorder.time_steps(_before, _after, _steps, STEPS, automatic, is_compiling)
 
@@ -83,10 +84,11 @@ def trains(module: torch.nn.Module) -> bool:
 _tracing = is_compiling  # until a hook fails
 
 
-def _before(optimizer: Optimizer, *_: object) -> None:
+def _before(optimizer: Optimizer, arguments: tuple[Any, ...] = (), keywords: Any = None) -> Any:
+    """Begins an optimizer's step. Returns its arguments with the closure timed, if it has one."""
     global _tracing
     if _tracing():
-        return
+        return None
     try:
         elected = _steps.elected()
         if elected is not optimizer and (elected is None or id(optimizer) in _steps.rivals):
@@ -101,8 +103,46 @@ def _before(optimizer: Optimizer, *_: object) -> None:
             _steps.place = place
         else:
             _steps.others.append(place)
+        if len(arguments) > 1 and callable(arguments[1]):
+            return (arguments[0], _timed_closure(arguments[1], optimizer), *arguments[2:]), keywords
+        if keywords and callable(closure := keywords.get("closure")):
+            return arguments, {**keywords, "closure": _timed_closure(closure, optimizer)}
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
+    return None
+
+
+def _timed_closure(closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
+    """Returns the closure, whose time is not the optimizer's: frameworks run a whole step in it."""
+
+    @wraps(closure)
+    def timed(*arguments: Any, **keywords: Any) -> Any:
+        global _tracing
+        if _tracing():
+            return closure(*arguments, **keywords)
+        is_elected = _steps.elected() is optimizer
+        try:
+            recorder.leave(_steps.place if is_elected else _steps.others.pop())
+            if device.measures:
+                device.begins(NOT_OPENED)
+        except Exception as error:  # noqa: BLE001 - as above
+            _tracing = switched_off(_HOOK, error)
+            return closure(*arguments, **keywords)
+        try:
+            return closure(*arguments, **keywords)
+        finally:
+            try:
+                place = recorder.enter(_OPTIMIZER)
+                if is_elected:
+                    _steps.place = place
+                else:
+                    _steps.others.append(place)
+                if device.measures:
+                    device.begins(_OPTIMIZER)
+            except Exception as error:  # noqa: BLE001 - as above
+                _tracing = switched_off(_HOOK, error)
+
+    return timed
 
 
 def _after(optimizer: Optimizer, *_: object) -> None:
