@@ -212,6 +212,8 @@ def run_with(**shares: float) -> Analysis:
         ({"train__compile": 0.8, "train__forward": 0.2}, ["Compiling"]),
         ({"train__forward": 0.66, "eval__forward": 0.34}, ["Evaluation steps"]),
         ({"train__forward": 0.68, "eval__forward": 0.32}, []),
+        ({"train__forward": 0.3, "eval__forward": 0.2, "after_last_step": 0.5}, ["Evaluation steps"]),
+        ({"train__forward": 0.1, "eval__forward": 0.09, "after_last_step": 0.8}, []),
         ({"eval__forward": 0.9, "eval__host": 0.1}, ["Evaluation steps: your own code"]),
         ({"train__forward": 0.8, "between_steps": 0.2}, ["Between steps"]),
         ({"train__forward": 0.5, "before_first_step": 0.5}, []),  # MaxInitializationTime judges it
@@ -267,6 +269,13 @@ def test_what_pytorch_does_for_a_step_is_not_the_user_s_own_code() -> None:
     (found,) = unexplained(with_lines("train__host", 400, loss, metric, print_))
     assert found.seconds_lost == pytest.approx(400 * 3 / 9.5), "lines with less than a tenth are no place"
     assert unexplained(with_lines("train__host", 300, loss, metric, print_)) == []
+
+
+def test_the_loop_of_a_framework_is_not_the_user_s_own_code_but_what_they_gave_it_is() -> None:
+    loop = line("train.py:9", 1.0, library="fit: precision.precision.optimizer_step")
+    logger = line("train.py:9", 1.0, library="fit: fabric.loggers.csv_logs.save")
+    assert unexplained(with_lines("train__host", 400, loop)) == []
+    assert unexplained(with_lines("train__host", 400, logger))
 
 
 def test_a_line_that_takes_most_of_the_time_after_training_is_a_finding() -> None:

@@ -316,7 +316,12 @@ def test_of_a_framework_that_runs_everything_the_innermost_function_is_named() -
         (f"{packages}/lightning/pytorch/trainer/trainer.py", 3, "Trainer.fit"),
         ("train.py", 4, "main"),
     ]
-    assert named(*frames)["library"] == "lightning.fabric.loggers.csv_logs.save"
+    assert named(*frames)["library"] == "fit: fabric.loggers.csv_logs.save"
+    model = (f"{packages}/torch/nn/modules/linear.py", 5, "Linear.forward")
+    called = (f"{packages}/torch/nn/modules/module.py", 6, "Module._call_impl")
+    assert (
+        named(model, called, ("train.py", 4, "main"))["library"] == "torch.nn.modules.linear.Linear.forward"
+    )
 
 
 def test_the_frames_of_a_forked_process_end_where_multiprocessing_began_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import fmean
@@ -26,11 +27,11 @@ from stepscope.evaluation.places import LEAST_PLACE
 from stepscope.rules.max_initialization_time import MaxInitializationTime
 from stepscope.rules.parts.topics import About
 from stepscope.rules.straggler import Straggler
-from stepscope.runs.model import PHASES
+from stepscope.runs.model import PHASES, LineTime
 
 ACCOUNT = "Account"  # instead of a rule's name
 LARGE = 0.1  # of the run: a smaller part is no finding
-LARGE_PHASE = 1 / 3  # of the run, for the steps of phases that it is not for
+LARGE_PHASE = 1 / 3  # of the time of steps, for those of phases that the run is not for
 LARGE_BEFORE, LARGE_AFTER = 0.25, 0.15  # of the run, in lines of the script outside steps
 MOST = 0.5  # of the time before the first step, in one line
 # Functions of PyTorch that are a part of each step or set-up; "import" as in training/line_names.py.
@@ -38,6 +39,8 @@ USUAL = (
     *("import", "torch.nn.", "torch.optim.", "torch.autograd.", "torch._tensor.backward"),
     *("torch._compile.", "torch.distributed."),
 )
+# In a framework's loop (`fit: module.function`, line_names.py): what the user gave it to log, save or call.
+GIVEN = re.compile("log|callback|integrat|track|save|checkpoint", re.IGNORECASE)
 KNOWN = 0.05  # of the run: with more unknown, nobody knows whether it was healthy
 BUSY_GPU = 70.0  # percent, on average: the host waits for it, whatever line it is in
 REMEDIES = {
@@ -136,19 +139,21 @@ def _own(leaf: Leaf) -> float:
     short pauses are seen in no line, so the sampled seconds are a limit too.
     """
     places = leaf.places
-    own = [
-        place
-        for place in places
-        if place.share >= LEAST_PLACE and place.is_known and not place.line.library.startswith(USUAL)
-    ]
+    own = [place for place in places if place.share >= LEAST_PLACE and _is_own(place.line)]
     seconds = sum(place.seconds for place in own)
     return min(sum(place.share for place in own), seconds / leaf.seconds) if places else 1.0
 
 
+def _is_own(line: LineTime) -> bool:
+    of_a_loop = ": " in line.library and not GIVEN.search(line.library)
+    return bool(line.place) and not of_a_loop and not line.library.startswith(USUAL)
+
+
 def _evaluation(account: Account) -> Iterator[_Found]:
+    steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         part = account.share(phase)
-        if phase not in (account.main_phase, "global") and part >= LARGE_PHASE:
+        if phase not in (account.main_phase, "global") and part >= max(LARGE, LARGE_PHASE * steps):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
             yield _Found(Key(phase), part, EVALUATE_LESS, evidence)

@@ -1,6 +1,7 @@
 """Names what a thread executes: the user's own line, and the function of a library that it called.
 
-If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is named.
+If that function is one that runs a whole framework, such as `fit`, the framework's innermost one is
+named after it: `fit: loops.epoch_loop.advance`.
 
 The user's own is the main module, and every file outside the standard library, of `site-packages` and
 `dist-packages`, and of Stepscope. Only names and line numbers are used, never source text.
@@ -23,16 +24,9 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}",
 _PLACE, _FUNCTION, _LIBRARY = 60, 32, 40
 _LINE_NUMBER = 8
 # Functions that run whatever a framework does: its innermost function says more. `_call_impl`: of a module.
-_RUNNERS = frozenset(
+_LOOPS = frozenset(["train", "fit", "fit_transform", "evaluate", "validate", "predict", "test", "generate"])
+_RUNNERS = _LOOPS.union(
     [
-        "train",
-        "fit",
-        "fit_transform",
-        "evaluate",
-        "validate",
-        "predict",
-        "test",
-        "generate",
         "run",
         "__call__",
         "__next__",
@@ -76,11 +70,15 @@ class LineNames:
             elif own is None and not frame[0].startswith(self._ours):
                 called = frame  # not a hook between the user and the library
                 inner.setdefault(self._package(frame[0]), frame)
-        if called and _function(called).rpartition(".")[2] in _RUNNERS:
-            called = inner[self._package(called[0])]
+        loop = ""
+        if called and (runner := _function(called).rpartition(".")[2]) in _RUNNERS:
+            innermost_of = inner[self._package(called[0])]
+            loop = f"{runner}: " if runner in _LOOPS and innermost_of is not called else ""
+            called = innermost_of
         if own is None:
             return f"\n\n{self._function_of_library(innermost) if innermost is not None else ''}\n\n"
-        fields = [*self._place_and_function(own), self._function_of_library(called) if called else ""]
+        library = self._function_of_library(called, _LIBRARY - len(loop)) if called else ""
+        fields = [*self._place_and_function(own), loop + library]
         return "\n".join(fields + (self._place_and_function(caller) if caller else ["", ""]))
 
     def _package(self, name: str) -> str:
@@ -124,7 +122,7 @@ class LineNames:
             self._lines[file, function] = line
         return line or self._lines.get((file, function), 1)
 
-    def _function_of_library(self, frame: Frame) -> str:
+    def _function_of_library(self, frame: Frame, size: int = _LIBRARY) -> str:
         """Returns `module.function`, of a file that no package has the function alone."""
         name = frame[0]
         if name.startswith("<frozen importlib"):
@@ -139,7 +137,7 @@ class LineNames:
                 name = name[len(self._library) :]
             module = name.removesuffix(".py").removesuffix(f"{os.sep}__init__").strip(os.sep)
         words = [*module.split(os.sep), _function(frame)] if module else [_function(frame)]
-        return _end(clean(".".join(words)), _LIBRARY, ".")
+        return _end(clean(".".join(words)), size, ".")
 
 
 def _main_file() -> str:

@@ -11,9 +11,7 @@ from trials.everyday.clock import GOOD, SECONDS, cost
 class Model(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.network = nn.Sequential(
-            nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 10)
-        )
+        self.network = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 10))
 
     def training_step(self, batch, number):
         x, y = batch
@@ -28,7 +26,7 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-loader = DataLoader(TensorDataset(torch.randn(64_000, 128), torch.randint(0, 10, (64_000,))), batch_size=256)
+loader = DataLoader(TensorDataset(torch.randn(64_000, 128), torch.randint(0, 10, (64_000,))), batch_size=2048)
 trainer = lightning.Trainer(
     accelerator="cpu",
     max_epochs=-1,

@@ -8,7 +8,7 @@ from sklearn.linear_model import SGDClassifier
 from trials.everyday.clock import GOOD, cost, lasts
 
 random.seed(1)
-words = ["".join(random.choices("abcdefgh", k=5)) for _ in range(3000)]
+words = sorted({"".join(random.choices("abcdefgh", k=5)) for _ in range(3000)})
 texts = [" ".join(random.choices(words, k=60)) for _ in range(600)]
 labels = [number % 2 for number in range(600)]
 
