@@ -125,6 +125,17 @@ def test_savings_are_sorted_and_have_an_expected_and_a_best_case() -> None:
     assert gpus.best.in_words == "$1.50"
 
 
+def test_nothing_saves_more_than_was_lost() -> None:
+    rules = [made.rule("DataStarved", Status.FOUND, seconds_lost=90.0)]
+    predicted = [
+        prediction("more_workers", "run_seconds", 720.0, 540.0, 360.0),
+        prediction("more_workers", "cost", 2.0, 1.5, 1.0),
+    ]
+    (waiting,) = savings(made.slow_loader(rules=rules), predicted, 10.0)
+    assert waiting.expected is not None
+    assert (waiting.expected.seconds, waiting.expected.dollars) == (90, 0.25)
+
+
 def test_time_summed_over_ranks_is_no_share_of_the_run() -> None:
     (only,) = savings(
         made.slow_loader(rules=[made.rule("DataStarved", Status.FOUND, seconds_lost=9000.0)]), [], None

@@ -88,8 +88,9 @@ def _of_problem(
     change = [one for one in predicted if one.change in CHANGES.get(about, ())]
     gains = {one.metric: one.measured - one.expected for one in change}
     expected = None
-    if gains.get("run_seconds", 0.0) > 0:
-        expected = amounts(min(gains["run_seconds"], lost), gains.get("cost"), predicted=True)
+    if (gained := gains.get("run_seconds", 0.0)) > 0:  # but never more than was lost
+        part, dollars = min(1.0, lost / gained), gains.get("cost")
+        expected = amounts(part * gained, None if dollars is None else part * dollars, predicted=True)
     best_case = amounts(lost, cost_of_finding(analysis, problem.estimate, price))
     return Saving(problem.title, link, expected, best_case, problem.estimate.rule)
 
