@@ -237,9 +237,6 @@ FIRST = (
         report="Lightning-AI/pytorch-lightning/issues/1986",
     ),
     Situation("lightning_metric", "Lightning: a metric in Python", HOST, ("HostBound",), needs=LIGHTNING),
-)
-
-SECOND = (
     Situation(
         "transform_in_python", "a transform in Python, one worker", WAIT, LOADING, never="storage is slow"
     ),
@@ -265,4 +262,28 @@ SECOND = (
         ranks=2,
     ),
     Situation("rank1_reads_slowly", "rank 1 reads slowly", WAIT, ("Straggler",), says="rank 1", ranks=2),
+)
+
+SECOND = (
+    Situation("fsync_log", "writes a line and waits for the disk at each step", HOST, ("HostBound",)),
+    Situation(
+        "unpickle_items", "reads 200,000 numbers for an item of 256", WAIT, LOADING, never="storage is slow"
+    ),
+    Situation("pattern_in_loop", "a pattern that backtracks, in the loop", HOST, ("HostBound",)),
+    Situation("loader_evaluates", "evaluates through a loader every 25 steps", ("eval",)),
+    Situation(
+        "optimizer_saved", "saves the optimizer every four steps", ("train.checkpoint",), ("HostBound",)
+    ),
+    Situation(
+        "batch_sampler_sorts",
+        "a sampler sorts everything for each batch",
+        WAIT,
+        LOADING,
+        never="storage is slow",
+    ),
+    Situation(
+        "rank1_augments", "rank 1 augments in plain Python", HOST, ("Straggler",), says="rank 1", ranks=2
+    ),
+    Situation("parse_json", "plain Python: parses the same again", says=RUNNING, steps=False),
+    Situation("cpu_copies", "copies all parameters at each step", HOST, ("HostBound",)),
 )
