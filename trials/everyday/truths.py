@@ -270,7 +270,7 @@ SECOND = (
         "unpickle_items", "reads 200,000 numbers for an item of 256", WAIT, LOADING, never="storage is slow"
     ),
     Situation("pattern_in_loop", "a pattern that backtracks, in the loop", HOST, ("HostBound",)),
-    Situation("loader_evaluates", "evaluates through a loader every 25 steps", ("eval",)),
+    Situation("loader_evaluates", "evaluates through a loader every ten steps", ("eval",)),
     Situation(
         "optimizer_saved", "saves the optimizer every four steps", ("train.checkpoint",), ("HostBound",)
     ),

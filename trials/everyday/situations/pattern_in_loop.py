@@ -8,7 +8,7 @@ from torch import nn
 from trials.everyday.clock import GOOD, cost, lasts
 
 pattern = re.compile(r"(a+b?)+c" if not GOOD else r"[ab]+c")
-texts = ["ab" * 9 + "d"] * (40 if not GOOD else 4)
+texts = ["ab" * 9 + "d"] * (500 if not GOOD else 4)
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 x, y = torch.randn(512, 256), torch.randint(0, 10, (512,))

@@ -29,7 +29,7 @@ loader = DataLoader(Items(), batch_size=32, num_workers=1)
 begin = perf_counter()
 for x, y in loader:
     cost.since(begin)
-    for _ in range(8):
+    for _ in range(16):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
