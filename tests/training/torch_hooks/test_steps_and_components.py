@@ -288,6 +288,26 @@ LOOPS = {
         """,
         {"train": 12, "eval": 2},
     ),
+    "classes that have their own idea of parameters": (
+        """
+        class Odd(Net):
+            def parameters(self, which): return super().parameters()
+        class Own(torch.optim.Optimizer):
+            def step(self):
+                for each in self.param_groups[0]["params"]: each.data.sub_(each.grad, alpha=0.01)
+        odd = Odd()
+        optimizer = Own(odd.parameters("all"), {"foreach": False})
+        optimizer.param_groups.append({"foreach": False})
+        for i in range(24):
+            x, y = data[i * 4 : i * 4 + 4]
+            loss_of(odd(x), y).backward(); optimizer.step()
+            for parameter in odd.parameters("all"): parameter.grad = None
+            odd.eval()
+            with torch.no_grad(): odd(x)
+            odd.train()
+        """,
+        {"train": 24},
+    ),
     "no forward pass of a module": (
         """
         for x, y in DataLoader(data, batch_size=8):

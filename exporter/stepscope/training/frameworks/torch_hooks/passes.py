@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
+from contextlib import suppress
 
 import torch
 from torch.nn import Module
@@ -127,7 +128,9 @@ def _evaluates(module: Any) -> bool:
     if module.training:
         return False
     if _latest[0] != id(module):
-        _latest = id(module), trains(module)
+        _latest = id(module), False
+        with suppress(Exception):  # of a class that has other parameters
+            _latest = id(module), trains(module)
     return _latest[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import wraps
 from weakref import ref
 
@@ -166,7 +167,8 @@ def _after(optimizer: Optimizer, *_: object) -> None:
         if device.measures or ended % STEPS == 0:
             device.step_ended(ended)
         if ended == STEPS or ended % SETTINGS_EVERY == 0:
-            publish(_settings(optimizer))
+            with suppress(Exception):  # of classes that are not PyTorch's own: then they are not known
+                publish(_settings(optimizer))
     except Exception as error:  # noqa: BLE001 - nothing may raise into training
         _tracing = switched_off(_HOOK, error)
 
