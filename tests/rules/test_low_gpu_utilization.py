@@ -55,6 +55,12 @@ def test_a_busy_gpu_that_is_idle_at_times_fluctuates(low: float, share: float, s
     assert ("fluctuating" in found.finding) == (status == "found")
 
 
+@pytest.mark.parametrize(("share", "bands"), [(0.06, 0), (0.14, 0), (0.20, 1)])
+def test_bands_of_fluctuation_need_more_idle_samples_than_the_whole_run(share: float, bands: int) -> None:
+    found = result(mixed(1100, 0.95, 0.0, share))
+    assert (found.status, len(found.bands)) == ("found", bands)
+
+
 def test_a_gpu_exactly_at_the_p95_threshold_neither_idles_nor_fluctuates() -> None:
     assert result(mixed(1100, 0.70, 0.0, 0.5)).status == "healthy"
 

@@ -110,6 +110,12 @@ def test_neighbours_are_found_if_main_threads_wait_more_than_a_tenth_of_the_time
     assert result("NoisyNeighbour", shared(waited, others=2.0)).status == status
 
 
+@pytest.mark.parametrize(("waited", "status"), [(0.039, "healthy"), (0.041, "found")])
+def test_waits_that_cost_no_more_than_2_percent_of_the_time_are_not_found(waited: float, status: str) -> None:
+    """Half of the waits are because of others, for far more than a tenth of the time in which threads ran."""
+    assert result("NoisyNeighbour", shared(waited, others=2.0, ran=0.01)).status == status
+
+
 def test_the_finding_says_what_was_compared_and_names_the_users() -> None:
     users = (("carol", 25.0), ("bob", 75.0), ("root", 0.0))
     found = result("NoisyNeighbour", shared(2.0, others=2.0), users)
@@ -137,6 +143,14 @@ def test_without_measurements_of_its_cores_neighbours_are_not_judged() -> None:
 def test_it_decides_after_its_patience() -> None:
     assert result("NoisyNeighbour", shared(2.0, 2.0, rows=120)).status == "not enough data"
     assert result("NoisyNeighbour", shared(2.0, 2.0, rows=121)).status == "found"
+
+
+@pytest.mark.parametrize(("rows", "status"), [(39, "not enough data"), (40, "found")])
+def test_it_decides_after_20_s_if_the_share_is_clear_cut(rows: int, status: str) -> None:
+    """Threads waited for others for 70 % of the time in which they could run."""
+    found = result("NoisyNeighbour", shared(14.0, others=8.0, rows=rows))
+    assert found.status == status
+    assert found.finding.startswith("After 20.0 s of samples: ") == (status == "found")
 
 
 @pytest.mark.parametrize(

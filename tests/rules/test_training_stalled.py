@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stepscope.evaluation.analysis import RuleResult
 from stepscope.evaluation.engine import evaluate
 from stepscope.evaluation.settings import Settings
-from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Steps
+from stepscope.runs.model import NodeSamples, RankFacts, RunFacts, Stay, Steps
 
 from tests.support.source import START, MemorySource, node_samples, node_steps, rank_facts, run_facts
 
@@ -79,6 +79,37 @@ def test_a_long_step_is_a_stall_but_not_one_that_writes_a_checkpoint_or_compiles
     assert result(node_steps(durations, checkpoint=known)).status == "healthy"
     assert result(node_steps(durations, compile=known)).status == "healthy"
     assert result(node_steps(durations, backward=known)).status == "found"
+
+
+@pytest.mark.parametrize(
+    ("stays", "status"),
+    [
+        ([], "found"),
+        ([("checkpoint", 100, 210)], "healthy"),  # which lasts, so no step has it among its components yet
+        ([("backward", 100, 210)], "found"),
+        ([("host", 100, 210)], "found"),  # the first of its kind
+        ([("host", 20, 60), ("host", 100, 210)], "found"),
+        ([("host", 20, 80), ("host", 100, 210)], "healthy"),  # less than twice as long as before
+    ],
+)
+def test_a_pause_that_is_spent_in_known_work_or_as_before_is_no_stall(
+    stays: list[tuple[str, int, int]], status: str
+) -> None:
+    steps = node_steps(np.full(100, 1.0))
+    known = tuple(Stay(component, "", START + begin, START + end) for component, begin, end in stays)
+    assert result(steps, facts=alive(210, stays=known)).status == status
+
+
+@pytest.mark.parametrize(
+    ("before", "minutes", "status"), [(20, 10, "healthy"), (20, 11, "found"), (400, 11, "healthy")]
+)
+def test_a_checkpoint_of_more_than_ten_minutes_is_a_stall_unless_one_before_was_long(
+    before: int, minutes: int, status: str
+) -> None:
+    end = 500 + 60 * minutes
+    first = Stay("checkpoint", "", START + 10, START + 10 + before)
+    last = Stay("checkpoint", "", START + 500, START + end)
+    assert result(node_steps(np.full(500, 1.0)), facts=alive(end, stays=(first, last))).status == status
 
 
 def test_a_stall_that_lasts_is_seen_while_the_process_lives() -> None:

@@ -48,9 +48,9 @@ class RuleTest:
         """`expected` of the rule's targets have the status 1; there must be some target."""
         self.equals(f"stepscope:rule_status{_selector(rule=rule, **labels)}", at, expected)
 
-    def firing(self, rule: str, at: float, expected: int, **labels: str) -> None:
-        """So many alerts of the rule fire."""
-        selector = _selector(alertname=f"{ALERT_PREFIX}{rule}", rule=rule, alertstate="firing", **labels)
+    def firing(self, rule: str, at: float, expected: int, state: str = "firing", **labels: str) -> None:
+        """So many alerts of the rule fire, or are `pending`."""
+        selector = _selector(alertname=f"{ALERT_PREFIX}{rule}", rule=rule, alertstate=state, **labels)
         self.equals(f"count(ALERTS{selector}) or vector(0)", at, expected)
 
     def alerts(self, rule: str, at: float, *expected: Mapping[str, Mapping[str, str]]) -> None:

@@ -35,7 +35,8 @@ def _parameters(result: RuleResult) -> str:
     """Returns lines such as "threshold:50", one per parameter, whole numbers without a point."""
     lines = result.debugger_parameters or result.parameters
     # Debugger has no live windows: the counts in this file are those of the whole run.
-    return "\n".join(f"{name}:{_written(value)}" for name, value in lines.items() if name != "live_window")
+    whole = {name: value for name, value in lines.items() if not name.startswith("live_")}
+    return "\n".join(f"{name}:{_written(value)}" for name, value in whole.items())
 
 
 def _written(value: float | int | str | None) -> str:

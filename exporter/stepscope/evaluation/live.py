@@ -24,15 +24,13 @@ class LiveJudgement(State):
         self.held: dict[Subject, HeldSoFar] = {}
 
     def add(self, subject: Subject, view: Any, judged: Judgement, times: Times) -> None:
-        """Judges the window that ends with each scan.
-
-        `judged` is the decision on the view itself, which is kept if the view is about the last readings.
-        """
+        """Judges the window that ends with each scan; `judged` is the decision on the view itself."""
         if subject not in self.held:
             self.held[subject], self.windows[subject] = HeldSoFar(self.seconds), LiveWindow(self.seconds)
         if hasattr(view, "moments"):
             judged = self.rule.judge_live(self.windows[subject].views(view, times), self.interval)
-        elif hasattr(view, "judged_scans"):
+        elif hasattr(view, "judged_scans"):  # a window of last readings
+            judged = self.rule.judge_live(view, self.interval)
             times = times[view.judged_scans]
         self.held[subject].add(judged, times, self.named.worst)
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from stepscope.measurements.pauses import Pauses
+from stepscope.measurements.pauses import KNOWN_PLACES, Pauses
 from stepscope.runs.model import RankFacts, RunFacts, Stay, Times
 
 COMMUNICATION = "communication"
-KNOWN_WORK = ("checkpoint", "compile")  # for which the other ranks wait rightly
 STOPPED, DEAD, ENDED = "stopped", "dead", "ended"
 SEEN_SECONDS = 2.0  # between two looks at a stay: later it is over
 BEFORE_SECONDS = 15.0  # a hang is looked at this long before its end: what ends it ends all processes
@@ -69,7 +68,7 @@ def hangs(facts: RunFacts, pauses: Mapping[tuple[str, int], Pauses], longer_than
         seconds = min(until - min(wait.start for wait in waits), since_step)
         look = until - min(BEFORE_SECONDS, seconds / 2)
         ranks = [_at(process, look, until) for process in _processes(facts, look)]
-        if not any(rank.component in KNOWN_WORK and rank.state != DEAD for rank in ranks):
+        if not any(rank.component in KNOWN_PLACES and rank.state != DEAD for rank in ranks):
             yield Hang(until - seconds, seconds, None if facts.end is None else until, ranks)
 
 

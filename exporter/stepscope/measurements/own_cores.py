@@ -17,6 +17,7 @@ class Contention(NamedTuple):
     """Counts since the run began, (scans,) each; a window is the difference of two. Seconds are of cores."""
 
     seen: Times  # samples with known cores of the run
+    seconds: Times  # of the run's time in these samples
     own: Times  # CPU time of the run, and of everything else on its cores
     others: Times
     ran: Times  # time in which the main threads of the run had a core, and in which they waited for one
@@ -45,6 +46,12 @@ class Contention(NamedTuple):
             waits = self.waited / (self.ran + self.waited)
         return np.asarray(waits * self.others_share)
 
+    @property
+    def cost(self) -> Times:
+        """Returns for how much of the run's time main threads, taken together, waited for others."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(self.waited * self.others_share / self.seconds)
+
 
 class OwnCores(Measurement[Contention]):
     """The use of the cores of one node on which the run's processes may run."""
@@ -59,14 +66,15 @@ class OwnCores(Measurement[Contention]):
 
     def observe(self, samples: NodeSamples, scans: Scans) -> Views[Contention]:
         there = ~np.isnan(samples.of_run("other_cpu_seconds"))
-        gains = [there.astype(float)]
+        elapsed = np.zeros(len(samples))
+        elapsed[there] = increases(samples.times[there], self._last_time, after_reset=False)
+        gains = [there.astype(float), elapsed]
         for name, last in zip(_COUNTERS, self._last, strict=True):
             gains.append(_gains(samples.of_run(name), last))
         until = self.so_far + np.concatenate((np.zeros((1, len(gains))), np.cumsum(gains, axis=1).T))
         self.so_far = until[-1]
-        elapsed = increases(samples.times[there], self._last_time, after_reset=False)
         self.seconds += float(elapsed.sum())
-        _, own, others, *_ = (gain[there] for gain in gains)
+        _, elapsed, own, others, *_ = (gain[there] for gain in gains)
         full = own + others >= FULL * elapsed * samples.of_run("allowed_cores")[there]
         self.taken += float(others[full].sum())
         known = ~np.isnan(allowed := samples.of_run("allowed_cores"))
@@ -131,7 +139,7 @@ class LimitedCores(Measurement[Portion]):
         return [("", self.stopped.add(limit[there] * elapsed, gains["cpu_throttled_seconds"], ends))]
 
 
-# The counters of Contention, in its order after `seen`.
+# The counters of Contention, in its order after `seconds`.
 _COUNTERS = (
     "cpu_seconds",
     "other_cpu_seconds",

@@ -8,14 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stepscope.exporter.ledgers.ages import HOST as HOST
 from stepscope.measurements.measure import Measurement, Views
 from stepscope.measurements.sketch import SizeSketch
 from stepscope.measurements.state import Scans, State
-from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, Steps, Times
+from stepscope.runs.model import COMPONENTS, PHASES, RankFacts, Stay, Steps, Times
 
 # Time that a step spent in these components is not a pause.
-KNOWN_WORK = [COMPONENTS.index("checkpoint"), COMPONENTS.index("compile")]
+KNOWN_PLACES = ("checkpoint", "compile")
+KNOWN_WORK = [COMPONENTS.index(component) for component in KNOWN_PLACES]
 LONGEST_KEPT = 1000  # pauses of a rank
+TIMES_LONGER = 2.0  # than the longest earlier stay of its kind, one is still as usual
 
 
 class Pause(NamedTuple):
@@ -32,6 +35,8 @@ class Standstills(NamedTuple):
     seconds: Times
     usual: Times
     steps: Times
+    explained: NDArray[np.bool_]  # by work that the run is known to do
+    in_script: NDArray[np.bool_]  # in code of the script, outside all components, for not too long
 
 
 class Pauses(State):
@@ -117,6 +122,42 @@ class NodePauses(Measurement[None]):
         if len(steps):
             self.ranks.setdefault(steps.rank, Pauses(self.longer_than)).add(steps)
         return ()
+
+
+def stays_as_before(ranks: Sequence[RankFacts], known: float) -> list[Stay]:
+    """Returns the stays of ranks in one place that lasted no longer than they may.
+
+    A checkpoint or a compilation may take `known` seconds; it, and code of the script, TIMES_LONGER than the
+    longest before.
+    """
+    found = []
+    for rank in ranks:
+        longest: dict[str, float] = {}
+        for stay in rank.stays:
+            lasted, before = stay.end - stay.start, longest.get(stay.component, 0.0)
+            is_known = stay.component in KNOWN_PLACES
+            if (is_known and lasted <= known) or (
+                (is_known or stay.component == HOST) and lasted <= TIMES_LONGER * before
+            ):
+                found.append(stay)
+            longest[stay.component] = max(before, lasted)
+    return found
+
+
+def explained(pause: Pause, stays: Sequence[Stay]) -> float:
+    """Returns the most seconds of a pause that one stay explains.
+
+    Known work in the step that ended a pause is no part of it already.
+    """
+    until = pause.start + pause.seconds if pause.end is None else pause.end
+    return max(
+        (
+            max(0.0, min(stay.end, until) - max(stay.start, pause.start))
+            for stay in stays
+            if pause.end is None or stay.component == HOST
+        ),
+        default=0.0,
+    )
 
 
 def by_rank(nodes: Mapping[str, NodePauses]) -> dict[tuple[str, int], Pauses]:

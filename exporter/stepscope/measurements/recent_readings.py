@@ -15,7 +15,7 @@ from stepscope.measurements.state import Scans
 from stepscope.runs.model import Floats, NodeSamples, Times
 
 Quantity = Literal["gpu", "gpu_memory", "cpu"]  # ratios; "cpu" is the mean of the node's cores
-PERCENTS = (95, 5)
+PERCENTS = (95, 5)  # found together, as both need the readings in order
 
 
 class RecentReadings:
@@ -31,7 +31,7 @@ class RecentReadings:
         judged_scans: NDArray[np.bool_],
     ) -> None:
         self._quantities, self._history, self._ends, self._window = quantities, history, ends, window
-        self._percentiles: dict[Quantity, dict[int, Floats]] = {}
+        self._percentiles: dict[Quantity, dict[float, Floats]] = {}
         self.times = times  # (scans,) of the last reading that each scan sees
         self.judged_scans = judged_scans  # the scans of the block that these are
 
@@ -40,15 +40,17 @@ class RecentReadings:
         """Returns (scans,) true: scans without enough readings are left out already."""
         return np.ones(len(self._ends), bool)
 
-    def percentile(self, quantity: Quantity, percent: int) -> Floats:
-        """Returns (scans,) the 95th or 5th percentile, a ratio."""
-        if quantity not in self._percentiles:
+    def percentile(self, quantity: Quantity, percent: float) -> Floats:
+        """Returns (scans,) a percentile, a ratio."""
+        known = self._percentiles.setdefault(quantity, {})
+        if percent not in known:
             readings = self._history[self._quantities.index(quantity)]
-            found = percentiles(readings, self._ends, self._window, PERCENTS)
-            self._percentiles[quantity] = dict(zip(PERCENTS, found, strict=True))
-        return self._percentiles[quantity][percent]
+            percents = (*PERCENTS, percent) if not known else (percent,)
+            found = percentiles(readings, self._ends, self._window, percents)
+            known.update(zip(percents, found, strict=True))
+        return known[percent]
 
-    def below(self, quantity: Quantity, percent: int, bound: float) -> tuple[Floats, NDArray[np.bool_]]:
+    def below(self, quantity: Quantity, percent: float, bound: float) -> tuple[Floats, NDArray[np.bool_]]:
         """Returns the percentile, and where it is below a bound in percent."""
         value = self.percentile(quantity, percent)
         return value, np.asarray(value < np.float32(bound / 100))

@@ -214,11 +214,11 @@ class CountedWindow:
         self._shares = shares  # by quantity and bound in percent
 
     def below(
-        self, quantity: str, percent: int, bound: float
+        self, quantity: str, percent: float, bound: float
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Returns the share of the samples at or below a bound in percent, and where it is enough."""
         share = self._shares[quantity, bound]
-        return share, np.asarray(share > percent / 100)
+        return share, np.asarray(share > float(f"{percent / 100:.12g}"))
 
     def above(self, quantity: str, percent: int, bound: float) -> NDArray[np.bool_]:
         """Returns where the percentile is above a bound in percent."""

@@ -19,7 +19,6 @@ from stepscope.measurements.hangs import (
     COMMUNICATION,
     DEAD,
     ENDED,
-    KNOWN_WORK,
     STOPPED,
     CollectiveWaits,
     Hang,
@@ -29,7 +28,7 @@ from stepscope.measurements.hangs import (
     longest_standstill,
 )
 from stepscope.measurements.measure import Measure, RunMeasurements
-from stepscope.measurements.pauses import NodePauses, by_rank
+from stepscope.measurements.pauses import KNOWN_PLACES, NodePauses, by_rank
 from stepscope.measurements.scraped import Labels, Moment, Scraped, Vector, column, grouped, without
 from stepscope.rules.parts import dumped_hang
 from stepscope.rules.parts.base import Rule, Verdict, status_of
@@ -52,7 +51,7 @@ MISSING = "run_instance:stepscope_ranks_missing:count"
 
 IN_COLLECTIVE = f'component="{COMMUNICATION}"'
 IS_STOPPED = f'state="{STOPPED}"'
-KNOWN = f'component=~"{"|".join(KNOWN_WORK)}"'
+KNOWN = f'component=~"{"|".join(KNOWN_PLACES)}"'
 STANDSTILLS_CAUSE = {"standstill": "cause"}  # silences TrainingStalled
 
 WHO_IS_MISSING = (

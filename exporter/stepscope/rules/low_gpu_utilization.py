@@ -21,7 +21,7 @@ from stepscope.rules.parts.gpu_readings import FollowsReadings
 from stepscope.rules.parts.gpus import WHERE, Judged
 from stepscope.rules.parts.judgement import Judgement, judgement
 from stepscope.rules.parts.other_exporters import ON_GPU, OtherExporters
-from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window
+from stepscope.rules.parts.parameters import Parameters, Percent, Samples, Window, fraction
 from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.topics import ANY_TOPIC
@@ -29,12 +29,17 @@ from stepscope.rules.parts.topics import ANY_TOPIC
 LOW = "run_instance_gpu:stepscope_gpu_low_utilization:ratio"
 IDLE = "run_instance_gpu:stepscope_gpu_idle_utilization:ratio"
 # From readings of other exporters.
-P95, P5 = "instance_gpu:utilization:p95", "instance_gpu:utilization:p5"
+P95, LOWEST = "instance_gpu:utilization:p95", "instance_gpu:utilization:lowest"
 USED = "instance_gpu:in_use:readings"
+
+PENDING = 8 * MINUTE  # a checkpoint or an evaluation fills at most two evaluations in a row
 
 UNDER_UTILISED = partial(Alert, summary=f"{WHERE} is under-utilised", labels={"trouble": "under-utilised"})
 FLUCTUATING = partial(
-    Alert, summary=f"The utilisation of {WHERE} fluctuates", labels={"trouble": "fluctuating"}
+    Alert,
+    summary=f"The utilisation of {WHERE} fluctuates",
+    labels={"trouble": "fluctuating"},
+    pending=PENDING,
 )
 
 
@@ -44,6 +49,9 @@ class LowGPUUtilizationParameters(Parameters):
     threshold_p5: Annotated[Percent, "fluctuating: the 5th percentile is below this utilisation"] = 10
     window: Annotated[Window, "percentiles are over this many of a GPU's last readings"] = 500
     patience: Annotated[Samples, "decisions begin after this many readings of a GPU"] = 1000
+    live_share: Annotated[
+        Percent, "fluctuating, in alerts and bands: below threshold_p5 in more than this share of the window"
+    ] = 15
 
 
 @rule
@@ -61,15 +69,22 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
         "If nothing delays it, use a larger batch or a smaller GPU."
     )
     bands = Bands(
-        "GPU", [Worst("a 95th percentile of {}", lowest=True), Worst("a 5th percentile of {}", lowest=True)]
+        "GPU",
+        [Worst("a 95th percentile of {}", lowest=True), Worst("{} in its least busy samples", lowest=True)],
     )
     view = "gpus"
     unseen = "No GPU's utilisation was read."
     recorded: ClassVar = {LOW: ("gpu", "threshold_p95"), IDLE: ("gpu", "threshold_p5")}
 
     def judge(self, view: RecentReadings | CountedWindow) -> Judgement:
+        return self._judged(view, 5)
+
+    def judge_live(self, view: RecentReadings | CountedWindow, sample_interval: float) -> Judgement:
+        return self._judged(view, self.parameters.live_share)
+
+    def _judged(self, view: RecentReadings | CountedWindow, idle_share: float) -> Judgement:
         p95, p5 = self.parameters.threshold_p95, self.parameters.threshold_p5
-        idle, idles = view.below("gpu", 5, p5)
+        idle, idles = view.below("gpu", idle_share, p5)
         return judgement(view.enough, view.below("gpu", 95, p95), (idle, idles & view.above("gpu", 95, p95)))
 
     def alerts(self, enough: str) -> list[Alert]:
@@ -82,34 +97,37 @@ class LowGPUUtilization(FollowsReadings[LowGPUUtilizationParameters]):
                 "(fires above 95 %).",
             ),
             FLUCTUATING(
-                f"{IDLE} > 0.05\n  and {LOW} <= 0.95\n  and {enough}",
+                f"{IDLE} > {ratio(parameters.live_share)}\n  and {LOW} <= 0.95\n  and {enough}",
                 description=f"{WHERE} was used {parameters.threshold_p5:g} % or less in "
                 "{{ $value | humanizePercentage }} of its last samples in run {{ $labels.run }} "
-                "(fires above 5 %), though it was busy in others.",
+                f"(fires above {parameters.live_share:g} %), though it was busy in others.",
                 # It keeps firing for no longer: its causes, which silence it, end soon after their run.
             ),
         ]
 
     def without_our_exporter(self, others: OtherExporters) -> PrometheusRules:
         parameters = self.parameters
-        p95, p5 = (others.percentile(share, others.utilization, parameters.window) for share in (0.95, 0.05))
+        p95, lowest = (
+            others.percentile(share, others.utilization, parameters.window)
+            for share in (0.95, fraction(parameters.live_share))
+        )
         used = others.in_use(max(parameters.window, parameters.patience))
         readings = f"of the readings of {WHERE} are at or below {{{{ $value | humanizePercentage }}}}"
         return PrometheusRules(
             targets=others.utilization,
             every=2 * MINUTE,
-            records=[Record(P95, p95), Record(P5, p5), Record(USED, used)],
+            records=[Record(P95, p95), Record(LOWEST, lowest), Record(USED, used)],
             alerts=[
                 UNDER_UTILISED(
                     f"{P95} < {ratio(parameters.threshold_p95)} and {ON_GPU} {USED}",
                     description=f"95 % {readings} (fires below {parameters.threshold_p95:g} %).",
                 ),
                 FLUCTUATING(
-                    f"{P5} < {ratio(parameters.threshold_p5)}\n"
+                    f"{LOWEST} < {ratio(parameters.threshold_p5)}\n"
                     f"  and {ON_GPU} {P95} > {ratio(parameters.threshold_p95)}\n"
                     f"  and {ON_GPU} {USED}",
-                    description=f"5 % {readings} (fires below {parameters.threshold_p5:g} %), though it is "
-                    "busy at other times.",
+                    description=f"{parameters.live_share:g} % {readings} "
+                    f"(fires below {parameters.threshold_p5:g} %), though it is busy at other times.",
                 ),
             ],
         )

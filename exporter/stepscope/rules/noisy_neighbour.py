@@ -2,7 +2,8 @@
 
 Source: our own. The kernel counts for each thread how long it was ready to run but had no core (schedstat).
 Others cause that wait by their share of what is used of the run's cores. Next to one busy process per core,
-half of the wait is theirs and threads wait half of the time, which is 25 %.
+half of the wait is theirs and threads wait half of the time, which is 25 %. A run that hardly needs the cores
+loses nothing by waiting for them, so the wait is also compared with the run's time.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from stepscope.rules.parts import promql
 from stepscope.rules.parts.bands import Bands, Worst
 from stepscope.rules.parts.expressions import Gain, Record
 from stepscope.rules.parts.gpus import Every, Judged
-from stepscope.rules.parts.judgement import Judgement, too_large, too_large_live
-from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.judgement import Judgement, judgement, too_large, too_large_live
+from stepscope.rules.parts.parameters import LIVE_WINDOW, LiveMinutes, Parameters, Percent, Samples, fraction
+from stepscope.rules.parts.promql import MINUTE, OF_NODE, Alert, PrometheusRules, Scraping, looked_up, ratio
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.tallied import Tallied
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -34,12 +35,17 @@ RAN = "stepscope_run_main_threads_ran_seconds_total"
 WAITED = "stepscope_run_main_threads_waited_seconds_total"
 SHARED_SAMPLES = "run_instance:stepscope_shared_cores:samples"
 WAITED_SHARE = "run_instance:stepscope_waited_for_neighbours:ratio"
+COST = "run_instance:stepscope_cost_of_neighbours:ratio"
+CERTAIN = 20.0  # seconds of samples after which a clear-cut share is judged
 USERS_NAMED = 3
 
 
 @dataclass(frozen=True)
 class NoisyNeighbourParameters(Parameters):
     threshold: Annotated[Percent, "the rule fires above this share of the time of main threads"] = 10
+    cost: Annotated[
+        Percent, "and main threads together waited for more than this share of the run's time"
+    ] = 2
     patience: Annotated[Samples, "decisions begin after this many samples"] = 120
     live_window: Annotated[LiveMinutes, LIVE_WINDOW] = 15
 
@@ -71,10 +77,15 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
     measure = OWN_CORES
 
     def judge(self, view: Contention) -> Judgement:
-        return too_large(_portion(view), self.parameters)
+        return self._costly(view, too_large(_portion(view), self.parameters))
 
     def judge_live(self, view: Contention, sample_interval: float) -> Judgement:
-        return too_large_live(_portion(view), self.parameters, sample_interval)
+        judged = too_large_live(_portion(view), self.parameters, sample_interval, CERTAIN)
+        return self._costly(view, judged)
+
+    def _costly(self, view: Contention, judged: Judgement) -> Judgement:
+        (share, holds) = judged.conditions[0]
+        return judgement(judged.enough, (share, holds & (view.cost > fraction(self.parameters.cost))))
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         parameters = self.parameters
@@ -83,18 +94,30 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         targets = scraping.held(OTHERS)
         samples = Record(SHARED_SAMPLES, Gain(SAMPLES, window) & targets)
         waits, of_others = (waited / (ran + waited)).on_one_line(), (others / (others + own)).on_one_line()
+        seconds = samples * scraping.sample_interval
         return PrometheusRules(
             targets=targets,
             every=2 * MINUTE,
-            records=[samples, Record(WAITED_SHARE, waits * of_others & samples)],
+            records=[
+                samples,
+                Record(WAITED_SHARE, waits * of_others & samples),
+                Record(COST, waited * of_others / seconds),
+            ],
             alerts=[
                 Alert(
-                    promql.too_large(scraping, WAITED_SHARE, SHARED_SAMPLES, parameters),
+                    f"({promql.too_large(scraping, WAITED_SHARE, SHARED_SAMPLES, parameters, CERTAIN)})\n"
+                    f"  and {COST} > {ratio(parameters.cost)}",
                     summary="Other processes on {{ $labels.instance }} slow down run {{ $labels.run }}",
                     description="On {{ $labels.instance }}, main threads of run {{ $labels.run }} waited for "
                     "cores that other processes used for {{ $value | humanizePercentage }} of the time in "
                     f"which they could run, in the last {parameters.live_window:g} minutes (fires above "
-                    f"{parameters.threshold:g} %). "
+                    f"{parameters.threshold:g} %)."
+                    + looked_up(
+                        f"{COST}{{}}",
+                        OF_NODE,
+                        " Together they waited for {{ .Value | humanizePercentage }} of the run's time",
+                    )
+                    + f" (fires above {parameters.cost:g} %). "
                     "stepscope_run_neighbour_cpu_seconds_total names the users.",
                 )
             ],
@@ -105,7 +128,9 @@ class NoisyNeighbour(Tallied[NoisyNeighbourParameters, Contention, OwnCores]):
         gains = [Gain(name, window).value(now) for name in (OWN, OTHERS, RAN, WAITED)]
         samples = now.recorded(SHARED_SAMPLES)
         labels = [series for series in samples if all(series in gain for gain in gains)]
-        return Scraped(labels, Contention(column(samples, labels), *(column(gain, labels) for gain in gains)))
+        seen = column(samples, labels)
+        seconds = seen * scraping.sample_interval
+        return Scraped(labels, Contention(seen, seconds, *(column(gain, labels) for gain in gains)))
 
     def seen(self, node: OwnCores) -> int:
         return int(node.total.seen[0])

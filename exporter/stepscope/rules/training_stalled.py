@@ -2,13 +2,15 @@
 
 Source: our own. NVIDIA's nvidia-resiliency-ext also treats a rank as hung if its heartbeat is missing for a
 multiple (5, the safety factor) of the longest interval. A multiple of the usual interval needs no earlier
-run, and the minimum avoids false alarms for short steps.
+run, and the minimum avoids false alarms for short steps. Work that the run is known to do between steps is no
+stall as long as it lasts as before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Annotated, NamedTuple
 
@@ -17,16 +19,26 @@ import numpy as np
 from stepscope.common.words import all_of, capitalised, count, duration, too_few
 from stepscope.measurements.hangs import hangs
 from stepscope.measurements.measure import Measure, RunMeasurements
-from stepscope.measurements.pauses import NodePauses, Pause, Standstills, by_rank
-from stepscope.measurements.scraped import STEPS, Moment, Scraped, column
+from stepscope.measurements.pauses import (
+    HOST,
+    KNOWN_PLACES,
+    TIMES_LONGER,
+    NodePauses,
+    Pause,
+    Standstills,
+    by_rank,
+    explained,
+    stays_as_before,
+)
+from stepscope.measurements.scraped import STEPS, Labels, Moment, Scraped, column, highest
 from stepscope.measurements.steps import STEP_DURATIONS
 from stepscope.rules.parts.bands import Interval
 from stepscope.rules.parts.base import Rule, Verdict, status_of
-from stepscope.rules.parts.expressions import Record
+from stepscope.rules.parts.expressions import Record, time_span
 from stepscope.rules.parts.hang_in_words import collective_of, in_words
 from stepscope.rules.parts.judgement import Booleans, Judgement, Tallies, judgement
 from stepscope.rules.parts.parameters import Factor, Minutes, Parameters, StepCount
-from stepscope.rules.parts.promql import MINUTE, Alert, PrometheusRules, Scraping
+from stepscope.rules.parts.promql import MINUTE, OF_RUN, Alert, PrometheusRules, Scraping, looked_up
 from stepscope.rules.parts.registry import rule
 from stepscope.rules.parts.remedies import no_steps
 from stepscope.rules.parts.topics import IDLE_GPUS
@@ -36,6 +48,11 @@ MOST = "run_instance:stepscope_steps:max"
 USUAL = "run_instance:stepscope_time_between_steps:mean_seconds"
 AGE = "stepscope_run_last_step_age_seconds"  # on the exporter's own clock
 START = "stepscope_run_start_time_seconds"
+PLACE = "stepscope_rank_component_age_seconds"
+STAY = "run_instance_component:stepscope_longest_stay:seconds"
+AS_BEFORE = "run_instance_component:stepscope_usual_stay:seconds"
+OF_WORK = f'component=~"{"|".join((*KNOWN_PLACES, HOST))}"'
+EARLIER, RECENT = 360 * MINUTE, 30 * MINUTE  # stays of the last hours, and those that are not earlier ones
 PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
 
 
@@ -44,6 +61,9 @@ class TrainingStalledParameters(Parameters):
     factor: Annotated[Factor, "a stall lasts longer than this many times the usual time between steps"] = 20
     minimum: Annotated[Minutes, "a stall lasts longer than this, however short the steps are"] = 1
     patience: Annotated[StepCount, "decisions begin after this many steps of a rank"] = 20
+    known: Annotated[
+        Minutes, "a checkpoint or a compilation is no stall for this time, code of the script is not critical"
+    ] = 10
 
 
 @rule
@@ -55,7 +75,8 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
     question = "Has training stalled although its processes are alive?"
     description = (
         "Compares the time from the end of a step to the end of the next one, or to now, with the rank's "
-        "usual time. A process that hangs in a collective or on a dead file system looks like this."
+        "usual time. A process that hangs in a collective or on a dead file system looks like this. "
+        "Checkpoints, compilations and pauses like earlier ones do not count."
     )
     recommendation = (
         "Find out where the processes wait (py-spy dump --pid PID, NCCL's flight recorder), first on the "
@@ -83,7 +104,10 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
     def _judged(self, view: Standstills, enough: Booleans) -> Judgement:
         parameters = self.parameters
         is_long = (view.seconds > parameters.factor * view.usual) & (view.seconds > 60 * parameters.minimum)
-        return judgement(enough, (view.seconds, is_long))
+        is_stall = is_long & ~view.explained
+        return judgement(
+            enough, (view.seconds, is_stall & ~view.in_script), (view.seconds, is_stall & view.in_script)
+        )
 
     def prometheus_rules(self, scraping: Scraping) -> PrometheusRules:
         """Returns the rules for a node's last step of any rank; the usual time is a mean, not a median."""
@@ -91,26 +115,54 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         spent = scraping.held(f"stepscope_phase_seconds_total{{{PHASES_OF_STEPS}}}")
         steps = scraping.held(f"{STEPS}_count")
         ended = scraping.held("stepscope_run_end_time_seconds")
+        longest = f"max_over_time({STAY}[{time_span(scraping.reach(EARLIER))}] offset {time_span(RECENT)})"
+        known = f"{60 * self.parameters.known:.12g}"
+        is_stall = (
+            f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
+            f"  and {MOST} > {patience}\n"
+            f"  unless {ended}\n"
+            f"  unless on (cluster, run) {AS_BEFORE}"
+        )
+        in_script = f'on (cluster, run) ({STAY}{{component="{HOST}"}} <= {known})'
+        stalled = partial(
+            Alert,
+            summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
+            description="Run {{ $labels.run }} on {{ $labels.instance }} has not finished a step "
+            "for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
+            f"{factor:g} times the usual time between steps, and {minimum:g} min)."
+            + looked_up(
+                f"topk(1, {STAY}{{}})",
+                OF_RUN,
+                " A rank has been in {{ .Labels.component }} for {{ .Value | humanizeDuration }}.",
+            ),
+            lost="clamp({}, 1, 1)",
+        )
         return PrometheusRules(
             targets=scraping.held(START),
             every=MINUTE,
             records=[
                 Record(MOST, steps.sum_without("phase").max_without("rank")),
                 Record(USUAL, spent.sum_without("rank", "phase") / steps.sum_without("rank", "phase")),
+                Record(STAY, scraping.held(f"{PLACE}{{{OF_WORK}}}").max_without("rank", "operation")),
+                Record(
+                    AS_BEFORE,
+                    f"""
+                    {STAY}{{component!="{HOST}"}} <= {known}
+                      or
+                    {STAY} <= {TIMES_LONGER:g} * {longest} and {STAY} <= {RECENT:.12g}
+                    """,
+                ),
             ],
             alerts=[
-                Alert(
-                    f"{scraping.held(AGE)} > clamp_min({factor:.12g} * {USUAL}, {60 * minimum:.12g})\n"
-                    f"  and {MOST} > {patience}\n"
-                    f"  unless {ended}",
+                stalled(
+                    f"{is_stall}\n  unless {in_script}",
                     severity="critical",
-                    summary="Run {{ $labels.run }} has stalled on {{ $labels.instance }}",
-                    description="Run {{ $labels.run }} on {{ $labels.instance }} has not finished a step "
-                    "for {{ $value | humanizeDuration }}, although its processes are alive (fires after "
-                    f"{factor:g} times the usual time between steps, and {minimum:g} min).",
-                    labels={"standstill": "symptom"},
-                    lost="clamp({}, 1, 1)",
-                )
+                    labels={"standstill": "symptom", "place": "other"},
+                ),
+                # Text generation or an evaluation without a loader looks like this the first time.
+                stalled(
+                    f"{is_stall}\n  and {in_script}", labels={"standstill": "symptom", "place": "script"}
+                ),
             ],
         )
 
@@ -119,7 +171,24 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
         ages = {labels: age for labels, age in now.held(AGE, scraping.hold).items() if labels not in ended}
         nodes = list(ages)
         usual, most = (column(now.recorded(record), nodes) for record in (USUAL, MOST))
-        return Scraped(nodes, Standstills(column(ages, nodes), usual, most))
+        stays = now.recorded(STAY)
+        longest = highest(now.recorded_over(STAY, scraping.reach(EARLIER), RECENT))
+        known = 60 * self.parameters.known
+        short = {labels for labels, stay in stays.items() if stay <= known}
+        in_script = {labels for labels in stays if ("component", HOST) in labels}
+        as_before = {labels: stays[labels] for labels in short - in_script}
+        for labels, stay in stays.items():
+            if labels not in as_before and stay <= min(TIMES_LONGER * longest.get(labels, 0.0), RECENT):
+                as_before[labels] = stay
+        return Scraped(
+            nodes,
+            Standstills(
+                *(column(ages, nodes), usual, most),
+                _of_runs(nodes, as_before),
+                _of_runs(nodes, short & in_script),
+            ),
+            {AS_BEFORE: as_before},
+        )
 
     def conclude(self, run: RunMeasurements, tallies: Tallies) -> Verdict:
         ranks = self._ranks(run)
@@ -160,14 +229,21 @@ class TrainingStalled(Rule[TrainingStalledParameters, Standstills]):
 
     def _ranks(self, run: RunMeasurements) -> list[Rank]:
         found = []
+        stays = stays_as_before(run.facts.ranks, 60 * self.parameters.known)
         for name, node in run.of(self.measure).items():
             processes = ranks_of(run.facts, name)
             for rank, measured in sorted(node.ranks.items()):
-                pauses = measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
+                pauses = [
+                    pause._replace(seconds=pause.seconds - explained(pause, stays))
+                    for pause in measured.pauses(processes.get(rank, []), bool(run.facts.exit_status))
+                ]
                 steps, usual = run.nodes[name][STEP_DURATIONS].count(rank), measured.usual
                 # Nobody knows what happened between the captures of a trace.
                 seconds = np.array([max(pause.seconds - run.facts.unobserved_seconds, 0) for pause in pauses])
-                view = Standstills(seconds, np.full_like(seconds, usual), np.full_like(seconds, steps))
+                no = np.zeros(len(pauses), bool)
+                view = Standstills(
+                    seconds, np.full_like(seconds, usual), np.full_like(seconds, steps), no, no
+                )
                 judged = self.judge_whole(view) if run.whole else self.judge(view)
                 stalls = list(compress(pauses, judged.fired))
                 found.append(Rank(name, rank, steps, usual, bool(judged.enough.any()), stalls))
@@ -234,3 +310,13 @@ class Rank(NamedTuple):
     def lost(self) -> float:
         """Returns the seconds of stalls beyond the usual time between steps."""
         return sum((stall.seconds - self.usual for stall in self.stalls), 0.0)
+
+
+def _of_runs(nodes: Sequence[Labels], found: Collection[Labels]) -> Booleans:
+    """Returns (nodes,) whether there is a series of the node's run, whichever the node."""
+    runs = {_run(labels) for labels in found}
+    return np.array([_run(labels) in runs for labels in nodes], bool)
+
+
+def _run(labels: Labels) -> Labels:
+    return frozenset(label for label in labels if label[0] in OF_RUN)

@@ -99,7 +99,8 @@ UNSEEN = {
     r"|straggler_excess_seconds: .*(min by|> 0.006 and|> 0.15 \*|> 0.05 / \()",
     # The recording has one reason, for more than 3 s of any window.
     "ThermalThrottling": r"min without|>= 3\) /",
-    "TrainingStalled": r"> 1003",
+    # No rank is in known work, or in code of the script.
+    "TrainingStalled": r"> 1003|_stay:seconds",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.promtool import RuleTest
+from tests.support.promtool import RuleTest, Values
 from tests.support.scrapes import only, scraped_steps
 from tests.support.source import START, node_steps
 
@@ -111,4 +111,81 @@ def test_a_run_that_goes_on_is_no_longer_stalled(rules: Path, tmp_path: Path) ->
     test.add(only(scraped_steps(steps, 21), *names))
     test.firing("TrainingStalled", 135, 1)
     test.firing("TrainingStalled", 165, 0)
+    test.run(tmp_path)
+
+
+def pausing(run: str, *stays: tuple[str, int, int], minutes: int = 100) -> dict[str, Values]:
+    """A run of 0.5 s steps that makes none while a rank is in a component from one minute to another."""
+    count = 4 * minutes + 1
+    labels = f'job="stepscope",instance="node-a",run="{run}"'
+    steps, age = [0.0], [0.2]
+    places: dict[str, list[float | None]] = {}
+    for scrape in range(1, count):
+        inside = [stay for stay in stays if 4 * stay[1] < scrape <= 4 * stay[2]]
+        for component, begin, _ in inside:
+            places.setdefault(component, [None] * count)[scrape] = 15.0 * (scrape - 4 * begin)
+        steps.append(steps[-1] + (0 if inside else 30))
+        age.append(age[-1] + 15 if inside else 0.2)
+    return {
+        f"stepscope_run_start_time_seconds{{{labels}}}": [0.0] * count,
+        f"stepscope_run_last_step_age_seconds{{{labels}}}": age,
+        f'stepscope_step_duration_seconds_count{{{labels},rank="0",phase="train"}}': steps,
+        f'stepscope_phase_seconds_total{{{labels},rank="0",phase="train"}}': [0.5 * step for step in steps],
+        **{
+            f'stepscope_rank_component_age_seconds{{{labels},rank="0",component="{component}"}}': ages
+            for component, ages in places.items()
+        },
+    }
+
+
+def test_work_that_the_run_is_known_to_do_is_no_stall_while_it_lasts_as_usual(
+    rules: Path, tmp_path: Path
+) -> None:
+    test = RuleTest(rules)
+    test.add(pausing("checkpoint", ("checkpoint", 10, 15)) | pausing("compile", ("compile", 10, 15)))
+    test.add(pausing("long", ("checkpoint", 10, 25)) | pausing("hang", ("backward", 10, 15)))
+    test.add(pausing("twice", ("checkpoint", 10, 25), ("checkpoint", 60, 80)))
+    for run, minutes in (("checkpoint", (11, 13, 15, 16)), ("compile", (11, 13, 15, 16))):
+        for minute in minutes:
+            test.status("TrainingStalled", 60 * minute, 0, run=run)
+    for run, at, fires in (
+        ("hang", 10.75, 0),
+        ("hang", 11, 1),
+        ("long", 20, 0),
+        ("long", 20.25, 1),  # longer than ten minutes, and none was before
+        ("twice", 75, 0),
+        ("twice", 80, 0),  # the one before took 15 minutes
+    ):
+        test.firing("TrainingStalled", 60 * at, fires, run=run, place="other", severity="critical")
+    test.run(tmp_path)
+
+
+def test_code_of_the_script_is_a_warning_the_first_time_and_critical_if_it_lasts(
+    rules: Path, tmp_path: Path
+) -> None:
+    """Text generation or an evaluation, of two minutes first, then of four and of nine."""
+    test = RuleTest(rules)
+    test.add(pausing("generates", ("host", 10, 12), ("host", 50, 54), ("host", 90, 99)))
+    test.add(pausing("hangs", ("host", 10, 25)))
+    for run, at, place in (
+        ("generates", 11.25, "script"),
+        ("generates", 54, None),
+        ("generates", 98, None),  # eight minutes, twice as long as the one before
+        ("generates", 98.25, "script"),
+        ("hangs", 20, "script"),
+        ("hangs", 20.25, "other"),
+    ):
+        for one, severity in (("script", "warning"), ("other", "critical")):
+            test.firing("TrainingStalled", 60 * at, int(one == place), run=run, place=one, severity=severity)
+    test.run(tmp_path)
+
+
+def test_a_rank_that_waits_for_the_checkpoint_of_another_node_has_not_stalled(
+    rules: Path, tmp_path: Path
+) -> None:
+    here, there = pausing("run", ("checkpoint", 10, 15)), pausing("run", ("communication", 10, 15))
+    test = RuleTest(rules)
+    test.add(here | {name.replace("node-a", "node-b"): values for name, values in there.items()})
+    test.status("TrainingStalled", 60 * 14, 0)
+    test.status("TrainingStalled", 60 * 14, 0, instance="node-b")
     test.run(tmp_path)

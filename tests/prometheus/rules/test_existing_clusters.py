@@ -61,12 +61,12 @@ def always(percent: float) -> Values:
 def test_gpus_that_are_used_little_alert_and_say_how_coarse_that_is(existing: Path, tmp_path: Path) -> None:
     test = RuleTest(existing)
     test.add(gpu("low", always(30.0)) | gpu("busy", always(95.0)) | gpu("unused", always(0.0), used=0.001))
-    fits = [0.0 if number % 10 == 0 else 95.0 for number in range(SCRAPES)]
+    fits = [0.0 if number % 5 == 0 else 95.0 for number in range(SCRAPES)]
     test.add(gpu("fits", fits) | gpu("started", [0.0] * 10, used=0.5))
     where = {"resolution": "scrape", "run": "unknown", "gpu": "0"}
-    test.firing("LowGPUUtilization", END, 2)
+    test.firing("LowGPUUtilization", END, 1)
     test.firing("LowGPUUtilization", END, 1, instance="low", trouble="under-utilised", **where)
-    test.firing("LowGPUUtilization", END, 1, instance="fits", trouble="fluctuating", **where)
+    test.firing("LowGPUUtilization", END, 1, "pending", instance="fits", trouble="fluctuating", **where)
     test.status("LowGPUUtilization", END, 0, instance="unused")
     test.status("LowGPUUtilization", 135, 0, instance="started")
     test.firing("LowGPUUtilization", 570, 0)  # patience and window are of 40 scrapes at least

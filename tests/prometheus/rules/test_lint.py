@@ -37,7 +37,7 @@ OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepsco
 RECORDED = re.compile(r"""\b([a-zA-Z_]\w*(?::\w+)+)(?:\{rule="(\w+)")?""")
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
-ACROSS_NODES = {"CollectiveHang", "Straggler", "stepscope-meta"}
+ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled", "stepscope-meta"}
 
 Rule = dict[str, Any]
 
@@ -105,6 +105,9 @@ def is_wrongly_labelled(rule: Rule) -> str | None:
 
 
 def waits_twice(rule: Rule) -> str | None:
+    # A pause of a minute is in each window of four minutes that contains it, but in none eight minutes later.
+    if rule.get("labels", {}).get("trouble") == "fluctuating":
+        return None
     return "has `for` and is smoothed" if "for" in rule and SMOOTHED.search(rule["expr"]) else None
 
 

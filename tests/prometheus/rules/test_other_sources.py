@@ -201,22 +201,24 @@ def test_a_small_batch_is_below_all_three_thresholds(rules: Path, tmp_path: Path
 
 @promtool
 def test_fluctuating_is_strictly_below_one_threshold_and_above_the_other(rules: Path, tmp_path: Path) -> None:
-    def mixed(few: float, others: float) -> Values:
-        """Three of the 41 readings of ten minutes decide the 5th or 95th percentile."""
-        return [few if number >= SCRAPES - 3 else others for number in range(SCRAPES)]
+    def mixed(few: float, others: float, count: int) -> Values:
+        """Of the 41 readings of ten minutes, 7 decide the 15th percentile, and 3 the 95th."""
+        return [few if number >= SCRAPES - count else others for number in range(SCRAPES)]
 
     test = RuleTest(rules)
     nodes = {
-        "low": mixed(9.9, 95.0),
-        "low-at": mixed(10.0, 95.0),
-        "high": mixed(70.1, 0.0),
-        "high-at": mixed(70.0, 0.0),
+        "low": mixed(9.9, 95.0, 7),
+        "low-at": mixed(10.0, 95.0, 7),
+        "low-few": mixed(9.9, 95.0, 6),
+        "high": mixed(70.1, 0.0, 3),
+        "high-at": mixed(70.0, 0.0, 3),
     }
     for node, percents in nodes.items():
         test.add(gpu(node, percents) | run_on(node))
-    test.firing("LowGPUUtilization", END, 2)
+    test.firing("LowGPUUtilization", END, 2, state="pending")
     for node in ("low", "high"):
-        test.firing("LowGPUUtilization", END, 1, instance=node, trouble="fluctuating", **COARSE)
+        fluctuating = {"instance": node, "trouble": "fluctuating", **COARSE}
+        test.firing("LowGPUUtilization", END, 1, state="pending", **fluctuating)
     test.run(tmp_path)
 
 

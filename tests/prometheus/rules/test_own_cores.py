@@ -84,6 +84,22 @@ def test_neighbours_fire_above_a_tenth_of_the_time_of_main_threads(
     test.run(tmp_path)
 
 
+def test_waits_that_cost_a_run_less_than_2_percent_of_its_time_do_not_fire(
+    rules: Path, tmp_path: Path
+) -> None:
+    """Threads that hardly run wait for most of the time in which they could."""
+    test = RuleTest(rules)
+    for run, waited, fires in (("cheap", 0.0199, 0), ("dear", 0.0201, 1)):
+        uses = {"ran": 0.0023, "waited": 2 * waited}
+        threads = {f"main_threads_{name}_seconds_total": grows(rate) for name, rate in uses.items()}
+        cores = {"cpu_seconds_total": grows(1.0), "other_cpu_seconds_total": grows(1.0)}
+        test.add(series(run, **cores, **threads))
+        cost = f'run_instance:stepscope_cost_of_neighbours:ratio{{run="{run}"}}'
+        test.equals(cost, HOURS, waited, tolerance=1e-9)
+        test.firing("NoisyNeighbour", HOURS, fires, run=run)
+    test.run(tmp_path)
+
+
 def test_a_run_without_a_limit_or_without_measurements_has_no_status(rules: Path, tmp_path: Path) -> None:
     test = RuleTest(rules)
     test.add(series("run"))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stepscope.runs.model import Times
 
-EARLY = 120.0  # seconds of samples: nothing is decided before
+EARLY = 120.0  # seconds of samples before which nothing is decided, unless a rule's patience is shorter
 CORRELATED = 10  # samples that count as one
 DEVIATIONS = 3.0  # of the share's standard error: 99.7 % of a normal distribution is closer
 

@@ -69,13 +69,16 @@ def too_large(view: Portion, parameters: ShareLimits) -> Judgement:
     return judgement(view.seen > parameters.patience, (share, share > fraction(parameters.threshold)))
 
 
-def too_large_live(view: Portion, parameters: ShareLimits, sample_interval: float) -> Judgement:
+def too_large_live(
+    view: Portion, parameters: ShareLimits, sample_interval: float, early_seconds: float = EARLY
+) -> Judgement:
     """Judges whether a part is more than `threshold` percent of the samples of a live window.
 
-    It decides after `live_minimum`, and earlier where the share is surely on one side of the threshold.
+    It decides after `live_minimum`, or after `early_seconds` of samples if the share is surely on one side of
+    the threshold.
     """
     share, limit = view.ratio, fraction(parameters.threshold)
-    early = (view.seen >= EARLY / sample_interval) & is_clear(share, view.seen, limit)
+    early = (view.seen >= early_seconds / sample_interval) & is_clear(share, view.seen, limit)
     enough = view.seen > live_minimum(parameters, sample_interval)
     return judgement(enough | early, (share, share > limit))
 

@@ -163,7 +163,9 @@ def _bound(percent: float, parameter: str, bounds: Sequence[float]) -> float:
     )
 
 
-def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLimits) -> str:
+def too_large(
+    scraping: Scraping, share: str, samples: str, parameters: ShareLimits, early_seconds: float = EARLY
+) -> str:
     """Returns where the recorded `share` of the recorded number of `samples` is above the threshold.
 
     It decides after `live_minimum`, or earlier if the share is surely above (rules/confidence.py).
@@ -172,5 +174,5 @@ def too_large(scraping: Scraping, share: str, samples: str, parameters: ShareLim
     return (
         f"{share} > {ratio(percent)} and {samples} > {live_minimum(parameters, interval):.12g}\n"
         f"  or {share} > {ratio(percent)} + {margin(fraction(percent)):.12g} * "
-        f"({samples} >= {EARLY / interval:.12g}) ^ -0.5"
+        f"({samples} >= {early_seconds / interval:.12g}) ^ -0.5"
     )
