@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,15 +15,18 @@ from stepscope.exporter.exporter import Exporter
 from stepscope.exporter.sampling.sample_counters import SampleCounters
 from stepscope.prometheus.crosscheck.offline.remote_write import samples_of
 
+from benchmarks.page import DOCS, markdown, read_part, read_table
 from tests.docs.test_metrics import collectors
+from trials.day import __main__ as command
+from trials.day import faults, jobs
 from trials.day.__main__ import simulate
 from trials.day.activity import Activity
 from trials.day.faults import FAULTS, Found, plant, planted, search
-from trials.day.jobs import DAY, GPUS, HELD_BACK, HOUR, KINDS, MINUTE, TUNING, Day, Job, make_day
+from trials.day.jobs import DAY, GPUS, HELD_BACK, HOUR, KINDS, MINUTE, MIX, TUNING, Day, Job, make_day
 from trials.day.node import RETENTION, ScrapedNode, scraped
 from trials.day.notifications import Alert, Notification
 from trials.day.rules import Reads, that_alert
-from trials.day.score import episodes, rows, totals
+from trials.day.score import Result, episodes, rows
 from trials.day.store import _encode, _samples
 from trials.shared_cluster.judge import rule_groups
 
@@ -163,16 +167,24 @@ def test_the_rows_count_per_rule_and_the_totals_per_audience() -> None:
         Notification(330, "slack", [], [mine]),
         Notification(40, "slack", [theirs], []),
     ]
-    assert rows([mine, theirs], sent) == [
+    found = Result(make_day(1), [mine, theirs], sent)
+    assert rows([found]) == [
         ("DataStarved", "warning", "owner", "1", "1", "2", "1"),
         ("GPULost", "critical", "platform", "1", "1", "1", "0"),
         ("**all, to slack**", "", "", "2", "2", "3", "1"),
     ]
-    found = totals(make_day(1), sent)
-    assert found.rates == {"owner": 100 * 2 / 160, "platform": 100 / 160}
-    assert (found.critical, found.hold) == (1, False)
-    assert totals(make_day(1), sent[2:]).critical == 1
-    assert totals(make_day(1), []).hold
+    assert rows([found, found])[-1] == ("**all, to slack**", "", "", "4", "4", "6", "2")
+    assert (found.sent("owner"), found.sent("platform")) == (100 * 2 / 160, 100 / 160)
+    assert (found.critical, found.holds) == (1, False)
+    assert found.row() == ("1", "15 s", "1,601", "2", "2", "3", "0.6", "1.2", "1")
+
+
+def test_two_notifications_to_the_platform_per_100_gpu_days_hold_and_no_critical_one() -> None:
+    sent = [Notification(30, "slack", [alert("GPULost", 0, 100)], [])] * 3
+    assert Result(make_day(1), [], sent).holds
+    assert not Result(make_day(1), [], [*sent, *sent[:1]]).holds
+    critical = Notification(30, "slack", [alert("GPULost", 0, 100, severity="critical")], [])
+    assert not Result(make_day(1), [], [critical]).holds
 
 
 def test_each_kind_of_fault_is_planted_once_in_a_healthy_job_of_its_own() -> None:
@@ -191,7 +203,7 @@ def a_slow_rank() -> tuple[Day, Job, dict[str, str], float]:
 
 
 def found(day: Day, alerts: list[Alert], sent: list[Notification]) -> Found:
-    return next(each for each in search(day, alerts, sent) if each.name == "slow rank")
+    return next(each for each in search(Result(day, alerts, sent)) if each.name == "slow rank")
 
 
 def test_a_fault_is_found_by_its_rule_with_its_place_and_the_cause_must_come_first() -> None:
@@ -215,6 +227,31 @@ def test_a_fault_is_found_by_its_rule_with_its_place_and_the_cause_must_come_fir
 @pytest.mark.servers
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
 def test_a_small_hour_sends_no_more_notifications_than_it_did() -> None:
-    alerts, notifications = simulate(small())
-    assert alerts  # the simulation does something
-    assert len(notifications) <= MOST_NOTIFICATIONS, rows(alerts, notifications)
+    result = simulate(small())
+    assert result.alerts  # the simulation does something
+    assert len(result.notifications) <= MOST_NOTIFICATIONS, rows([result])
+
+
+def test_the_page_describes_every_kind_of_job_and_every_fault() -> None:
+    page = (DOCS / "accuracy.md").read_text(encoding="utf-8")
+    lines = [*markdown(MIX, jobs.described()), *markdown(faults.CATALOGUE, faults.described())]
+    assert [line for line in lines if line not in page] == []
+
+
+def test_the_command_writes_its_table_into_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "accuracy.md"
+    page.write_text((DOCS / "accuracy.md").read_text(encoding="utf-8"))
+    monkeypatch.setattr(command, "PAGE", page)
+    monkeypatch.setattr(command, "simulate", lambda day: Result(day, [], []))
+    assert command.main(["--held-back", "--markdown"]) == 0
+    assert [row[:2] for row in read_table(page, "day")][:3] == [
+        [str(seed), f"{interval} s"] for seed, interval in zip(HELD_BACK, (15, 30, 60), strict=True)
+    ]
+    assert "`python -m trials.day --held-back`" in "\n".join(read_part(page, "day"))
+    assert command.main(["--faults", "--markdown"]) == 1  # none was found
+    assert [row[2] for row in read_table(page, "planted")] == ["**missed**"] * 12
+
+
+def test_an_interrupt_ends_the_command_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "simulate", Mock(side_effect=KeyboardInterrupt))
+    assert command.main([]) == 130

@@ -15,19 +15,18 @@ from stepscope.common.errors import UserError
 from stepscope.prometheus.crosscheck.offline.prometheus import local_prometheus
 from stepscope.report.terminal import shown
 
-from benchmarks.page import DOCS, markdown
+from benchmarks.page import DOCS, markdown, write_table
 from trials.day import faults
 from trials.day.faults import plant, search
 from trials.day.jobs import DAY, HELD_BACK, HOUR, NODES, TUNING, Day, make_day
 from trials.day.node import scraped
-from trials.day.notifications import Alert, Alertmanager, Notification
+from trials.day.notifications import Alert, Alertmanager
 from trials.day.rules import Reads, that_alert
-from trials.day.score import HEAD, rows, totals
+from trials.day.score import DAYS, HEAD, ORIGINS, Result, origins, rows
 from trials.day.store import write
 from trials.shared_cluster.judge import firing, rule_groups
 
 PAGE = DOCS / "accuracy.md"
-TABLE = "day"
 ALERTMANAGER = Path(__file__).parents[2] / "alertmanager" / "alertmanager.yml"
 RESENT = 900.0  # seconds for which Prometheus sends a resolved alert again
 
@@ -97,20 +96,38 @@ def _simulated(arguments: argparse.Namespace) -> int:
         if arguments.held_back
         else [make(arguments.seed, arguments.interval)]
     )
-    holds = True
+    results = []
     for day in days:
-        alerts, notifications = simulate(plant(day) if arguments.faults else day)
-        print("\n".join(markdown(HEAD, rows(alerts, notifications))))
-        if arguments.faults:
-            found = search(day, alerts, notifications)
-            print("\n".join(["", *markdown(faults.HEAD, [each.row() for each in found])]))
-            holds &= all(each.holds for each in found)
-        else:
-            holds &= totals(day, notifications).hold
-    return int(not holds)
+        results.append(simulate(plant(day) if arguments.faults else day))
+        print("\n".join(["", *markdown(ORIGINS, origins(results[-1])), ""]))
+    found = [(result.day.seed, each) for result in results for each in search(result)]
+    tables = [
+        *markdown(DAYS, [result.row() for result in results]),
+        "",
+        *markdown(HEAD, rows(results)),
+    ]
+    if arguments.faults:
+        tables = markdown(faults.HEAD, [each.row(seed) for seed, each in found])
+    print("\n".join(tables))
+    if arguments.markdown:
+        write_table(PAGE, _command(arguments), tables, name="planted" if arguments.faults else "day")
+    holds = [each.holds for _, each in found] if arguments.faults else [result.holds for result in results]
+    return int(not all(holds))
 
 
-def simulate(day: Day) -> tuple[list[Alert], list[Notification]]:
+def _command(arguments: argparse.Namespace) -> str:
+    """Returns the command that measured, for the page."""
+    words = ["--held-back"] if arguments.held_back else [f"--seed {arguments.seed}"]
+    if not arguments.held_back:
+        words.append(f"--interval {arguments.interval}")
+    if arguments.hours != DAY / HOUR:
+        words.append(f"--hours {arguments.hours:g}")
+    if arguments.nodes != NODES:
+        words.append(f"--nodes {arguments.nodes}")
+    return " ".join(["python -m trials.day", *words, *(["--faults"] if arguments.faults else [])])
+
+
+def simulate(day: Day) -> Result:
     """Returns the alerts of a day, and what is sent about them."""
     begin = time.monotonic()
 
@@ -133,9 +150,10 @@ def simulate(day: Day) -> tuple[list[Alert], list[Notification]]:
     alerts = [
         Alert(each.labels, each.begin, each.end + intervals[each.labels["alertname"]]) for each in fired
     ]
-    say(f"{len(alerts):,} alerts")
     manager = Alertmanager(ALERTMANAGER.read_text(encoding="utf-8"), RESENT)
-    return alerts, list(manager.notifications(alerts, day.seconds))
+    result = Result(day, alerts, list(manager.notifications(alerts, day.seconds)))
+    say(f"{len(alerts):,} alerts and {len(result.notifications):,} notifications")
+    return result
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,9 @@ from typing import Literal
 
 from trials.day.jobs import MINUTE, Day, Job, PlantedFault
 from trials.day.notifications import Alert, Notification
+from trials.day.score import Result
 
+CATALOGUE = ("planted fault", "what happens", "rules that name it", "symptoms")
 HEALTHY_AT_FIRST = 30 * MINUTE  # of a job before its fault
 LATEST = 30 * MINUTE  # after its begin that a fault may be found
 Place = Literal["gpu", "rank", "instance"]
@@ -22,6 +24,7 @@ class Fault:
     """A kind of fault: rules that name it, rules of its symptoms, and what the alert must name."""
 
     name: str
+    happens: str
     rules: frozenset[str]
     symptoms: frozenset[str] = frozenset()
     place: Place = "instance"
@@ -32,24 +35,97 @@ class Fault:
 
 IDLE = frozenset({"LowGPUUtilization", "BatchSize", "IdleGPU", "LoadBalancing"})
 FAULTS = (
-    Fault("slow rank", frozenset({"Straggler"}), IDLE | {"CommunicationBound"}, "rank", least_ranks=4),
-    Fault("starved loader", frozenset({"DataStarved"}), IDLE),
-    Fault("hang", frozenset({"CollectiveHang"}), IDLE | {"TrainingStalled"}, least_ranks=2, lasts=inf),
-    Fault("idle GPU", frozenset({"IdleGPU"}), place="gpu", kinds=("notebook",), lasts=60 * MINUTE),
-    Fault("hot GPU", frozenset({"ThermalThrottling"}), IDLE, "gpu"),
     Fault(
-        "GPU memory leak",
-        frozenset({"GPUMemoryLeak"}),
-        frozenset({"GPUMemoryNearlyFull", "GPUMemoryIncrease"}),
+        "slow rank",
+        "rank 0 takes 1.5 times as long, and the others wait for it",
+        frozenset({"Straggler"}),
+        IDLE | {"CommunicationBound"},
+        "rank",
+        least_ranks=4,
+    ),
+    Fault("starved loader", "steps wait for data for 45 % of their time", frozenset({"DataStarved"}), IDLE),
+    Fault(
+        "hang",
+        "rank 0 leaves a collective, until the user stops the job",
+        frozenset({"CollectiveHang"}),
+        IDLE | {"TrainingStalled"},
+        least_ranks=2,
+        lasts=inf,
+    ),
+    Fault(
+        "idle GPU",
+        "the user of a notebook is away for an hour",
+        frozenset({"IdleGPU"}),
+        place="gpu",
+        kinds=("notebook",),
+        lasts=60 * MINUTE,
+    ),
+    Fault(
+        "hot GPU",
+        "heat throttles the GPU of rank 0 for 40 % of the time",
+        frozenset({"ThermalThrottling"}),
+        IDLE,
         "gpu",
     ),
-    Fault("host memory leak", frozenset({"HostMemoryLeak"}), frozenset({"MemoryPressure"})),
-    Fault("GPU memory error", frozenset({"GPUError"}), frozenset({"RunFailed"}), "gpu", lasts=10 * MINUTE),
-    Fault("lost GPU", frozenset({"GPULost"}), frozenset({"RunFailed"}), "gpu", lasts=20 * MINUTE),
-    Fault("noisy neighbour", frozenset({"NoisyNeighbour"}), IDLE | {"DataStarved"}),
-    Fault("CPU limit", frozenset({"CPUThrottled"}), IDLE | {"DataStarved"}),
-    Fault("slow storage", frozenset({"IOBottleneck", "DataStarved"}), IDLE),
+    Fault(
+        "GPU memory leak",
+        "the memory of a GPU grows by 0.45 points per minute",
+        frozenset({"GPUMemoryLeak", "GPUMemoryNearlyFull", "GPUMemoryIncrease"}),
+        place="gpu",
+    ),
+    Fault(
+        "host memory leak",
+        "memory of the host grows by 1.2 points per minute",
+        frozenset({"HostMemoryLeak"}),
+        frozenset({"MemoryPressure"}),
+    ),
+    Fault(
+        "GPU memory error",
+        "the GPU of rank 0 has two uncorrected ECC errors",
+        frozenset({"GPUError"}),
+        frozenset({"RunFailed"}),
+        "gpu",
+        lasts=10 * MINUTE,
+    ),
+    Fault(
+        "lost GPU",
+        "the GPU of rank 0 does not answer",
+        frozenset({"GPULost"}),
+        frozenset({"RunFailed"}),
+        "gpu",
+        lasts=20 * MINUTE,
+    ),
+    Fault(
+        "noisy neighbour",
+        "others use 60 % of the cores: main threads wait for 40 % of their time, steps for data",
+        frozenset({"NoisyNeighbour"}),
+        IDLE | {"DataStarved"},
+    ),
+    Fault(
+        "CPU limit",
+        "it stops the job for 30 % of what it grants, and steps wait for data",
+        frozenset({"CPUThrottled"}),
+        IDLE | {"DataStarved"},
+    ),
+    Fault(
+        "slow storage",
+        "steps wait for data for 65 % of their time, and cores for I/O",
+        frozenset({"IOBottleneck", "DataStarved"}),
+        IDLE,
+    ),
 )
+
+
+def described() -> list[tuple[str, ...]]:
+    """Returns the faults as rows of the page."""
+    return [
+        (
+            fault.name,
+            fault.happens,
+            *(", ".join(sorted(each)) or "none" for each in (fault.rules, fault.symptoms)),
+        )
+        for fault in FAULTS
+    ]
 
 
 def plant(day: Day) -> Day:
@@ -87,7 +163,15 @@ def _fits(fault: Fault, job: Job) -> bool:
     )
 
 
-HEAD = ("planted fault", "found by", "delay (min)", "clearing (min)", "told after (min)", "symptom first")
+HEAD = (
+    "seed",
+    "planted fault",
+    "found by",
+    "delay (min)",
+    "clearing (min)",
+    "notified after (min)",
+    "symptom first",
+)
 
 
 @dataclass(frozen=True)
@@ -105,30 +189,24 @@ class Found:
     def holds(self) -> bool:
         return self.rule is not None and self.symptom is None
 
-    def row(self) -> tuple[str, ...]:
+    def row(self, seed: int) -> tuple[str, ...]:
         times = (f"{seconds / MINUTE:.1f}" if seconds is not None else "-" for seconds in self._times)
-        return (self.name, self.rule or "**missed**", *times, self.symptom or "no")
+        return (str(seed), self.name, self.rule or "**missed**", *times, self.symptom or "no")
 
     @property
     def _times(self) -> tuple[float | None, float | None, float | None]:
         return self.delay, self.clearing, self.told
 
 
-def search(day: Day, alerts: Sequence[Alert], notifications: Sequence[Notification]) -> list[Found]:
+def search(result: Result) -> list[Found]:
     """Returns how each planted fault of the day was found."""
-    return [_found(day, *each, alerts, notifications) for each in planted(day)]
+    return [_found(result, *each) for each in planted(result.day)]
 
 
-def _found(
-    day: Day,
-    fault: Fault,
-    job: Job,
-    own: PlantedFault,
-    alerts: Sequence[Alert],
-    notifications: Sequence[Notification],
-) -> Found:
+def _found(result: Result, fault: Fault, job: Job, own: PlantedFault) -> Found:
+    alerts, notifications = result.alerts, result.notifications
     ((node, gpus),) = job.parts.items()
-    labels = {"instance": day.nodes[node].name, "run": job.run}
+    labels = {"instance": result.day.nodes[node].name, "run": job.run}
 
     def concerns(alert: Alert) -> bool:
         return own.begin <= alert.begin <= own.end + LATEST and all(

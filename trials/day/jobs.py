@@ -76,6 +76,40 @@ KINDS: Sequence[Kind] = (
 )  # fmt: skip
 
 
+MIX = ("kind of job", "a day", "GPUs", "length", "step", "checkpoint", "validation", "generation", "fail")
+
+
+def described() -> list[tuple[str, ...]]:
+    """Returns the mix as rows of the page."""
+    return [
+        (
+            kind.name,
+            f"{kind.count:,}",
+            ", ".join(map(str, sorted(set(kind.gpus)))),
+            "whole day" if kind.duration[0] >= DAY else _span(kind.duration),
+            _span(kind.step) if kind.step else "without Stepscope",
+            *(
+                f"{_span(lasts)} every {_span(every)}" if every != NEVER else "-"
+                for every, lasts in (
+                    (kind.checkpoint_every, kind.checkpoint_lasts),
+                    (kind.validation_every, kind.validation_lasts),
+                    (kind.generation_every, kind.generation_lasts),
+                )
+            ),
+            f"{kind.failing:.0%}".replace("%", " %") if kind.failing else "-",
+        )
+        for kind in KINDS
+    ]
+
+
+def _span(seconds: Range) -> str:
+    unit, name = (
+        (HOUR, "h") if seconds[1] >= 2 * HOUR else (MINUTE, "min") if seconds[1] > 200 else (1.0, "s")
+    )
+    low, high = (f"{each / unit:.3g}" for each in seconds)
+    return f"{low} {name}" if low == high else f"{low} to {high} {name}"
+
+
 @dataclass(frozen=True)
 class PlantedFault:
     """A fault of a job, in seconds since the start of the day."""
