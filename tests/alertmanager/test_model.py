@@ -1,0 +1,129 @@
+"""The model of Alertmanager in trials/day sends what the real one sends, in the same order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.alertmanager import Alertmanager as Server
+from tests.support.alertmanager import (
+    HttpStub,
+    Replacement,
+    alertmanager,
+    an_alert,
+    configured,
+    ended,
+    http_stub,
+    needs_alertmanager,
+    now,
+)
+from trials.day.notifications import Alert, Alertmanager
+
+pytestmark = needs_alertmanager
+
+# The committed configuration, in seconds. No event below is nearer than 0.4 s to a moment that it could miss.
+PACE: Mapping[str, Replacement] = {
+    r"group_wait: (?:30|10)s": "group_wait: 1s",
+    r"group_wait: 1m": "group_wait: 2s",
+    r"group_wait: 5m": "group_wait: 3s",
+    r"group_interval: \w+": "group_interval: 3s",
+    r"repeat_interval: \w+": "repeat_interval: 7s",
+}
+UNTIL = 11.7
+
+Told = dict[
+    tuple[str, str], list[tuple[set[str], set[str]]]
+]  # what fires and what is resolved, by rule and run
+
+
+def at(
+    begin: float,
+    end: float,
+    rule: str,
+    run: str,
+    node: str = "gpu-1",
+    severity: str = "warning",
+    **labels: str,
+) -> tuple[float, float, dict[str, Any]]:
+    alert = an_alert(rule, run, node, severity)
+    alert["labels"] |= labels
+    return begin, end, alert
+
+
+NEVER = 1000.0
+EVENTS = [
+    # A cause, joined by another node, resolved on the first one: three messages.
+    at(0.0, 5.0, "DataStarved", "a", rank="0"),
+    at(2.5, NEVER, "DataStarved", "a", "gpu-2", rank="8"),
+    # Its symptom on the first node is silent until the cause has ended there.
+    at(0.5, NEVER, "LowGPUUtilization", "a", gpu="0"),
+    # A symptom of another run is not silenced; nor is one that no cause explains.
+    at(0.6, NEVER, "LowGPUUtilization", "b", gpu="0"),
+    at(0.6, NEVER, "CommunicationBound", "a", rank="1"),
+    # Sent again after the repeat interval.
+    at(0.3, NEVER, "ThermalThrottling", "b", gpu="3"),
+    # Critical; over before the next message, and back in the same group.
+    at(0.2, 2.0, "TrainingStalled", "c", severity="critical"),
+    at(8.5, NEVER, "TrainingStalled", "c", severity="critical"),
+    # Over before its first message: nobody hears of it.
+    at(1.0, 1.5, "Dataloader", "d", severity="info"),
+    # Until a run has begun, only failures are reported.
+    at(0.1, NEVER, "MaxInitializationTime", "e", stage="waiting"),
+    at(0.2, NEVER, "GPUMemoryLeak", "e", gpu="1"),
+]  # fmt: skip
+
+
+def ident(labels: Mapping[str, str]) -> str:
+    return " ".join(labels.get(name, "-") for name in ("instance", "gpu", "rank"))
+
+
+def told_by_model(config: str) -> Told:
+    alerts = [Alert(alert["labels"], begin, end) for begin, end, alert in EVENTS]
+    told: Told = {}
+    for each in Alertmanager(config).notifications(alerts, UNTIL):
+        labels = [*each.firing, *each.resolved][0].labels
+        told.setdefault((labels["rule"], labels["run"]), []).append(
+            ({ident(alert.labels) for alert in each.firing}, {ident(alert.labels) for alert in each.resolved})
+        )
+    return told
+
+
+def told_by_alertmanager(server: Server, stub: HttpStub) -> Told:
+    """Posts each alert when it begins and when it ends, and returns what came to the stub."""
+    moments = [(begin, alert, False) for begin, _, alert in EVENTS]
+    moments += [(end, alert, True) for _, end, alert in EVENTS if end < NEVER]
+    began = time.monotonic()
+    for moment, alert, over in sorted(moments, key=lambda each: each[0]):
+        time.sleep(max(0.0, began + moment - time.monotonic()))
+        if not over:
+            alert["startsAt"] = now()
+        server.post(ended(alert) if over else alert)
+    time.sleep(max(0.0, began + UNTIL - time.monotonic()))
+    told: Told = {}
+    while not stub.posted.empty():
+        alerts = stub.next().content["alerts"]
+        states: dict[str, set[str]] = {"firing": set(), "resolved": set()}
+        for alert in alerts:
+            states[alert["status"]].add(ident(alert["labels"]))
+        labels = alerts[0]["labels"]
+        told.setdefault((labels["rule"], labels["run"]), []).append((states["firing"], states["resolved"]))
+    return told
+
+
+def test_the_model_sends_what_alertmanager_sends(tmp_path: Path) -> None:
+    with http_stub() as stub:
+        config = configured(
+            tmp_path, "webhook", {"http://localhost:8080/": f"{stub.url}/"}, {"webhook-token": "word"}, PACE
+        )
+        with alertmanager(config) as server:
+            told = told_by_alertmanager(server, stub)
+        assert told == told_by_model(config.read_text())
+    assert ("GPUMemoryLeak", "e") not in told
+    assert len(told["ThermalThrottling", "b"]) == 2  # it was repeated
+    assert told["TrainingStalled", "c"] == [
+        ({"gpu-1 - -"}, set()),
+        (set(), {"gpu-1 - -"}),
+        ({"gpu-1 - -"}, set()),
+    ]
