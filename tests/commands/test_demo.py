@@ -124,7 +124,7 @@ def test_ctrl_c_while_it_writes_leaves_what_is_written_readable(tmp_path: Path) 
     command = [sys.executable, "-m", "stepscope", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + SECONDS
-        while not list(recording.glob("*/samples-000003*")):
+        while not list(recording.glob("*/samples-000004*")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -194,7 +194,7 @@ def _ranks(result: RuleResult) -> set[int]:
     """Returns the rank of each row of a finding that fired."""
     details = result.details
     rows = details.get("ranks") or details.get("devices") or details.get("step_details", {}).values()
-    return {row["rank"] for row in rows if row["triggered"]}
+    return {row["rank"] for row in rows if row.get("triggered")}
 
 
 def _are_long_steps(stalled: RuleResult, long: RuleResult) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from tests.support.alertmanager import (
     now,
 )
 from tests.support.training_process import LAUNCH, RESNET, label
-from tests.support.training_script import only_ledger, training, wait_for_line
+from tests.support.training_script import only_ledger, training, wait_for_line, wait_until
 
 # Does what a good script does on SIGTERM: finishes its step, writes a checkpoint, ends in good order.
 CHECKPOINTING = """
@@ -106,6 +107,54 @@ def test_all_ranks_of_the_run_are_asked_once_whatever_the_number_of_its_alerts(t
     assert lines[0]["rule"] == "TrainingStalled"
     assert lines[0]["node"] == "gpu-node-1"
     assert lines[0]["starts_at"] == "2100-01-02T03:04:05.123456+00:00"
+
+
+IN_A_CHECKPOINT = """
+import signal
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+with stepscope.step("train"): pass
+with stepscope.component("checkpoint"):
+    hold()
+say("written")
+while not asked: time.sleep(0.01)
+say(f"checkpoint after {len(asked)}")
+"""
+
+
+def test_a_run_that_trains_again_is_not_stopped_for_its_standstill(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, trainer(tmp_path) as process:
+        began = datetime.now(UTC)
+
+        def trains_on() -> bool:
+            with only_ledger(tmp_path / "ledgers") as reader:
+                return (reader.totals().last_step_end or 0.0) > began.timestamp()
+
+        wait_until(trains_on)
+        stalled = an_alert_of_it(labels={"standstill": "symptom"}, startsAt=began.isoformat())
+        (decision,) = node.decisions(a_notification(stalled))
+        assert (decision["decision"], decision["reason"]) == (
+            "refused",
+            "a rank has finished a step since the alert began",
+        )
+        assert alive(process)
+        (again,) = node.decisions(a_notification({**stalled, "startsAt": "2100-01-01T00:00:00Z"}))
+        assert again["decision"] == "stop"
+        checkpointed(process)
+
+
+def test_a_run_is_not_stopped_during_a_checkpoint_but_by_a_repeated_notification(tmp_path: Path) -> None:
+    with acting(tmp_path) as node, trainer(tmp_path, IN_A_CHECKPOINT) as process:
+        alert = an_alert_of_it()
+        (decision,) = node.decisions(a_notification(alert))
+        assert (decision["decision"], decision["reason"]) == ("refused", "a rank writes a checkpoint")
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wait_for_line(process, "written")
+        (again,) = node.decisions(a_notification(alert))
+        assert again["decision"] == "stop"
+        checkpointed(process)
 
 
 def test_an_alert_is_answered_once_even_by_a_new_process(tmp_path: Path) -> None:
@@ -375,7 +424,12 @@ def test_a_wrong_body_is_a_400_of_one_line_and_a_huge_one_is_not_read(tmp_path: 
 @needs_alertmanager[0]
 @needs_alertmanager[1]
 def test_alertmanager_stops_a_stalled_run_which_checkpoints(tmp_path: Path) -> None:
-    with acting(tmp_path) as node, trainer(tmp_path) as process, trainer(tmp_path, run="bert") as other:
+    stalls = CHECKPOINTING.replace("while not asked:", "while not asked: time.sleep(0.01)\nwhile not asked:")
+    with (
+        acting(tmp_path) as node,
+        trainer(tmp_path, stalls) as process,
+        trainer(tmp_path, run="bert") as other,
+    ):
         changes = {**STOPPING, "http://localhost:9871": node.url}
         config = configured(tmp_path, "nobody", changes, {"actions-token": TOKEN})
         with alertmanager(config) as server:

@@ -28,6 +28,7 @@ from stepscope.exporter.ledgers.reader import LedgerError, LedgerReader, open_le
 logger = logging.getLogger(__name__)
 
 PROC = Path("/proc")
+LONGEST_CHECKPOINT = 600.0  # seconds; as TrainingStalled's parameter `known`
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,17 @@ class TrainingProcess:
         self.identity = Identity.read(pid) if pid > 0 else None
         self.key = (pid, self.identity.start if self.identity else None)
         self.spared = self._reason_to_spare()
+        totals = reader.totals()
+        self._last_step_end = totals.last_step_end or 0.0
+        self._checkpoint_since = totals.component_since if totals.component == "checkpoint" else None
+
+    def trains_since(self, time: float) -> bool:
+        """Returns whether it has finished a step since then, in seconds since the epoch."""
+        return self._last_step_end > time
+
+    def writes_checkpoint(self, now: float) -> bool:
+        """Returns whether it writes a checkpoint, for no longer than one may take."""
+        return self._checkpoint_since is not None and now - self._checkpoint_since < LONGEST_CHECKPOINT
 
     def ask_to_stop(self) -> str:
         """Sends SIGTERM if it is still the process that was found. Returns the result in words."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any
 
 from stepscope.alertmanager.actions.audit import STOP, Audit
@@ -87,6 +88,8 @@ class Stopping:
         self, alert: Alert, about: dict[str, Any], processes: Sequence[TrainingProcess]
     ) -> dict[str, Any]:
         reasons = [self._reason_to_spare(process, alert) for process in processes]
+        if not_now := self._not_now(processes, alert):
+            return self._settle(alert, about, "refused", not_now, answered=False)
         entries = [
             {
                 "pid": process.pid,
@@ -112,6 +115,20 @@ class Stopping:
             self._ask(chosen, about)
         return decision
 
+    @staticmethod
+    def _not_now(processes: Sequence[TrainingProcess], alert: Alert) -> str:
+        """Returns why a later notification of the alert may stop the run, but this one does not; or "".
+
+        An alert is seconds to minutes old when it arrives, and the ledgers are of now.
+        """
+        if alert.labels.get("standstill") and any(
+            process.trains_since(alert.starts_at.timestamp()) for process in processes
+        ):
+            return "a rank has finished a step since the alert began"
+        if any(process.writes_checkpoint(time()) for process in processes):
+            return "a rank writes a checkpoint"
+        return ""
+
     def _reason_to_spare(self, process: TrainingProcess, alert: Alert) -> str:
         if process.spared:
             return process.spared
@@ -136,8 +153,10 @@ class Stopping:
         decision: str,
         reason: str,
         processes: Sequence[dict[str, Any]] = (),
+        answered: bool = True,
     ) -> dict[str, Any]:
         entry = {"decision": decision, "reason": reason, **about, "processes": list(processes)}
         self._audit.write("decision", entry)
-        self._answered.add(alert.key)
+        if answered:
+            self._answered.add(alert.key)
         return entry
