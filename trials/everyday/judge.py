@@ -164,7 +164,7 @@ def rows(situations: Sequence[Situation], results: Results) -> list[tuple[str, .
                 each.cause,
                 _short(bad.words) if bad else "",
                 *(_word(getattr(score, name, None)) for name in ("finding", "line")),
-                _word(score.seconds if score else None) + (_compared(bad) if bad else ""),
+                _word(score.seconds) + _compared(bad) if bad and score and score.seconds is not None else "",
                 _word(twin) if twin is not False or good is None else f"no: {_short(good.words)}",
             )
         )
