@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from stepscope.common.shared_files import is_locked, open_private
+from stepscope.exporter.ledgers.reader import LedgerReader
 from stepscope.training import layout
+from stepscope.training.ledger import create_ledger
+from stepscope.training.ranks import Ranks
 
 from tests.support.smallest import smallest
 from tests.support.training_script import only_ledger, run_to_end, training, wait_for_line, wait_until
@@ -378,6 +382,21 @@ if __name__ == "__main__":
     with only_ledger(ledgers) as reader:
         assert reader.header.framework == "pytorch"
         assert reader.header.framework_version.startswith("2.")
+
+
+def test_fetches_count_although_workers_that_started_before_fetch_nothing(ledgers: Path) -> None:
+    ledgers.mkdir(exist_ok=True)
+    ledger = create_ledger(str(ledgers), "resnet", Ranks(0, None, 1))
+    for slot in range(20):
+        at = layout.WORKERS_AT + 8 * slot * layout.WORKER_DOUBLES
+        values = memoryview(ledger.memory)[at : at + 8 * layout.WORKER_DOUBLES].cast("d")
+        values[layout.WORKER_THREADS] = 1.0
+    values[layout.WORKER_SECONDS] = 5.0
+    values.release()
+    with LedgerReader(ledger.path) as reader:
+        totals = reader.totals()
+    os.close(ledger.fd)
+    assert (totals.fetch_sum, totals.busiest_fetch_seconds, totals.worker_threads) == (5.0, 5.0, 20)
 
 
 IN_PROCESS = """

@@ -178,7 +178,7 @@ class _Exporter:
         add("gpu_ecc_errors_total", errors, severity="uncorrected")
 
     def _add_holder(self, use: _Use, own: int, first: int, times: Floats, index: Integers) -> None:
-        """Adds for how long a process has held a GPU without work; an exporter that restarts begins anew."""
+        """Adds for how long a process has held a GPU without work; it starts at 0 with an exporter."""
         busy = np.flatnonzero(use.loads[own] > 0)
         before = np.searchsorted(busy, index, "right")
         last = np.where(before > 0, busy[np.maximum(before - 1, 0)] if len(busy) else 0, 0)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from stepscope.common.words import count, duration, number, share
-from stepscope.evaluation.account import Account, Key, name_of
+from stepscope.evaluation.account import Account, Key
 from stepscope.evaluation.analysis import Analysis, RuleResult
 from stepscope.evaluation.places import MAIN_THREADS
-from stepscope.evaluation.unexplained import LARGE, finding
+from stepscope.evaluation.unexplained import LARGE, LargePart, finding, of_part
 from stepscope.training.layout import ANOMALY_DETECTION, TENSORS, THREADS, UNUSED_PARAMETERS
 
 TOO_MANY = 2.0  # threads that compute per core: one of each worker, and as many of the training process
@@ -56,13 +56,8 @@ def _unused_parameters(analysis: Analysis) -> Iterator[RuleResult]:
 def _single_tensors(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:
     tensors, spent = int(analysis.gauges.get(TENSORS, 0)), account.share(*OPTIMIZER)
     if tensors >= MANY_TENSORS and spent >= OPTIMIZES:
-        title, seconds = name_of(OPTIMIZER), spent * run_seconds
-        said = (
-            f"{share(spent, 1.0)} of the run, {duration(seconds)}. It updates {number(tensors)} "
-            "tensors one by one."
-        )
-        details = {"part": OPTIMIZER.part, "component": OPTIMIZER.component}
-        yield replace(finding(title, said, AT_ONCE), seconds_lost=seconds, details=details)
+        evidence = f"It updates {number(tensors)} tensors one by one"
+        yield of_part(LargePart(OPTIMIZER, spent, AT_ONCE, evidence), run_seconds)
 
 
 def _threads(analysis: Analysis, account: Account, run_seconds: float) -> Iterator[RuleResult]:

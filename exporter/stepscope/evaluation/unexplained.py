@@ -67,7 +67,9 @@ TAKE_EQUAL = (
 EVALUATE_LESS = "Evaluate less often or on fewer batches, without gradients and in larger batches."
 
 
-class _Found(NamedTuple):
+class LargePart(NamedTuple):
+    """A part of the account that could be avoided, and how."""
+
     key: Key
     share: float  # of the run
     remedy: str
@@ -86,7 +88,7 @@ def unexplained(analysis: Analysis) -> list[RuleResult]:
         *_evaluation(account),
         *_by_turns(account, analysis),
     )
-    return [_large(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
+    return [of_part(one, run_seconds) for one in sorted(large, key=lambda one: -one.share)]
 
 
 def is_accounted(account: Account | None) -> bool:
@@ -94,27 +96,27 @@ def is_accounted(account: Account | None) -> bool:
     return account is not None and bool(account.useful_share) and account.share(UNKNOWN) < KNOWN
 
 
-def _outside(account: Account, analysis: Analysis) -> Iterator[_Found]:
+def _outside(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the time in lines of the script before the first step, if mostly in one, or after the last."""
     for leaf in account.leaves:
         own = leaf.share * _own(leaf) if leaf.lines else 0.0
         evidence = f"That is {share(own, leaf.share)} of the time {uncapitalised(name_of(leaf.key))}"
         if leaf.key.part == AFTER and own >= LARGE_AFTER:
-            yield _Found(leaf.key, own, LOSE_LESS, evidence)
+            yield LargePart(leaf.key, own, LOSE_LESS, evidence)
         judged = leaf.key.part != BEFORE or analysis.found(MaxInitializationTime)
         if not judged and own >= LARGE_BEFORE and leaf.places[0].share > MOST:
-            yield _Found(leaf.key, own, SET_UP_LESS, evidence)
+            yield LargePart(leaf.key, own, SET_UP_LESS, evidence)
 
 
-def _by_turns(account: Account, analysis: Analysis) -> Iterator[_Found]:
+def _by_turns(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     """Yields the wait for a rank that is the slowest by turns, which is no rank in particular."""
     waited = analysis.waited_by_turns * account.share("train")
     if waited >= LARGE and not analysis.found(Straggler):
         evidence = "By turns, a rank has more work than the others, which wait for it"
-        yield _Found(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
+        yield LargePart(Key("train", "communication"), waited, TAKE_EQUAL, evidence, "Uneven work of ranks")
 
 
-def _components(account: Account, analysis: Analysis) -> Iterator[_Found]:
+def _components(account: Account, analysis: Analysis) -> Iterator[LargePart]:
     judged = {each for rule in analysis.rules if rule.status.judged for each in rule.about.judges}
     if analysis.gpu_use and fmean(use.mean for use in analysis.gpu_use) >= BUSY_GPU:
         judged.add(HOST)
@@ -127,9 +129,9 @@ def _components(account: Account, analysis: Analysis) -> Iterator[_Found]:
             continue
         if part == main and component in REMEDIES:
             evidence = f"{share(spent, of_main)} of the time of steps"
-            yield _Found(leaf.key, spent, REMEDIES[component], evidence)
+            yield LargePart(leaf.key, spent, REMEDIES[component], evidence)
         elif part == BETWEEN:
-            yield _Found(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
+            yield LargePart(leaf.key, leaf.share, REMEDIES[BETWEEN], "No step was running")
 
 
 def _own(leaf: Leaf) -> float:
@@ -149,17 +151,18 @@ def _is_own(line: LineTime) -> bool:
     return bool(line.place) and not of_a_loop and not line.library.startswith(USUAL)
 
 
-def _evaluation(account: Account) -> Iterator[_Found]:
+def _evaluation(account: Account) -> Iterator[LargePart]:
     steps = sum(account.share(phase) for phase in PHASES)
     for phase in PHASES:
         part = account.share(phase)
         if phase not in (account.main_phase, "global") and part >= max(LARGE, LARGE_PHASE * steps):
             training = account.share(account.main_phase)
             evidence = f"Steps of training took {share(training, 1.0)} of the run"
-            yield _Found(Key(phase), part, EVALUATE_LESS, evidence)
+            yield LargePart(Key(phase), part, EVALUATE_LESS, evidence)
 
 
-def _large(found: _Found, run_seconds: float) -> RuleResult:
+def of_part(found: LargePart, run_seconds: float) -> RuleResult:
+    """Returns the finding, which costs the share of the run."""
     title, seconds = found.title or name_of(found.key), found.share * run_seconds
     said = f"{share(found.share, 1.0)} of the run, {duration(seconds)}. {found.evidence}."
     details = {"part": found.key.part, "component": found.key.component}

@@ -277,6 +277,9 @@ LOOPS = {
     "evaluation without a loader": (
         """
         target = torch.nn.Linear(16, 2).eval()
+        model.eval()
+        with torch.no_grad(): model(data[0][0])  # before training, when no optimizer is known
+        model.train()
         for i in range(12):
             with torch.no_grad(): target(data[0][0])  # no evaluation: other parameters than those trained
             x, y = data[i * 8 : i * 8 + 8]

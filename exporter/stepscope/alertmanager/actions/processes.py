@@ -1,7 +1,8 @@
 """Finds the training processes of a run on this node, and asks them to stop.
 
 Every user can put a file into the ledger directory, and a pid may soon belong to another process. So only
-the run and the rank of a ledger are trusted, and a process gets a signal only under these conditions:
+the run and the rank of a ledger are trusted. Its steps and checkpoints can only spare its own run. A process
+gets a signal only under these conditions:
 
 - By the kernel, it holds the lock of the ledger. No file can forge that, and `kill -9` ends it.
 
@@ -20,6 +21,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +69,12 @@ class TrainingProcess:
         self.identity = Identity.read(pid) if pid > 0 else None
         self.key = (pid, self.identity.start if self.identity else None)
         self.spared = self._reason_to_spare()
-        totals = reader.totals()
-        self._last_step_end = totals.last_step_end or 0.0
-        self._checkpoint_since = totals.component_since if totals.component == "checkpoint" else None
+        self._last_step_end = 0.0
+        self._checkpoint_since: float | None = None
+        with suppress(LedgerError):  # corrupt counters spare nobody
+            totals = reader.totals()
+            self._last_step_end = totals.last_step_end or 0.0
+            self._checkpoint_since = totals.component_since if totals.component == "checkpoint" else None
 
     def trains_since(self, time: float) -> bool:
         """Returns whether it has finished a step since then, in seconds since the epoch."""

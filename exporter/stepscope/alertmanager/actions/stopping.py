@@ -88,7 +88,8 @@ class Stopping:
         self, alert: Alert, about: dict[str, Any], processes: Sequence[TrainingProcess]
     ) -> dict[str, Any]:
         reasons = [self._reason_to_spare(process, alert) for process in processes]
-        if not_now := self._not_now(processes, alert):
+        chosen = [process for process, reason in zip(processes, reasons, strict=True) if not reason]
+        if not_now := self._not_now(chosen, alert):
             return self._settle(alert, about, "refused", not_now, answered=False)
         entries = [
             {
@@ -102,14 +103,13 @@ class Stopping:
             }
             for process, reason in zip(processes, reasons, strict=True)
         ]
-        if all(reasons):
+        if not chosen:
             why = "all were spared" if reasons else "the run has no live process on this node"
             return self._settle(alert, about, "nothing to stop", why, entries)
         if not self._policy.act:
             decision = self._settle(alert, about, "would stop", "dry run: --act is not given", entries)
         else:
             decision = self._settle(alert, about, STOP, "the rule is one of --stop-on", entries)
-        chosen = [process for process, reason in zip(processes, reasons, strict=True) if not reason]
         self._asked.update(process.key for process in chosen)
         if self._policy.act:
             self._ask(chosen, about)

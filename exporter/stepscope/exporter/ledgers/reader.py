@@ -503,7 +503,7 @@ class LedgerReader:
         section = self._sections.workers
         for first in range(0, section.items, _SLOTS_AT_ONCE):
             slots = self._ring(section, _SLOT, first, min(first + _SLOTS_AT_ONCE, section.items))
-            counted = [slot for slot in slots if slot[layout.WORKER_SECONDS]]
+            counted = [slot for slot in slots if slot[layout.WORKER_SECONDS] or slot[layout.WORKER_THREADS]]
             if not counted:
                 break
             used += counted

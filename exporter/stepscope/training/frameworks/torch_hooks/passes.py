@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from _thread import get_ident
-from contextlib import suppress
 
 import torch
 from torch.nn import Module
@@ -116,22 +115,12 @@ def _timed_forward(original: Callable[..., Any]) -> Callable[..., Any]:
     return timed
 
 
-_latest: tuple[object, bool] = None, False  # module that was called without gradients, and the answer
-
-
 def _evaluates(module: Any) -> bool:
     """Returns whether a module that is called without gradients evaluates what is trained.
 
     A teacher or a target network has other parameters than the optimizer's.
     """
-    global _latest
-    if module.training:
-        return False
-    if _latest[0] != id(module):
-        _latest = id(module), False
-        with suppress(Exception):  # of a class that has other parameters
-            _latest = id(module), trains(module)
-    return _latest[1]
+    return not module.training and trains(module)
 
 
 def _quick_backward(original: Callable[..., Any]) -> Any:

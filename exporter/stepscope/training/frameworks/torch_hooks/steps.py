@@ -75,11 +75,21 @@ def _elect(optimizer: object) -> None:
     _steps.elected = ref(optimizer)
 
 
+_trained: tuple[int, int, bool] = 0, 0, False  # the latest module and optimizer, and the answer
+
+
 def trains(module: torch.nn.Module) -> bool:
     """Returns whether the elected optimizer updates the module's first parameter."""
-    optimizer, first = _steps.elected(), next(module.parameters(), None)
-    groups = getattr(optimizer, "param_groups", ()) if first is not None else ()
-    return any(parameter is first for group in groups for parameter in group["params"])
+    global _trained
+    optimizer = _steps.elected()
+    if _trained[:2] != (id(module), id(optimizer)):
+        _trained = id(module), id(optimizer), False
+        with suppress(Exception):  # of classes that have their own idea of parameters
+            first = next(module.parameters(), None)
+            groups = getattr(optimizer, "param_groups", ()) if first is not None else ()
+            found = any(parameter is first for group in groups for parameter in group["params"])
+            _trained = id(module), id(optimizer), found
+    return _trained[2]
 
 
 _tracing = is_compiling  # until a hook fails
