@@ -447,7 +447,7 @@ def test_a_part_that_is_spoilt_while_the_command_runs_is_left_out_of_the_report(
 
 
 def test_a_script_that_knows_nothing_of_us_is_told_how_to_add_steps(tmp_path: Path) -> None:
-    with Observed(tmp_path / "run", "import time; time.sleep(1)") as observed:
+    with Observed(tmp_path / "run", "import time; time.sleep(1)", "--no-lines") as observed:
         assert observed.status() == 0
         lines = observed.said.splitlines()
     at = lines.index("? Not enough data: no steps were seen, so only the machine was judged.")
