@@ -21,7 +21,6 @@ ALONE = {
     "hostile_neighbour",
     "line_sampling",
     "simultaneous_runs",
-    "soak",
 }
 
 

@@ -11,7 +11,9 @@ import logging
 import os
 import sys
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,16 +55,13 @@ KIBIBYTES = 4096
     of="ticks",
 )
 def soak(attempt: Attempt) -> str:
-    log = logging.getLogger("stepscope")
-    level = log.level
-    log.setLevel(logging.CRITICAL)  # who collects the lines of days, as pytest does, needs memory for them
-    try:
-        return _soak(attempt)
-    finally:
-        log.setLevel(level)
+    # in an interpreter that has done nothing else: what others left in this one may go, or grow, at any time
+    with ProcessPoolExecutor(1, get_context("spawn")) as own:
+        return own.submit(_soak, attempt).result()
 
 
 def _soak(attempt: Attempt) -> str:
+    logging.getLogger("stepscope").setLevel(logging.CRITICAL)  # its lines of days
     node = _Node(attempt.folder)
     first = last = _Use.now()
     warm = max(attempt.count // 4, 3 * PERIOD)
