@@ -94,9 +94,9 @@ def test_a_busy_core_silences_the_idle_gpus_of_its_node_and_run_and_no_others(tm
         server.post(
             cause,
             an_alert("LowGPUUtilization", gpu="0"),
-            an_alert("BatchSize", gpu="0", severity="info"),
-            an_alert("StepOutlier", rank="0", severity="info"),
-            an_alert("BatchSize", gpu="0", severity="info", instance="gpu-node-2"),
+            an_alert("BatchSize", gpu="0"),
+            an_alert("StepOutlier", rank="0"),
+            an_alert("BatchSize", gpu="0", instance="gpu-node-2"),
             an_alert("LowGPUUtilization", gpu="0", run="bert"),
         )
         assert heard(server, stub, expected=4) == {
@@ -122,8 +122,8 @@ def test_slow_storage_and_few_workers_silence_idle_gpus_too(tmp_path: Path) -> N
         server.post(
             an_alert("IOBottleneck", run="storage"),
             an_alert("LowGPUUtilization", run="storage", gpu="0"),
-            an_alert("Dataloader", run="workers", severity="info"),
-            an_alert("BatchSize", run="workers", gpu="0", severity="info"),
+            an_alert("Dataloader", run="workers"),
+            an_alert("BatchSize", run="workers", gpu="0"),
         )
         assert {rule for rule, _, _ in heard(server, stub, expected=2)} == {"IOBottleneck", "Dataloader"}
 
@@ -165,7 +165,7 @@ def test_of_a_run_that_has_not_begun_only_that_and_what_is_broken_is_told(tmp_pa
             an_alert("GPUError", gpu="0", severity="critical"),
             an_alert("ExporterDown"),
             # it began late, and goes on: all of it is told
-            an_alert("MaxInitializationTime", run="late", severity="info", stage="late"),
+            an_alert("MaxInitializationTime", run="late", stage="late"),
             an_alert("LowGPUUtilization", run="late", gpu="0"),
         )
         assert {(rule, run) for rule, run, _ in heard(server, stub, expected=5)} == {
@@ -224,19 +224,17 @@ def test_many_alerts_of_one_rule_make_one_message_of_bearable_length(tmp_path: P
 
 
 def test_a_message_has_the_severity_of_what_fires_whatever_has_ended(tmp_path: Path) -> None:
-    waiting = an_alert("MaxInitializationTime", stage="waiting")
-    late = an_alert("MaxInitializationTime", stage="late", severity="info")
+    waiting = an_alert("MaxInitializationTime", stage="waiting", severity="page")
+    late = an_alert("MaxInitializationTime", stage="late")
     with slack(tmp_path) as (server, stub):
         server.post(waiting)
         assert (
-            stub.next()
-            .content["attachments"][0]["title"]
-            .startswith("WARNING: StepscopeMaxInitializationTime")
+            stub.next().content["attachments"][0]["title"].startswith("PAGE: StepscopeMaxInitializationTime")
         )
         server.post(ended(waiting), late)
         (attachment,) = stub.next().content["attachments"]
-        assert attachment["title"] == "INFO: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
-        assert attachment["color"] == "#439fe0"
+        assert attachment["title"] == "WARNING: StepscopeMaxInitializationTime, run resnet on gpu-node-1"
+        assert attachment["color"] == "warning"
 
 
 def test_labels_and_annotations_cannot_forge_a_slack_message(tmp_path: Path) -> None:

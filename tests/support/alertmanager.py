@@ -67,7 +67,7 @@ def configured(
     shutil.copytree(ALERTMANAGER, copied, ignore=shutil.ignore_patterns("secrets"))
     text = (copied / "alertmanager.yml").read_text()
     replacements: dict[str, Replacement] = {
-        "receiver: nobody.*": f"receiver: {receiver}",
+        "receiver: (platform|owners) #.*": f"receiver: {receiver}",
         **pace,
         **(changes or {}),
     }

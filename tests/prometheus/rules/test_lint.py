@@ -108,7 +108,8 @@ def waits_twice(rule: Rule) -> str | None:
     # A pause of a minute is in each window of four minutes that contains it, but in none eight minutes later.
     if rule.get("labels", {}).get("trouble") == "fluctuating":
         return None
-    return "has `for` and is smoothed" if "for" in rule and SMOOTHED.search(rule["expr"]) else None
+    judged = rule["expr"].partition("unless on (run) last_over_time(stepscope_samples_total")[0]
+    return "has `for` and is smoothed" if "for" in rule and SMOOTHED.search(judged) else None
 
 
 def has_a_needless_regex(rule: Rule) -> str | None:
