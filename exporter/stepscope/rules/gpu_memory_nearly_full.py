@@ -50,7 +50,7 @@ class GPUMemoryNearlyFullParameters(Parameters):
     horizon: Annotated[Minutes, "it also fires when the memory is full before that at the current rate"] = 60
     patience: Annotated[Samples, "decisions begin after this many samples"] = 120
     warm_up: Annotated[
-        Minutes, "alerts on growth are about what goes on after this time of a run, or fills the memory in it"
+        Minutes, "alerts are about growth that continues after this time of a run, or fills the memory in it"
     ] = 60
 
 

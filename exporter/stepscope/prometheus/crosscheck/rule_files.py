@@ -63,7 +63,7 @@ def read_groups(text: str, place: str) -> list[FileGroup]:
 
 
 def pace(group: FileGroup) -> Pace:
-    """Returns how a group of a file is to be evaluated."""
+    """Returns how often a group of a file must be evaluated, and how long its alerts wait and stay."""
     alerts = [(rule.pending, rule.keep_firing) for rule in group.rules if rule.is_alert]
     return Pace(group.interval, alerts)
 
