@@ -51,7 +51,7 @@ class Contention(NamedTuple):
     def cost(self) -> Times:
         """Returns for how much of the run's time main threads, taken together, waited for others.
 
-        A loader's workers are taken to wait as main threads do. Others cause that share of waits for data, too.
+        A loader's workers are taken to wait as main threads do. Others cause that share of waits for data.
         """
         with np.errstate(invalid="ignore", divide="ignore"):
             own = self.waited * self.others_share

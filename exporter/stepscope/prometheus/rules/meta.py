@@ -32,8 +32,8 @@ KNOWN = "instance:stepscope_exporter_known:bool"
 BUILD = "stepscope_exporter_build_info"
 TAKEN, MISSED = "stepscope_sampler_ticks_total", "stepscope_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
-# Nodes with GPUs by their short names, as dcgm-exporter gives them. That may be a pod's name, or an identity in a
-# cloud: a job of it whose names never match ours knows nothing of nodes.
+# Nodes with GPUs by their short names, as dcgm-exporter gives them. It may give the name of a pod, or that of an
+# instance in a cloud. A job of it whose names never match ours knows no nodes.
 OF_DCGM = "instance:stepscope_gpu_node:bool"
 KNOWN_TO_DCGM = by_node(
     'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
