@@ -12,6 +12,7 @@ from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.disk import DiskCollector
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
+from stepscope.exporter.collectors.infiniband import InfinibandCollector
 from stepscope.exporter.collectors.memory import MemoryCollector
 from stepscope.exporter.collectors.network import NetworkCollector
 from stepscope.exporter.collectors.pressure import PressureCollector
@@ -78,6 +79,7 @@ def make_exporter(
         DiskCollector(procfs),
         MemoryCollector(procfs),
         NetworkCollector(procfs),
+        InfinibandCollector(directory / "sys"),
         PressureCollector(procfs),
         SimulatedGpus(clock=clock.monotonic, nvml=simulation.nvml),
         SimulatedTraining(directory, simulation, clock),
