@@ -10,6 +10,7 @@ from stepscope.demo.ranks import AliveReader
 from stepscope.demo.simulation import SimulatedNode
 from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.disk import DiskCollector
+from stepscope.exporter.collectors.file_systems import FileSystemsCollector
 from stepscope.exporter.collectors.gpu import GpuCollector
 from stepscope.exporter.collectors.gpu_holders import GpuHoldersCollector
 from stepscope.exporter.collectors.infiniband import InfinibandCollector
@@ -87,6 +88,7 @@ def make_exporter(
         GpuHoldersCollector(procfs, clock.monotonic),
         RunProcessesCollector(procfs, directory / "cgroup", clock.monotonic),
         RankPausesCollector(procfs, directory / "cgroup"),
+        FileSystemsCollector(procfs, clock.monotonic),
     ]
     return Exporter(
         collectors,

@@ -139,3 +139,23 @@ def test_link_errors_of_a_port_alert_and_congestion_does_not(test: RuleTest, tmp
     test.firing("InfinibandErrors", LATE, 1)
     test.firing("InfinibandErrors", LATE, 1, instance="many", kind="symbol_error")
     test.run(tmp_path)
+
+
+def test_a_disk_that_is_full_soon_alerts_and_one_with_much_space_or_no_history_does_not(
+    test: RuleTest, tmp_path: Path
+) -> None:
+    free = 'stepscope_run_file_system_free_bytes{job="stepscope",instance="%s",run="run",mountpoint="/"}'
+    for node, start, per_scrape in (
+        ("well", 15e9, 0.0),
+        ("filling", 15e9, 15e6),  # full after 1000 scrapes, 250 minutes
+        ("slowly", 15e9, 10e6),
+        ("large", 90e9, 90e6),
+        ("full", 0.9e9, 0.0),
+    ):
+        test.add({free % node: [start - per_scrape * number for number in range(SCRAPES)]})
+        test.add({(free % node).replace("free", "size"): constant(100e9)})
+    test.firing("DiskFilling", 30 * 60, 1)  # one hour is not known yet
+    test.firing("DiskFilling", LATE, 2)
+    test.firing("DiskFilling", LATE, 1, instance="filling", severity="warning", trouble="filling")
+    test.firing("DiskFilling", LATE, 1, instance="full", severity="critical", trouble="full")
+    test.run(tmp_path)

@@ -27,7 +27,7 @@ STATES = {
     "InfinibandLinkDown",
 }  # have no value to show
 ANNOTATIONS = {"summary", "description", "recommendation"}
-CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError", "RowRemapping", "NVLinkErrors"}
+CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError", "RowRemapping", "NVLinkErrors", "DiskFilling"}
 LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
 FINDING = "stepscope:rule_finding"
 OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepscope:rule_info"} | {

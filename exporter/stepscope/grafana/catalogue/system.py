@@ -356,6 +356,18 @@ def _more_of_the_host() -> list[Panel]:
             unit="Bps",
         ),
         time_series(
+            "Free disk space",
+            """Share that is free of the file systems in which the run's processes work. Checkpoints written
+            to a relative path are there (DiskFilling).""",
+            lines(
+                f"stepscope_run_file_system_free_bytes{{{OF_NODE}}}"
+                f" / stepscope_run_file_system_size_bytes{{{OF_NODE}}}",
+                f"{{{{mountpoint}}}}{ON_NODE}",
+            ),
+            unit="percentunit",
+            highest=1,
+        ),
+        time_series(
             "Disk busy time",
             """Share of the time in which a disk was busy. Near 100 % it limits sequential requests; arrays
             and NVMe disks can serve more in parallel.""",

@@ -14,6 +14,7 @@ from stepscope.rules.parts.expressions import time_span
 from stepscope.rules.parts.promql import MINUTE, Alert, ratio
 from stepscope.rules.parts.silences import (
     CorrectedMemoryErrors,
+    DiskFilling,
     InfinibandErrors,
     InfinibandLinkDown,
     NVLinkErrors,
@@ -28,6 +29,7 @@ LINK = "stepscope_gpu_pcie_link"
 UTILIZATION = "avg_over_time(stepscope_gpu_utilization_ratio[15m])"
 NVLINK = "stepscope_gpu_nvlink_errors_total"
 FATAL, NOT_FATAL = (f'kind{matches}"recovery|failed_recovery"' for matches in ("=~", "!~"))
+FREE, SIZE = (f"stepscope_run_file_system_{which}_bytes" for which in ("free", "size"))
 PORT_UP = "stepscope_infiniband_port_up"
 # RoCE's out_of_sequence and the like also count congestion and adaptive routing.
 LINK_ERRORS = (
@@ -40,7 +42,12 @@ _CABLE = "Clean or replace the cable and its transceivers, then compare with ano
 
 def hardware_group(options: Options) -> Group:
     """Returns the alerts; docs/rules.md has a section on each."""
-    found = [*_memory(options.settings), *_links_of_gpus(options.settings), *_infiniband(options)]
+    found = [
+        *_memory(options.settings),
+        *_links_of_gpus(options.settings),
+        *_infiniband(options),
+        *_disks(options.settings),
+    ]
     return {
         "name": "stepscope-hardware",
         "interval": time_span(max(MINUTE, options.scraping.interval)),
@@ -210,5 +217,40 @@ def _infiniband(options: Options) -> list[Silence]:
                 f"(fires above {errors}).",
             ),
             _CABLE,
+        ),
+    ]
+
+
+def _disks(settings: Settings) -> list[Silence]:
+    """Returns the alerts on file systems. Their thresholds are our own."""
+    filling = settings.silence(DiskFilling)
+    share = f"{FREE} / {SIZE}"
+    place = "{{ $labels.mountpoint }} on {{ $labels.instance }}"
+    remedy = "Delete old checkpoints, or keep fewer. A checkpoint that finds no space ends most runs."
+    return [
+        Silence(
+            "DiskFilling",
+            Alert(
+                f"predict_linear({FREE}[6h], {60 * filling.minutes:.12g}) < 0\n"
+                f"  and {share} < {ratio(filling.free)}\n  and {FREE} offset 1h\n"
+                f"  unless {share} < {ratio(filling.full)}",
+                f"{place} will be full soon",
+                f"Run {{{{ $labels.run }}}} works in {place}. In {filling.minutes:g} min, it will lack "
+                "{{ $value | humanize1024 }}B at the rate of the last 6 hours.",
+                labels={"trouble": "filling"},
+            ),
+            remedy,
+        ),
+        Silence(
+            "DiskFilling",
+            Alert(
+                f"{share} < {ratio(filling.full)}",
+                f"{place} is full",
+                f"Run {{{{ $labels.run }}}} works in {place}, of which {{{{ $value | humanizePercentage }}}} "
+                f"is free (fires below {filling.full:g} %).",
+                severity="critical",
+                labels={"trouble": "full"},
+            ),
+            remedy,
         ),
     ]

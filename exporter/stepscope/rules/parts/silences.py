@@ -89,6 +89,13 @@ class InfinibandErrors(Parameters):
     threshold: Annotated[Errors, "more errors of one kind in an hour than this"] = 10
 
 
+@dataclass(frozen=True)
+class DiskFilling(Parameters):
+    minutes: Annotated[Minutes, "the file system is full before that at the rate of the last 6 hours"] = 240
+    free: Annotated[Percent, "and less than this is free"] = 20
+    full: Annotated[Percent, "or less than this is free"] = 1
+
+
 SILENCES: Mapping[str, type[Parameters]] = {
     kind.__name__: kind
     for kind in (
@@ -107,5 +114,6 @@ SILENCES: Mapping[str, type[Parameters]] = {
         PowerBrake,
         InfinibandLinkDown,
         InfinibandErrors,
+        DiskFilling,
     )
 }
