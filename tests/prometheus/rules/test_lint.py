@@ -23,9 +23,11 @@ STATES = {
     "GPULost",
     "ProfileDiffers",
     "RunFailed",
+    "RowRemapping",
+    "InfinibandLinkDown",
 }  # have no value to show
 ANNOTATIONS = {"summary", "description", "recommendation"}
-CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError"}
+CRITICAL = {"CollectiveHang", "TrainingStalled", "GPUError", "RowRemapping", "NVLinkErrors", "DiskFilling"}
 LEVEL_METRIC_OPERATIONS = re.compile(r"[a-z_]+:[a-z][a-z0-9_]*:[a-z][a-z0-9_]*")
 FINDING = "stepscope:rule_finding"
 OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepscope:rule_info"} | {
@@ -37,7 +39,7 @@ OF_ALL = {FINDING, "stepscope:rule_status", "stepscope:rule_parameter", "stepsco
 RECORDED = re.compile(r"""\b([a-zA-Z_]\w*(?::\w+)+)(?:\{rule="(\w+)")?""")
 SMOOTHED = re.compile(r"\b(rate|increase|\w+_over_time|deriv)\(|\boffset\b")
 # Peers of a rank are on all nodes of its run; a node's readings of other exporters know no run.
-ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled", "stepscope-meta"}
+ACROSS_NODES = {"CollectiveHang", "Straggler", "TrainingStalled", "stepscope-meta", "stepscope-hardware"}
 
 Rule = dict[str, Any]
 
