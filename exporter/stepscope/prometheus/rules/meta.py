@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stepscope.evaluation.settings import Settings
 from stepscope.prometheus.rules.engines import ENGINES, Engine
-from stepscope.prometheus.rules.groups import DASHBOARD, Group, alerting, record
+from stepscope.prometheus.rules.groups import DASHBOARD, Entry, Group, alerting, record
 from stepscope.prometheus.rules.options import Options
 from stepscope.rules.gpu_error import NOT_OF_PROGRAMS
 from stepscope.rules.parts.expressions import time_span
@@ -32,8 +32,8 @@ KNOWN = "instance:stepscope_exporter_known:bool"
 BUILD = "stepscope_exporter_build_info"
 TAKEN, MISSED = "stepscope_sampler_ticks_total", "stepscope_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
-# Nodes with GPUs by their short names, as dcgm-exporter gives them. It may give the name of a pod, or that of an
-# instance in a cloud. A job of it whose names never match ours knows no nodes.
+# Nodes with GPUs by the short names that dcgm-exporter gives: that of the node, of a pod, or of an instance in
+# a cloud. A job of it whose names never match ours knows no nodes.
 OF_DCGM = "instance:stepscope_gpu_node:bool"
 KNOWN_TO_DCGM = by_node(
     'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
@@ -81,6 +81,13 @@ class Silence(NamedTuple):
     dashboard: str = EXPORTER_DASHBOARD
     audience: Audience = "platform"
     of_run: bool = False  # whether its labels say whose the run is
+
+    def entry(self, options: Options) -> Entry:
+        """Returns its alerting rule."""
+        alert = self.alert
+        labels = {"rule": self.name, "severity": alert.severity, "audience": self.audience, **alert.labels}
+        labels |= owner_labels() if self.of_run else {}
+        return alerting(self.name, alert, labels, self.recommendation, options, "rules.md", self.dashboard)
 
 
 def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Silence]:
@@ -345,9 +352,6 @@ def meta_group(options: Options) -> Group:
     found = silences(options.scraping, options.settings, ENGINES[options.engine])
     if options.profile != "lean":
         found.append(_profile_differs())
-    for name, alert, recommendation, dashboard, audience, of_run in found:
-        labels = {"rule": name, "severity": alert.severity, "audience": audience, **alert.labels}
-        labels |= owner_labels() if of_run else {}
-        rules.append(alerting(name, alert, labels, recommendation, options, "rules.md", dashboard))
+    rules += [silence.entry(options) for silence in found]
     interval = time_span(max(2 * MINUTE, options.scraping.interval))
     return {"name": "stepscope-meta", "interval": interval, "rules": rules}
