@@ -43,6 +43,7 @@ or
 # Names of nodes without their domain or port; whole IP addresses.
 NODE = r"(\\d+[.]\\d+[.]\\d+[.]\\d+|[\\w-]+).*"
 _REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
+WATCHDOG = "Watchdog"
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
@@ -129,6 +130,7 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
             "or find out why there are so many.",
         ),
+        _watchdog(),
         _scrape_interval(scraping, settings.silence(ScrapeIntervalDiffers).factor),
         *_shared_targets(),
         Silence(
@@ -214,6 +216,20 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
             "train, silence this alert.",
         ),
     ]
+
+
+def _watchdog() -> Silence:
+    """Returns the alert that always fires, and is not a finding: its absence is the news."""
+    return Silence(
+        WATCHDOG,
+        Alert(
+            "vector(1)",
+            "Alerts of Stepscope reach Alertmanager",
+            "This alert always fires. If the service that expects it hears nothing, alerts are lost.",
+            severity="none",
+        ),
+        "Nothing. If it stops, check Prometheus and Alertmanager.",
+    )
 
 
 def _scrape_interval(scraping: Scraping, factor: float) -> Silence:

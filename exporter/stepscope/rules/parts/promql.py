@@ -18,7 +18,7 @@ from stepscope.rules.parts.confidence import EARLY, margin
 from stepscope.rules.parts.expressions import Expression, LastValues, Record
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
 
-Severity = Literal["info", "warning", "critical"]
+Severity = Literal["none", "info", "warning", "critical"]  # none: not a finding
 
 MINUTE = 60.0  # also the time between two scans of a report
 
