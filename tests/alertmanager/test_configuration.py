@@ -15,7 +15,7 @@ from stepscope.prometheus.rules.files import RULES
 from stepscope.rules import all_rules
 from stepscope.rules.parts.topics import IDLE_GPUS
 
-from tests.support.alertmanager import ALERTMANAGER, STOPPING, configured, labels_by_rule
+from tests.support.alertmanager import ALERTMANAGER, DEADMAN, STOPPING, configured, labels_by_rule
 from tests.support.servers import SECONDS
 
 pytestmark = [
@@ -73,12 +73,17 @@ def test_the_committed_file_is_right_and_notifies_nobody() -> None:
     assert empty == ["platform", "owners", "information"]
 
 
-@pytest.mark.parametrize("receiver", ["slack", "email", "webhook"])
+@pytest.mark.parametrize("receiver", ["slack", "email", "webhook", "pagerduty", "opsgenie", "discord"])
 def test_one_word_switches_a_receiver_on(receiver: str, tmp_path: Path) -> None:
     config = configured(tmp_path, receiver)
     assert "SUCCESS" in amtool("check-config", config)
     assert receivers(config, "CPUBottleneck", "warning") == [receiver]
     assert receivers(config, "TrainingStalled", "critical") == [receiver]
+
+
+def test_the_alert_that_always_fires_goes_only_where_a_service_expects_it(tmp_path: Path) -> None:
+    assert receivers(COMMITTED, "Watchdog", "none", "platform") == ["information"]
+    assert receivers(configured(tmp_path, "slack", DEADMAN), "Watchdog", "none") == ["deadman"]
 
 
 def test_stopping_runs_is_switched_on_beside_the_notification(tmp_path: Path) -> None:
@@ -176,6 +181,8 @@ def test_no_secret_stands_in_the_file() -> None:
     assert set(re.findall(r"_file: (\S+)", text)) == {
         "/etc/alertmanager/secrets/slack-url",
         "/etc/alertmanager/secrets/smtp-password",
+        "/etc/alertmanager/secrets/pagerduty-key",
+        "/etc/alertmanager/secrets/opsgenie-key",
         "/etc/alertmanager/secrets/webhook-token",
         "/etc/alertmanager/secrets/actions-token",
     }

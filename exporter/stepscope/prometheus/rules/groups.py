@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from textwrap import dedent, indent
@@ -80,9 +81,21 @@ def alerting(
             "summary": alert.summary,
             "description": alert.description,
             "recommendation": recommendation,
+            **_value(alert.description),
             **links,
         },
     }
+
+
+def _value(description: str) -> dict[str, str]:
+    """Returns annotations for messages on several alerts: the value as the description formats it.
+
+    Alertmanager can only compare text, so `value_order` is the same value with leading zeros.
+    """
+    formatted = re.search(r"{{[^{}]*\$value[^{}]*}}", description)
+    if formatted is None:
+        return {}
+    return {"value": formatted[0], "value_order": "{{ printf `%024.6f` $value }}"}
 
 
 def _runbook(name: str, options: Options, page: str = HEURISTICS) -> str:

@@ -32,8 +32,8 @@ KNOWN = "instance:stepscope_exporter_known:bool"
 BUILD = "stepscope_exporter_build_info"
 TAKEN, MISSED = "stepscope_sampler_ticks_total", "stepscope_sampler_ticks_missed_total"
 TARGET = "on (cluster, job, instance)"
-# Nodes with GPUs by the short names that dcgm-exporter gives: that of the node, of a pod, or of an instance in
-# a cloud. A job of it whose names never match ours knows no nodes.
+# Nodes with GPUs by the short names that dcgm-exporter gives: that of the node, of a pod, or of an instance
+# in a cloud. A job of it whose names never match ours knows no nodes.
 OF_DCGM = "instance:stepscope_gpu_node:bool"
 KNOWN_TO_DCGM = by_node(
     'label_replace(DCGM_FI_DEV_GPU_UTIL, "source", "$1", "job", "(.*)") * 0 + 1',
@@ -63,6 +63,7 @@ or
 {KNOWN} and {TARGET} up == 0
 """
 _REPAIR_GPU = "Look for XID errors in the kernel's log, and reset the GPU or drain the machine."
+WATCHDOG = "Watchdog"
 # Reasons that accuse nobody: a user stopped the run, or nobody said how it ended.
 NOT_FAILED = "finished|signal SIG(INT|TERM|HUP|QUIT)|ended without saying so"
 _FAILED = f'last_over_time(stepscope_run_ended_info{{reason!~"{NOT_FAILED}"}}[5m])'
@@ -159,6 +160,7 @@ def silences(scraping: Scraping, settings: Settings, engine: Engine) -> list[Sil
             "stepscope_exporter_left_out names the run or the collector. Raise --limit.{{ $labels.limit }}, "
             "or find out why there are so many.",
         ),
+        _watchdog(),
         _scrape_interval(scraping, settings.silence(ScrapeIntervalDiffers).factor),
         *_shared_targets(),
         Silence(
@@ -271,6 +273,20 @@ def _exporters(down: ExporterDown, missing: ExporterMissing) -> list[Silence]:
             "train, silence this alert.",
         ),
     ]
+
+
+def _watchdog() -> Silence:
+    """Returns the alert that always fires, and is not a finding: its absence is the news."""
+    return Silence(
+        WATCHDOG,
+        Alert(
+            "vector(1)",
+            "Alerts of Stepscope reach Alertmanager",
+            "This alert always fires. If the service that expects it hears nothing, alerts are lost.",
+            severity="none",
+        ),
+        "Nothing. If it stops, check Prometheus and Alertmanager.",
+    )
 
 
 def _scrape_interval(scraping: Scraping, factor: float) -> Silence:

@@ -18,8 +18,9 @@ from stepscope.rules.parts.confidence import EARLY, margin
 from stepscope.rules.parts.expressions import Expression, LastValues, Record
 from stepscope.rules.parts.parameters import ShareLimits, fraction, live_minimum
 
-# critical: data or hardware is at risk now; warning: money is lost now; info: it could be better
-Severity = Literal["info", "warning", "critical"]
+# critical: data or hardware is at risk now; warning: money is lost now; info: it could be better; none:
+# no finding
+Severity = Literal["none", "info", "warning", "critical"]
 Audience = Literal["platform", "owner"]  # who can end it: those who run the nodes, or the user of the run
 
 PHASES_OF_STEPS = 'phase!~"initialization|finalization"'  # steps, and the time between them
