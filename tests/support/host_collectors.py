@@ -6,7 +6,6 @@ from pathlib import Path
 
 from stepscope.exporter.collectors.cpu import CpuCollector
 from stepscope.exporter.collectors.disk import DiskCollector
-from stepscope.exporter.collectors.infiniband import InfinibandCollector
 from stepscope.exporter.collectors.memory import MemoryCollector
 from stepscope.exporter.collectors.network import NetworkCollector
 from stepscope.exporter.collectors.pressure import PressureCollector
@@ -14,11 +13,8 @@ from stepscope.exporter.sampling.collector import Collector
 
 
 def host_collectors(procfs: Path) -> list[Collector]:
-    """Returns the collectors that read /proc, and one that finds no InfiniBand."""
+    """Returns the collectors that read /proc, in the order of their names."""
     return [
-        InfinibandCollector(procfs / "no-sysfs"),
-        *(
-            kind(procfs)
-            for kind in (CpuCollector, DiskCollector, MemoryCollector, NetworkCollector, PressureCollector)
-        ),
+        kind(procfs)
+        for kind in (CpuCollector, DiskCollector, MemoryCollector, NetworkCollector, PressureCollector)
     ]

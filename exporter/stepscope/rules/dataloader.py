@@ -21,6 +21,7 @@ from stepscope.measurements.measure import Measure, RunMeasurements
 from stepscope.measurements.own_cores import OWN_CORES
 from stepscope.measurements.progress import PROGRESS
 from stepscope.measurements.scraped import (
+    SAMPLES,
     STEPS,
     Moment,
     Scraped,
@@ -111,14 +112,8 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
         low, high = self.parameters.min_threshold, self.parameters.max_threshold
         cpus = scraping.held(CPUS)
         waits = scraping.held(f'{WAIT}{{component="data_wait"}}')
-        # All cores of the node count if it is not known which of them the run may use.
-        per_core = f"""
-            {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
-              or
-            {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
-            """
         return PrometheusRules(
-            targets=Record(PER_CORE, per_core),
+            targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
             records=[
                 # The training loader of each rank counts, or its largest loader if no loader trains.
@@ -132,7 +127,15 @@ class Dataloader(Rule[DataloaderParameters, Loading]):
                     )
                     """,
                 ),
-                Record(PER_CORE, per_core),
+                # All cores of the node count if it is not known which of them the run may use.
+                Record(
+                    PER_CORE,
+                    f"""
+                    {ALL_WORKERS} / (({scraping.held(LIMIT)} < {cpus}) or {cpus})
+                      or
+                    {ALL_WORKERS} / ignoring (run) group_left () count without (cpu) ({scraping.held(CORES)})
+                    """,
+                ),
                 # Since each rank's start: that is steadier than the last minutes.
                 Record(
                     WAITED,

@@ -18,6 +18,7 @@ from stepscope.measurements.load import DIGITS, LOAD, Counts, Distances, NodeLoa
 from stepscope.measurements.measure import RunMeasurements
 from stepscope.measurements.scraped import (
     GPU_SAMPLES,
+    SAMPLES,
     Moment,
     Scraped,
     Window,
@@ -116,12 +117,11 @@ class LoadBalancing(Rule[LoadBalancingParameters, Distances]):
         mean = " / ".join(f"({series} - {series} {earlier} or {series})" for series in both_ends)
         utilisation = "GPU {{ .Labels.gpu }} was {{ .Value | humanizePercentage }} busy on average"
         most, least = f"max without (gpu) ({enough})", f"min without (gpu) ({enough})"
-        readings = Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window))
         return PrometheusRules(
-            targets=readings.max_without("gpu"),
+            targets=scraping.held(SAMPLES),
             every=4 * MINUTE,
             records=[
-                readings,
+                Record(READINGS, Gain(f"{GPU_SAMPLES}_count", window)),
                 Record(
                     DISTANCE,
                     "round(\n  clamp_min(\n    max without (le) (\n"
