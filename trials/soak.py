@@ -11,10 +11,13 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import psutil
@@ -63,7 +66,7 @@ def soak(attempt: Attempt) -> str:
 def _soak(attempt: Attempt) -> str:
     logging.getLogger("stepscope").setLevel(logging.CRITICAL)  # its lines of days
     node = _Node(attempt.folder)
-    first = last = _Use.now()
+    uses: list[_Use] = []  # at the end of each period
     warm = max(attempt.count // 4, 3 * PERIOD)
     series = 0
     for tick in attempt.rounds():
@@ -73,21 +76,21 @@ def _soak(attempt: Attempt) -> str:
             assert b'success{collector="training"} 1\n' in text, text[-2000:]
             series = max(series, text.count(b"\n"))
         if tick % PERIOD == PERIOD - 1:
-            last = _Use.now()
-            if tick < warm:
-                first = last
+            uses.append(_Use.now())
     node.exporter.close()
+    growth = _growth(uses[warm // PERIOD - 1 :])
     for what, grown, allowed in (
-        ("descriptors", last.descriptors - first.descriptors, 0),
-        ("threads", last.threads - first.threads, 0),
-        ("blocks of memory in Python", last.blocks - first.blocks, BLOCKS),
-        ("KiB of memory", last.kibibytes - first.kibibytes, KIBIBYTES),
+        ("descriptors", growth.descriptors, 0),
+        ("threads", growth.threads, 0),
+        ("blocks of memory in Python", growth.blocks, BLOCKS),
+        ("KiB of memory", growth.kibibytes, KIBIBYTES),
     ):
         assert grown <= allowed, f"{grown} more {what} after {attempt.count:,} ticks"
+    last = uses[-1]
     return (
         f"{attempt.count * INTERVAL / 3600:,.0f} hours with {node.runs:,} runs; at the end {last.descriptors}"
         f" descriptors and {last.threads} threads, as at the beginning; memory grew by"
-        f" {max(0, last.kibibytes - first.kibibytes):,} KiB; at most {series:,} lines per scrape"
+        f" {max(0, growth.kibibytes):,} KiB; at most {series:,} lines per scrape"
     )
 
 
@@ -108,6 +111,15 @@ class _Use(NamedTuple):
             sys.getallocatedblocks(),
             psutil.Process().memory_info().rss // 1024,
         )
+
+
+def _growth(uses: Sequence[_Use]) -> _Use:
+    """Returns the growth from the first to the last of at least two periods, without single jumps.
+
+    What is not given back grows in each period. A thread that starts late, or a cache, grows once.
+    """
+    steps = [[after - before for before, after in pairwise(values)] for values in zip(*uses, strict=True)]
+    return _Use(*(round(median(each) * len(each)) for each in steps))
 
 
 class _Node:
