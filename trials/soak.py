@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -78,19 +77,20 @@ def _soak(attempt: Attempt) -> str:
         if tick % PERIOD == PERIOD - 1:
             uses.append(_Use.now())
     node.exporter.close()
-    growth = _growth(uses[warm // PERIOD - 1 :])
+    first, last = uses[warm // PERIOD - 1], uses[-1]
+    # What is not given back grows in each period. A cache of Python's grows once.
+    blocks = [after.blocks - before.blocks for before, after in pairwise(uses[warm // PERIOD - 1 :])]
     for what, grown, allowed in (
-        ("descriptors", growth.descriptors, 0),
-        ("threads", growth.threads, 0),
-        ("blocks of memory in Python", growth.blocks, BLOCKS),
-        ("KiB of memory", growth.kibibytes, KIBIBYTES),
+        ("descriptors", last.descriptors - first.descriptors, 0),
+        ("threads", last.threads - first.threads, 0),
+        ("blocks of memory in Python", median(blocks) * len(blocks), BLOCKS),
+        ("KiB of memory", last.kibibytes - first.kibibytes, KIBIBYTES),
     ):
         assert grown <= allowed, f"{grown} more {what} after {attempt.count:,} ticks"
-    last = uses[-1]
     return (
         f"{attempt.count * INTERVAL / 3600:,.0f} hours with {node.runs:,} runs; at the end {last.descriptors}"
         f" descriptors and {last.threads} threads, as at the beginning; memory grew by"
-        f" {max(0, growth.kibibytes):,} KiB; at most {series:,} lines per scrape"
+        f" {max(0, last.kibibytes - first.kibibytes):,} KiB; at most {series:,} lines per scrape"
     )
 
 
@@ -111,15 +111,6 @@ class _Use(NamedTuple):
             sys.getallocatedblocks(),
             psutil.Process().memory_info().rss // 1024,
         )
-
-
-def _growth(uses: Sequence[_Use]) -> _Use:
-    """Returns the growth from the first to the last of at least two periods, without single jumps.
-
-    What is not given back grows in each period. A thread that starts late, or a cache, grows once.
-    """
-    steps = [[after - before for before, after in pairwise(values)] for values in zip(*uses, strict=True)]
-    return _Use(*(round(median(each) * len(each)) for each in steps))
 
 
 class _Node:
